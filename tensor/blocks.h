@@ -71,6 +71,7 @@ struct BlockScores {
   Tensor psi_k = {};  // [B, G, T, m] of every key; or of one row each f64 [B, G, m], the sum of
                       // those of its own block
   double least_share = 0;
+  bool half = false;   // products of q and sums of keys may be of numbers rounded to bf16, on a GPU
   Tensor shares = {};  // [B, H, rows, blocks]: the probabilities; then only the groups of psi_k
                        // are read
 };

@@ -1,6 +1,7 @@
 // The choice of key blocks: checked functions over their kernels, and masks of blocks by keys.
 #include <cmath>
 
+#include "autograd/compute_type.h"
 #include "autograd/ops_blocks.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/attention.h"
@@ -97,6 +98,7 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
                double(config.parts + (scores.psi_q.defined() ? 1 : 0)));
   }
   BlockScores whole = scores;
+  whole.half = has_16_bits(compute_type());
   for (Tensor* t :
        {&whole.q, &whole.gain, &whole.psi_q, &whole.prior_gain, &whole.psi_k, &whole.shares}) {
     if (t->defined()) *t = t->detach().contiguous();
@@ -116,7 +118,9 @@ void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const 
   check(mask.capacity() >= config.most_kept((most + config.block - 1) / config.block),
         "select_blocks_step: k grew: the state has room for ", mask.capacity(), " blocks, not for ",
         config.most_kept((most + config.block - 1) / config.block));
-  BRINE_CALL(scores.q, select_blocks_step, mask, scores, config, width);
+  BlockScores whole = scores;
+  whole.half = has_16_bits(compute_type());
+  BRINE_CALL(scores.q, select_blocks_step, mask, whole, config, width);
 }
 
 namespace {

@@ -5,13 +5,12 @@
 // Products are by tiles in shared memory, whose lanes are the rows of all heads: lane h R + r is
 // row r of head h. Of the parts of a block the logarithm of the sum of their exponentials is kept:
 // softmax over blocks of it is the sum over parts of softmax over all parts. The rest is a warp for
-// each lane or row, in scratch memory of the thread block. Products are in the type of the scores:
-// TF32 would flip choices.
+// each lane or row, in scratch memory of the thread block. Products are in the type of the scores,
+// since TF32 would flip choices; or of bf16, if the scores may round (BlockScores::half).
 #pragma once
 
 #include "tensor/cuda/attention/choice_tile.cuh"
 #include "tensor/cuda/core/block_group.cuh"
-#include "tensor/cuda/core/half_products.cuh"
 #include "tensor/kernels/select.h"
 
 namespace brine::cuda {
@@ -38,18 +37,20 @@ struct BlockSums {
   __device__ const T* of(int z, int64_t bg) const { return sums[z] + bg * rows[z] * width; }
 };
 
-// BlockScores on the device.
-template <class T>
+// BlockScores on the device; queries and sums of keys as S.
+template <class T, class S>
 struct ChoiceInputs {
-  const T *q, *gain, *psi_q, *prior_gain, *shares;
+  const S* q;
+  const T *gain, *psi_q, *prior_gain, *shares;
   const T* psi_k = nullptr;          // of every key, or null:
   const double* psi_open = nullptr;  // sums of the features of the row's own block
-  BlockSums<T> keys, features;
+  BlockSums<S> keys;
+  BlockSums<T> features;
   int64_t H, d, m, T_keys = 0, blocks;  // psi_k [., T_keys, m], shares [., blocks]
   T least;
 
   explicit ChoiceInputs(const BlockScores& s)
-      : q(data(s.q)),
+      : q(s.q.defined() ? s.q.template data<S>() : nullptr),
         gain(data(s.gain)),
         psi_q(data(s.psi_q)),
         prior_gain(data(s.prior_gain)),
@@ -157,17 +158,20 @@ struct ChoiceRoom {
 };
 
 // All threads make every call, and leave with a barrier.
-template <class Layout>
+template <class Layout, class Keys>
 class BlockChoice {
   using T = typename Layout::T;
+  using Inputs = ChoiceInputs<T, typename Keys::Factor>;
+  using Shared = ChoiceShared<Layout, Keys>;
+  static_assert(Layout::threads == Keys::threads && Layout::slots == Keys::slots);
   static constexpr int32_t kNoRow = int32_t(kMostTileRows);
   static constexpr int kWarps = Layout::threads / kWarp;
 
  public:
-  // `tiles`: Layout::numbers of shared memory.
-  __device__ BlockChoice(const ChoiceInputs<T>& in, const BlockConfig& config,
-                         const ChoiceRoom<T>& room, const ChoiceJob& job, T* tiles)
-      : in_(in), config_(config), room_(room), job_(job), tiles_(tiles) {}
+  // `shared`: Shared::bytes of shared memory.
+  __device__ BlockChoice(const Inputs& in, const BlockConfig& config, const ChoiceRoom<T>& room,
+                         const ChoiceJob& job, unsigned char* shared)
+      : in_(in), config_(config), room_(room), job_(job), shared_(shared) {}
 
   // The list of the job's tile, ascending.
   __device__ void write(int32_t& count, int32_t* entries, int64_t capacity) {
@@ -238,72 +242,90 @@ class BlockChoice {
     });
   }
 
-  // put(lane, block, part, n, s) for every lane and candidate: s[p step], p < n, are the products
-  // of its row of x with the sums of the candidate's parts from `part` on. A block has 2^shift
-  // slots, at least as many as parts; if they are more than those of a tile, it comes several
-  // times, to the same thread.
-  template <class Put>
-  __device__ void multiply(const T* x, const BlockSums<T>& sums, int z, int parts, Put put) const {
-    T *own = tiles_, *other = own + Layout::rows * Layout::step;
+  // put(row of the tile, lane, block, part, n, s) for every lane and candidate: s[p step], p < n,
+  // are the products of its row of x with the sums of the candidate's parts from `part` on. A block
+  // has 2^shift slots, at least as many as parts; if they are more than those of a tile, it comes
+  // several times, to the same thread. begin(l0) before the lanes from l0 on.
+  template <class Tile, class S, class Begin, class Put>
+  __device__ void multiply(const S* x, const BlockSums<S>& sums, int z, int parts, Begin begin,
+                           Put put) const {
+    S *own = reinterpret_cast<S*>(shared_), *first = own + Tile::rows * Tile::step;
+    T* products = reinterpret_cast<T*>(shared_ + Shared::tiles);
     int shift = 0;
     while (1 << shift < parts) ++shift;
-    const T* from = sums.of(z, job_.bg);
-    const int64_t width = sums.width, count = candidates_ << shift;
-    const int slots = Layout::slots, of_block = 1 << shift < slots ? 1 << shift : slots;
-    const int blocks = slots / of_block;  // of a tile
+    const S* from = sums.of(z, job_.bg);
+    const int width = int(sums.width), count = int(candidates_ << shift);
+    constexpr int slots = Tile::slots;
+    const int part_bits = 1 << shift < slots ? shift : log2_of(slots);
+    const int block_bits = log2_of(slots) - part_bits, blocks = 1 << block_bits;  // of a tile
     const bool packed =
-        (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(T)) %
+        (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(S)) %
             16 ==
         0;
-    for (int l0 = 0; l0 < lanes(); l0 += Layout::rows) {
-      for (int64_t c0 = 0; c0 < count; c0 += slots) {
-        T s[Layout::own][Layout::keys] = {};
-        for (int64_t w = 0; w < width; w += kChoiceColumns) {
-          __syncthreads();
-          if (c0 == 0 || width > kChoiceColumns) {
-            load_choice_rows<Layout, Layout::rows>(
-                own,
-                [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
-                width - w, packed);
+    auto load_own = [&](int l0, int w) {
+      load_choice_rows<Tile, Tile::rows>(
+          own, [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
+          width - w, packed);
+    };
+    auto load = [&](int c0, int w, int turn) {
+      load_choice_rows<Tile, slots>(
+          first + turn * slots * Tile::step,
+          [&](int r) -> const S* {
+            const int c = c0 + r, part = c & ((1 << shift) - 1);
+            if (c >= count || part >= parts) return nullptr;
+            return from + (candidate(c >> shift) * parts + part) * width + w;
+          },
+          width - w, packed);
+      end_copies();
+    };
+    for (int l0 = 0; l0 < lanes(); l0 += Tile::rows) {
+      __syncthreads();
+      begin(l0);
+      if (width <= kChoiceColumns) {
+        load_own(l0, 0);
+        load(0, 0, 0);
+      }
+      for (int c0 = 0, turn = 0; c0 < count; c0 += slots, turn ^= 1) {
+        typename Tile::Sums s;
+        if (width <= kChoiceColumns) {  // the next sums come while these are multiplied
+          if (c0 + slots < count) {
+            load(c0 + slots, 0, turn ^ 1);
+            wait_copies<1>();
+          } else {
+            wait_copies<0>();
           }
-          load_choice_rows<Layout, Layout::slots>(
-              other,
-              [&](int r) -> const T* {
-                const int64_t c = c0 + r, block = c >> shift;
-                const int part = int(c & ((1 << shift) - 1));
-                if (c >= count || part >= parts) return nullptr;
-                return from + (candidate(block) * parts + part) * width + w;
-              },
-              width - w, packed);
           __syncthreads();
-          const int64_t used = width - w;
-          Layout::add(s, own, other, used < kChoiceColumns ? int(used) : kChoiceColumns);
+          Tile::add(s, own, first + turn * slots * Tile::step, width);
+        } else {
+          for (int w = 0; w < width; w += kChoiceColumns) {
+            __syncthreads();
+            load_own(l0, w);
+            load(c0, w, 0);
+            wait_copies<0>();
+            __syncthreads();
+            Tile::add(s, own, first, width - w < kChoiceColumns ? width - w : kChoiceColumns);
+          }
         }
-        __syncthreads();
         // Parts apart, so that neighbouring threads read neighbouring blocks.
-#pragma unroll
-        for (int j = 0; j < Layout::keys; ++j) {
-          const int slot = Layout::slot(j);
-          const int at = (slot & (of_block - 1)) * blocks + (slot >> shift) % blocks;
-#pragma unroll
-          for (int i = 0; i < Layout::own; ++i) {
-            other[Layout::row(i) * Layout::product_step + at] = s[i][j];
-          }
-        }
+        Tile::each(s, [&](int row, int slot, T value) {
+          const int part = slot & ((1 << part_bits) - 1), block = slot >> part_bits;
+          products[row * Shared::product_step + (part << block_bits) + block] = value;
+        });
         __syncthreads();
-        const int part = int(c0 & ((1 << shift) - 1));
-        const int there = parts - part < of_block ? parts - part : of_block;
-        for (int i = threadIdx.x; i < Layout::rows * blocks; i += Layout::threads) {
-          const int r = i / blocks, b = i % blocks;  // blocks is a power of two
-          const int64_t block = (c0 >> shift) + b;
-          if (block < candidates_ && has_row(l0 + r) && there > 0) {
-            put(l0 + r, block, part, there, other + r * Layout::product_step + b, blocks);
+        const int part = c0 & ((1 << shift) - 1), left = parts - part;
+        const int there = left < 1 << part_bits ? left : 1 << part_bits;
+        for (int i = threadIdx.x; i < Tile::rows << block_bits; i += Tile::threads) {
+          const int r = i >> block_bits, b = i & (blocks - 1), block = (c0 >> shift) + b;
+          if (block < candidates_ && there > 0) {
+            put(r, l0 + r, block, part, there, products + r * Shared::product_step + b, blocks);
           }
         }
       }
     }
     __syncthreads();
   }
+
+  __device__ static constexpr int log2_of(int n) { return n < 2 ? 0 : 1 + log2_of(n / 2); }
 
   // s [lanes, C] = log(sum of exp) of the scores of each candidate's parts, raw those of the
   // opinion.
@@ -313,15 +335,26 @@ class BlockChoice {
     const T level = T(1.0 / double(int64_t(1) << z)), plain = T(root / of_part) * level;
     const int64_t head = job_.bg * job_.heads % in_.H;
     const bool opinion = config_.opinion > 0;
-    multiply(in_.q, in_.keys, z, parts,
-             [&](int lane, int64_t block, int part, int n, const T* products, int step) {
-               const int64_t at = lane * room_.C + block;
-               const T factor = T(double(in_.gain[head + lane / job_.R]) * root / of_part) * level;
-               room_.s[at] = fold(products, n, step, factor, part > 0, room_.s[at]);
-               if (opinion) {
-                 room_.raw[at] = fold(products, n, step, plain, part > 0, room_.raw[at]);
-               }
-             });
+    // Of each lane of a tile; that of a lane without a row is not a number.
+    T* factors = reinterpret_cast<T*>(shared_ + Shared::bytes) - Layout::rows;
+    multiply<Keys>(
+        in_.q, in_.keys, z, parts,
+        [&](int l0) {
+          for (int r = threadIdx.x; r < Layout::rows; r += Layout::threads) {
+            factors[r] =
+                has_row(l0 + r)
+                    ? T(double(in_.gain[head + (l0 + r) / job_.R]) * root / of_part) * level
+                    : std::numeric_limits<T>::quiet_NaN();
+          }
+        },
+        [&](int r, int lane, int block, int part, int n, const T* products, int step) {
+          const T factor = factors[r];
+          if (factor != factor) return;
+          if (narrowed_ && !is_allowed(lane % job_.R, block)) return;
+          const int64_t at = lane * room_.C + block;
+          room_.s[at] = fold(products, n, step, factor, part > 0, room_.s[at]);
+          if (opinion) room_.raw[at] = fold(products, n, step, plain, part > 0, room_.raw[at]);
+        });
   }
 
   // log(sum of exp) of n scores, and of `before` if there are more before them.
@@ -373,10 +406,11 @@ class BlockChoice {
   __device__ void score(int z, bool first) {
     score_parts(z);
     if (in_.m) {
-      multiply(in_.psi_q, in_.features, z, 1,
-               [&](int lane, int64_t block, int, int, const T* products, int) {
-                 room_.x[lane * room_.C + block] = products[0];
-               });
+      multiply<Layout>(
+          in_.psi_q, in_.features, z, 1, [](int) {},
+          [&](int, int lane, int block, int, int, const T* products, int) {
+            if (has_row(lane)) room_.x[lane * room_.C + block] = products[0];
+          });
     }
     const bool opinion = config_.opinion > 0;
     for (int lane = int(threadIdx.x) / kWarp; lane < lanes(); lane += kWarps) {
@@ -519,11 +553,11 @@ class BlockChoice {
     });
   }
 
-  const ChoiceInputs<T>& in_;
+  const Inputs& in_;
   const BlockConfig& config_;
   const ChoiceRoom<T>& room_;
   const ChoiceJob& job_;
-  T* tiles_;
+  unsigned char* shared_;
   int64_t candidates_ = 0;
   bool narrowed_ = false;  // the candidates are those of the list
 };

@@ -3,28 +3,31 @@
 #pragma once
 
 #include "tensor/cuda/attention/block_tile.cuh"
+#include "tensor/cuda/core/half_products.cuh"
 
 namespace brine::cuda {
 
 constexpr int kChoiceColumns = 64;  // numbers of a row per product
 
+constexpr int kChoiceSlots[2] = {64, 32};  // in f32, in f64
+
 // Products of `Lanes` rows with `slots` rows of sums: 16 threads share four lanes.
 template <class Number, int Lanes>
 struct ChoiceTile {
   using T = Number;
-  static constexpr int rows = Lanes, slots = sizeof(T) == 4 ? 64 : 32;
+  using Factor = Number;
+  static constexpr int rows = Lanes, slots = kChoiceSlots[sizeof(T) / 8];
   static constexpr int own = 4, apart = Lanes / own, keys = slots / kAcross;
   static constexpr int threads = apart * kAcross, step = row_step<T>(kChoiceColumns);
-  static constexpr int numbers = (rows + slots) * step;  // of shared memory
-  // Products replace the sums that they are of.
-  static constexpr int product_step = slots + 1;
-  static_assert(rows * product_step <= slots * step);
+  struct Sums {
+    T of[own][keys] = {};
+  };
 
   __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * apart; }
   __device__ static int slot(int n) { return int(threadIdx.x) % kAcross + n * kAcross; }
 
   // sums += x y^T, of which only the first `used` columns are not 0.
-  __device__ static void add(T (&sums)[own][keys], const T* x, const T* y, int used) {
+  __device__ static void add(Sums& sums, const T* x, const T* y, int used) {
     constexpr int n = kWide<T>;
 #pragma unroll 2
     for (int c = 0; c < used; c += n) {
@@ -37,100 +40,131 @@ struct ChoiceTile {
 #pragma unroll
         for (int i = 0; i < own; ++i) {
 #pragma unroll
-          for (int e = 0; e < n; ++e) sums[i][j] += mine[i].v[e] * other.v[e];
+          for (int e = 0; e < n; ++e) sums.of[i][j] += mine[i].v[e] * other.v[e];
         }
       }
     }
   }
+  // f(row, slot, sum) of the thread.
+  template <class F>
+  __device__ static void each(const Sums& sums, F&& f) {
+#pragma unroll
+    for (int j = 0; j < keys; ++j) {
+#pragma unroll
+      for (int i = 0; i < own; ++i) f(row(i), slot(j), sums.of[i][j]);
+    }
+  }
 };
 
-// tile [count, kChoiceColumns] = the rows of d numbers at from(r), 0 where that is null.
-template <class Layout, int count, class F, class T = typename Layout::T>
-__device__ inline void load_choice_rows(T* tile, F&& from, int64_t d, bool packed) {
-  constexpr int n = kWide<T>, packs = kChoiceColumns / n;
+// The same of factors in bf16, by tensor cores: a warp has 16 rows and half of the slots.
+template <int Lanes>
+struct HalfChoiceTile {
+  using T = float;
+  using Factor = bf16;
+  static constexpr int rows = Lanes, slots = kChoiceSlots[0], threads = Lanes * 4;
+  static constexpr int step = kChoiceColumns + 8, tiles = slots / 2 / 8;
+  struct Sums {
+    float of[tiles][4] = {};
+  };
+
+  __device__ static int lane() { return int(threadIdx.x) % kWarp; }
+  __device__ static int band() { return int(threadIdx.x) / kWarp / 2 * 16; }
+  __device__ static int first_slot() { return int(threadIdx.x) / kWarp % 2 * (slots / 2); }
+
+  __device__ static void add(Sums& sums, const bf16* x, const bf16* y, int used) {
+    const int l = lane();
+    for (int c = 0; c < used; c += 16) {
+      uint32_t a[4];
+      load_matrices<false>(a, x + (band() + l % 16) * step + c + l / 16 * 8);
+#pragma unroll
+      for (int n = 0; n < tiles; n += 2) {
+        uint32_t b[4];
+        load_matrices<false>(
+            b, y + (first_slot() + 8 * n + l / 16 * 8 + l % 8) * step + c + l / 8 % 2 * 8);
+        multiply_add<bf16>(sums.of[n], a, {b[0], b[1]});
+        multiply_add<bf16>(sums.of[n + 1], a, {b[2], b[3]});
+      }
+    }
+  }
+  template <class F>
+  __device__ static void each(const Sums& sums, F&& f) {
+    const int row = band() + lane() / 4, slot = first_slot() + 2 * (lane() % 4);
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) f(row + e / 2 * 8, slot + 8 * n + e % 2, sums.of[n][e]);
+    }
+  }
+};
+
+// Shared memory of the choice by lanes of `Layout` whose queries are multiplied as in `Keys`: the
+// lanes' rows, two tiles of sums, the products, and what the lanes need to read them.
+template <class Layout, class Keys>
+struct ChoiceShared {
+  using T = typename Layout::T;
+  static constexpr int product_step = Layout::slots + 1;
+  template <class Tile>
+  static constexpr size_t of_tiles = size_t(Tile::rows + 2 * Tile::slots) * Tile::step *
+                                     sizeof(typename Tile::Factor);
+  static constexpr size_t tiles = std::max(of_tiles<Layout>, of_tiles<Keys>);
+  static constexpr size_t products = Layout::rows * product_step * sizeof(T);
+  static constexpr size_t bytes = tiles + (products + 15) / 16 * 16 + Layout::rows * sizeof(T);
+};
+
+// tile [count, kChoiceColumns] = the rows of d numbers at from(r), 0 where that is null, once
+// wait_copies() and a barrier were passed.
+template <class Layout, int count, class F, class S = typename Layout::Factor>
+__device__ inline void load_choice_rows(S* tile, F&& from, int64_t d, bool packed) {
+  constexpr int n = kWide<S>, packs = kChoiceColumns / n;
 #pragma unroll 2
   for (int i = threadIdx.x; i < count * packs; i += Layout::threads) {
     const int r = i / packs, c = i % packs * n;
-    const T* row = from(r);
-    Pack<T, n> x{};
-    if (row && packed && c < d) x = load_pack<n>(row + c);
-    if (row && !packed) {
-      for (int e = 0; e < n && c + e < d; ++e) x.v[e] = row[c + e];
+    const S* row = from(r);
+    S* to = tile + r * Layout::step + c;
+    if (packed) {
+      const bool there = row && c < d;
+      copy_16(to, there ? row + c : nullptr, there);
+    } else {
+#pragma unroll
+      for (int e = 0; e < n; ++e) to[e] = row && c + e < d ? row[c + e] : S{};
     }
-    store_pack(tile + r * Layout::step + c, x);
   }
 }
 
-__device__ inline uint32_t warp_count(uint32_t x) {
+__device__ inline uint32_t warp_most(uint32_t x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  return __reduce_add_sync(kAllLanes, x);
+  return __reduce_max_sync(kAllLanes, x);
 #else
-  return warp_sum(x);
+  return warp_reduce(x, Max{});
 #endif
 }
 
 // put(i) for the `most` largest of n <= kWarp kOwn keys that are not 0, of equal ones the later, by
-// a warp: as each_largest(), with the keys in registers.
+// a warp: one after another, with the keys in registers.
 template <int kOwn, class Put>
 __device__ inline void take_few(const uint32_t* keys, int64_t n, int64_t most, Put&& put) {
   const int lane = int(threadIdx.x) % kWarp;
-  uint32_t key[kOwn], low = 0xffffffffu, high = 0, there = 0;
+  uint32_t key[kOwn], front = 0;
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
     key[j] = lane + j * kWarp < n ? keys[lane + j * kWarp] : 0;
-    if (key[j] == 0) continue;
-    ++there;
-    low = key[j] < low ? key[j] : low;
-    high = key[j] > high ? key[j] : high;
+    front = Max{}(front, key[j]);
   }
-  auto count = [&](auto&& is) {
-    uint32_t own = 0;
+  for (int64_t i = 0; i < most; ++i) {
+    const uint32_t largest = warp_most(front);
+    if (largest == 0) return;
+    uint32_t last = 0;  // 1 + the place of the lane's last key of that size
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) own += is(key[j]);
-    return warp_count(own);
-  };
-  const uint32_t may = warp_count(there), take = most < may ? uint32_t(most) : may;
-  if (take == 0) return;
-  low = warp_reduce(low, [](uint32_t a, uint32_t b) { return b < a ? b : a; });
-  high = warp_reduce(high, Max{});
-  // As find_threshold() of tensor/kernels/select.h.
-  uint32_t above_low = may, above_high = 0, equal = 0, above = take;
-  if (take == may) high = low;
-  bool exact = take == may, halve = false;
-  while (low < high) {
-    const uint32_t range = high - low;
-    const float share = float(take - above_high) / float(above_low - above_high);
-    const uint32_t back = halve || share >= 1 ? range / 2 : uint32_t(float(range) * share);
-    const uint32_t middle = back < range ? high - back : low + 1;
-    const uint32_t here = count([middle](uint32_t x) { return x >= middle; });
-    if (here >= take) {
-      low = middle;
-      above_low = here;
-    } else {
-      high = middle - 1;
-      above_high = here;
-    }
-    exact = here == take;
-    if (exact) break;
-    halve = high - low > range / 2;
-  }
-  uint32_t skip = 0;
-  if (!exact) {
-    above = count([low](uint32_t x) { return x > low; });
-    equal = count([low](uint32_t x) { return x == low; });
-    skip = equal - (take - above);
-  }
-  uint32_t ties = 0;
+    for (int j = 0; j < kOwn; ++j) last = key[j] == largest ? uint32_t(j + 1) : last;
+    const uint32_t place = last ? (last - 1) * kWarp + uint32_t(lane) + 1 : 0;
+    if (warp_most(place) != place || place == 0) continue;
+    put(int64_t(place - 1));
+    front = 0;
 #pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
-    bool chosen = key[j] >= low && key[j] != 0;
-    if (skip > 0) {
-      const unsigned same = __ballot_sync(kAllLanes, key[j] == low);
-      const uint32_t rank = ties + __popc(same & ((1u << lane) - 1));
-      if (key[j] == low) chosen = rank >= skip;
-      ties += __popc(same);
+    for (int j = 0; j < kOwn; ++j) {
+      if (uint32_t(j + 1) == last) key[j] = 0;
+      front = Max{}(front, key[j]);
     }
-    if (chosen) put(int64_t(lane + j * kWarp));
   }
 }
 

@@ -64,21 +64,22 @@ struct StepJobs {
   }
 };
 
-template <class Layout, class Jobs, class T = typename Layout::T>
+template <class Layout, class Keys, class Jobs, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 640 / Layout::threads)
-    choose_kernel(const Lists to, const Jobs jobs, const __grid_constant__ ChoiceInputs<T> in,
+    choose_kernel(const Lists to, const Jobs jobs,
+                  const __grid_constant__ ChoiceInputs<T, typename Keys::Factor> in,
                   const __grid_constant__ BlockConfig config, const ChoiceSizes sizes,
                   const ChoiceMemory<T> memory) {
   const ChoiceRoom<T> room(sizes, memory, blockIdx.x);
   for (int64_t turn = blockIdx.x; turn < to.groups * to.tiles; turn += gridDim.x) {
     const ChoiceJob job = jobs(turn, to, config);
-    BlockChoice<Layout>(in, config, room, job, dynamic_shared<T>())
+    BlockChoice<Layout, Keys>(in, config, room, job, dynamic_shared<unsigned char>())
         .write(to.counts[job.list], to.entries + job.list * to.capacity, to.capacity);
   }
 }
 
 template <class T, class Jobs>
-void launch_choice(const char* name, const BlockMask& mask, const BlockScores& scores,
+void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
                    const BlockConfig& config, const Jobs& jobs, int64_t R) {
   const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
   const Device device = q.device();
@@ -94,20 +95,37 @@ void launch_choice(const char* name, const BlockMask& mask, const BlockScores& s
   if (to.groups * to.tiles == 0) return;
   const int64_t blocks =
       scores.shares.defined() ? q.dim(3) : scores.key_sums[0].dim(2) / config.parts;
-  const ChoiceInputs<T> in(scores);
-  const ChoiceSizes sizes(config, heads, R, in.m, blocks, scores.shares.defined());
+  const int64_t m = scores.psi_q.defined() && !scores.shares.defined() ? scores.psi_q.dim(3) : 0;
+  const ChoiceSizes sizes(config, heads, R, m, blocks, scores.shares.defined());
   const int64_t slots = std::min(
       {to.groups * to.tiles, kMostSlots, heads_per_turn(kMostSlots, sizes.all_bytes(sizeof(T)))});
   const Tensor floats = Tensor::empty({slots, sizes.floats()}, q.dtype(), device);
   const Tensor ints = Tensor::empty({slots, sizes.ints()}, Dtype::i32, device);
   const Tensor bytes = Tensor::empty({slots, sizes.bytes()}, Dtype::u8, device);
   const ChoiceMemory<T> memory{floats.data<T>(), ints.data<int32_t>(), bytes.data<uint8_t>()};
-  auto launch_by = [&]<class Layout>() {
-    launch(name, choose_kernel<Layout, Jobs>, dim3(blocks_for(slots, 1)), dim3(Layout::threads),
-           Layout::numbers * sizeof(T), to, jobs, in, config, sizes, memory);
+  auto launch_by = [&]<class Layout, class Keys>() {
+    const ChoiceInputs<T, typename Keys::Factor> in(scores);
+    launch(name, choose_kernel<Layout, Keys, Jobs>, dim3(blocks_for(slots, 1)),
+           dim3(Layout::threads), ChoiceShared<Layout, Keys>::bytes, to, jobs, in, config, sizes,
+           memory);
   };
-  if (sizeof(T) == 8 || heads * R <= 32) return launch_by.template operator()<ChoiceTile<T, 32>>();
-  if constexpr (sizeof(T) == 4) launch_by.template operator()<ChoiceTile<T, 64>>();
+  auto launch_of = [&]<int Lanes>() {
+    using Layout = ChoiceTile<T, Lanes>;
+    if constexpr (sizeof(T) == 4) {
+      if (scores.half && !scores.shares.defined() && tensor_cores(Dtype::bf16)) {
+        scores.q = scores.q.to(Dtype::bf16);
+        for (Tensor& sums : scores.key_sums) sums = sums.to(Dtype::bf16);
+        return launch_by.template operator()<Layout, HalfChoiceTile<Lanes>>();
+      }
+    }
+    launch_by.template operator()<Layout, Layout>();
+  };
+  if constexpr (sizeof(T) == 4) {
+    using Wide = ChoiceTile<T, 64>;
+    const bool fits = ChoiceShared<Wide, Wide>::bytes <= most_shared();
+    if (heads * R > 32 && fits) return launch_of.template operator()<64>();
+  }
+  launch_of.template operator()<32>();
 }
 
 }  // namespace

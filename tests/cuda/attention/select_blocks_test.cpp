@@ -1,4 +1,5 @@
 // The choice of key blocks on the device, as on the CPU: the same lists.
+#include "autograd/compute_type.h"
 #include "tensor/cuda/core/scratch.h"
 #include "tests/block_cases.h"
 #include "tests/cuda/compare.h"
@@ -73,6 +74,23 @@ TEST_CASE("cuda: select_blocks of rows with scores, priors, levels and padding")
           return lists_of(select_blocks(on_device(on, s), c.config, c.visible(), c.T));
         },
         kEqual);
+  }
+}
+
+TEST_CASE("cuda: select_blocks rounds queries and sums of keys when 16 bits are to be computed") {
+  if (!has_device()) return;
+  const ComputeType half(Dtype::bf16);
+  for (const BlockCase& c : all_cases()) {
+    BlockScores s = block_scores(c, queries(c, Dtype::f32), keys(c, Dtype::f32));
+    const BlockMask got = select_blocks(on_device(On{kCuda}, s), c.config, c.visible(), c.T);
+    // The CPU does not round.
+    auto rounded = [](const Tensor& x) { return x.to(Dtype::bf16).to(Dtype::f32); };
+    s.q = rounded(s.q);
+    for (Tensor& sums : s.key_sums) sums = rounded(sums);
+    const std::vector<Tensor> wanted = lists_of(select_blocks(s, c.config, c.visible(), c.T)),
+                              lists = lists_of(got);
+    INFO("T ", c.T, ", tile ", c.config.tile);
+    for (size_t i = 0; i < wanted.size(); ++i) CHECK(same_bits(wanted[i], lists[i].to(kCpu)));
   }
 }
 
