@@ -37,7 +37,7 @@ def timed(run, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192])
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no CUDA device")

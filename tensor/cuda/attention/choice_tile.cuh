@@ -131,40 +131,76 @@ __device__ inline void load_choice_rows(S* tile, F&& from, int64_t d, bool packe
   }
 }
 
-__device__ inline uint32_t warp_most(uint32_t x) {
+__device__ inline uint32_t warp_count(uint32_t x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(kAllLanes, x);
+  return __reduce_add_sync(kAllLanes, x);
 #else
-  return warp_reduce(x, Max{});
+  return warp_sum(x);
 #endif
 }
 
 // put(i) for the `most` largest of n <= kWarp kOwn keys that are not 0, of equal ones the later, by
-// a warp: one after another, with the keys in registers.
+// a warp: as each_largest(), with the keys in registers.
 template <int kOwn, class Put>
 __device__ inline void take_few(const uint32_t* keys, int64_t n, int64_t most, Put&& put) {
   const int lane = int(threadIdx.x) % kWarp;
-  uint32_t key[kOwn], front = 0;
+  uint32_t key[kOwn], low = 0xffffffffu, high = 0, there = 0;
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
     key[j] = lane + j * kWarp < n ? keys[lane + j * kWarp] : 0;
-    front = Max{}(front, key[j]);
+    if (key[j] == 0) continue;
+    ++there;
+    low = key[j] < low ? key[j] : low;
+    high = key[j] > high ? key[j] : high;
   }
-  for (int64_t i = 0; i < most; ++i) {
-    const uint32_t largest = warp_most(front);
-    if (largest == 0) return;
-    uint32_t last = 0;  // 1 + the place of the lane's last key of that size
+  auto count = [&](auto&& is) {
+    uint32_t own = 0;
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) last = key[j] == largest ? uint32_t(j + 1) : last;
-    const uint32_t place = last ? (last - 1) * kWarp + uint32_t(lane) + 1 : 0;
-    if (warp_most(place) != place || place == 0) continue;
-    put(int64_t(place - 1));
-    front = 0;
-#pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
-      if (uint32_t(j + 1) == last) key[j] = 0;
-      front = Max{}(front, key[j]);
+    for (int j = 0; j < kOwn; ++j) own += is(key[j]);
+    return warp_count(own);
+  };
+  const uint32_t may = warp_count(there), take = most < may ? uint32_t(most) : may;
+  if (take == 0) return;
+  low = warp_reduce(low, [](uint32_t a, uint32_t b) { return b < a ? b : a; });
+  high = warp_reduce(high, Max{});
+  // As find_threshold() of tensor/kernels/select.h.
+  uint32_t above_low = may, above_high = 0, equal = 0, above = take;
+  if (take == may) high = low;
+  bool exact = take == may, halve = false;
+  while (low < high) {
+    const uint32_t range = high - low;
+    const float share = float(take - above_high) / float(above_low - above_high);
+    const uint32_t back = halve || share >= 1 ? range / 2 : uint32_t(float(range) * share);
+    const uint32_t middle = back < range ? high - back : low + 1;
+    const uint32_t here = count([middle](uint32_t x) { return x >= middle; });
+    if (here >= take) {
+      low = middle;
+      above_low = here;
+    } else {
+      high = middle - 1;
+      above_high = here;
     }
+    exact = here == take;
+    if (exact) break;
+    halve = high - low > range / 2;
+  }
+  uint32_t skip = 0;
+  if (!exact) {
+    above = count([low](uint32_t x) { return x > low; });
+    equal = count([low](uint32_t x) { return x == low; });
+    skip = equal - (take - above);
+  }
+  uint32_t ties = 0;
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    bool chosen = key[j] >= low && key[j] != 0;
+    if (skip > 0) {
+      const unsigned same = __ballot_sync(kAllLanes, key[j] == low);
+      const uint32_t rank = ties + __popc(same & ((1u << lane) - 1));
+      if (key[j] == low) chosen = rank >= skip;
+      ties += __popc(same);
+    }
+    if (chosen) put(int64_t(lane + j * kWarp));
   }
 }
 
