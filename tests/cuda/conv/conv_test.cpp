@@ -30,7 +30,8 @@ std::vector<Tensor> run(const Case& c, const On& on, Dtype dtype) {
   Tensor y = Tensor::empty({c.B, rows, c.W, c.O}, dtype, x.device());
   BRINE_CALL(x, conv2d, y, x, w, b, conf);
   // A gradient that the type of the image has, too: cuDNN rounds it to that.
-  Tensor dy = on(normal(y.shape(), 4, dtype).to(in).to(dtype)), dx = Tensor::empty(x.shape(), dtype, x.device());
+  Tensor dy = on(normal(y.shape(), 4, dtype).to(in).to(dtype)),
+         dx = Tensor::empty(x.shape(), dtype, x.device());
   Tensor dw = on(normal(w.shape(), 5, dtype)), db = on(normal({c.O}, 6, dtype));
   // Which side of 0 a sum falls on is not the same for every order: one y for both.
   Tensor kept = on(normal(y.shape(), 7, dtype));
