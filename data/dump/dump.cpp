@@ -152,12 +152,13 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
   if (s.logits == DumpLogits::top)
     check_format(s.top_n >= 1 && s.top_n <= s.vocab, where, ": top_n is ", s.top_n,
                  ", must be from 1 to ", s.vocab, ", the vocabulary");
-  check_format(is_hash(s.teacher_hash), where,
-               ": teacher_hash is not a SHA-256 of 64 lower-case digits");
-  check_format(is_hash(s.tokenizer_hash), where,
-               ": tokenizer_hash is not a SHA-256 of 64 lower-case digits");
+  for (const auto& [name, hash] :
+       {std::pair{"teacher_hash", &s.teacher_hash}, {"tokenizer_hash", &s.tokenizer_hash}}) {
+    check_format(is_hash(*hash) || *hash == kNoHash, where, ": ", name, " is neither ", kNoHash,
+                 " nor a SHA-256 of 64 lower-case digits");
+  }
   check_format(
-      is_hash(s.corpus_hash) || (s.corpus_hash == "none" && s.windows.empty()), where,
+      is_hash(s.corpus_hash) || (s.corpus_hash == kNoHash && s.windows.empty()), where,
       ": corpus_hash is not a SHA-256 of 64 lower-case digits (\"none\" only without windows)");
   check_format(s.windows.empty() || int64_t(s.windows.size()) == s.samples, where, ": has ",
                s.windows.size(), " windows for ", s.samples, " samples");
@@ -246,8 +247,9 @@ DumpSize dump_size(const DumpSpec& spec, uint64_t shard_bytes) {
 
 void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& source) {
   auto compare = [&](const char* what, const std::string& in_dump, const std::string& given) {
-    check_format(given.empty() || in_dump == given, dir.string(), ": the dump was made with the ",
-                 what, " ", in_dump, ", but the given one is ", given);
+    check_format(given.empty() || in_dump == kNoHash || in_dump == given, dir.string(),
+                 ": the dump was made with the ", what, " ", in_dump, ", but the given one is ",
+                 given);
   };
   compare("teacher", spec.teacher_hash, source.teacher_hash);
   compare("tokenizer", spec.tokenizer_hash, source.tokenizer_hash);

@@ -25,6 +25,9 @@ enum class DumpLogits : uint8_t { none, top, full };
 const char* name_of(DumpContent content);
 const char* name_of(DumpLogits logits);
 
+// In the place of a hash that the writer of a dump does not know; nothing is compared with it.
+inline constexpr char kNoHash[] = "none";
+
 // The specification of a dump: the same in its manifest and in every shard.
 struct DumpSpec {
   DumpContent content = DumpContent::qk;

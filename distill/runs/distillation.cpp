@@ -52,7 +52,10 @@ struct Preparation {
 void Preparation::resolve(bool causal) {
   RunFacts facts{.causal = causal, .task = what.task.task, .self_taught = what.self_taught()};
   if (!what.dump.empty()) {
-    facts.pooled = data::read_manifest(what.dump).spec.columns;
+    const data::DumpSpec spec = data::read_manifest(what.dump).spec;
+    facts.pooled = spec.columns;
+    std::optional<int64_t>& length = what.recipe.training.sequence_length;
+    if (!what.on_task() && !length) length = spec.tokens;
   }
   if (options.resume) {
     if (!what.recipe.name) what.recipe.name = recipe_of_run(options.out);

@@ -1,7 +1,8 @@
-"""Brine from Python: SEA students in transformers (`load`), and readers of Brine's files.
+"""Brine from Python: SEA students in transformers (`load`), dumps of teachers in PyTorch (`dump`, `DumpWriter`), and
+readers of Brine's files.
 
-The readers need NumPy, those of HDF5 files h5py; models need torch and transformers, which are imported at the
-first use.
+The readers need NumPy, those of HDF5 files and the writer h5py; models need torch and transformers, which are
+imported at the first use.
 """
 
 from __future__ import annotations
@@ -11,8 +12,17 @@ import os
 from typing import Any
 
 from .files import Capture, Dump, read_log, read_rows
+from .writer import DumpWriter
 
-__all__ = ["Capture", "Dump", "load", "read_log", "read_rows"]
+__all__ = ["Capture", "Dump", "DumpWriter", "dump", "load", "read_log", "read_rows", "teacher_hash"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("dump", "teacher_hash"):
+        from . import teacher
+
+        return getattr(teacher, name)
+    raise AttributeError(f"module 'brine_sea' has no attribute {name!r}")
 
 
 def load(directory: str | os.PathLike[str], **options: Any) -> Any:

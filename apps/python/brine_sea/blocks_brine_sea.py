@@ -181,7 +181,7 @@ def shares(x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Ten
 
 
 def band_shares(x: Queries, own: Tensor, complete: Tensor, sums: Sums, size: int, opinion: float) -> Tensor:
-    """The probabilities of the first `complete` [B, tiles] of the blocks of `sums`, -1 for the others: [B, G, tiles, r, N].
+    """The probabilities of the first `complete` [B, tiles] blocks of `sums`, -1 for the others: [B, G, tiles, r, N].
 
     own: `complete` on the CPU.
     """

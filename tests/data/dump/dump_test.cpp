@@ -220,6 +220,9 @@ TEST_CASE("dump: specs that cannot be are refused by name") {
     CHECK(contains(error, why));
   };
   CHECK_NOTHROW(check_spec(small_spec(), "x"));
+  DumpSpec unknown = small_spec();
+  unknown.teacher_hash = unknown.tokenizer_hash = kNoHash;
+  CHECK_NOTHROW(check_spec(unknown, "x"));
   refused("layers is 0", [](DumpSpec& s) { s.layers = 0; });
   refused("top_n is 12", [](DumpSpec& s) { s.top_n = 12; });
   refused("hidden size", [](DumpSpec& s) { s.hidden = 13; });
@@ -412,6 +415,9 @@ TEST_CASE("dump: absent parts, wrong samples and other teachers are named") {
   CHECK(contains(message([&] { check_dump_source(spec, path, source); }), "tokenizer bbbb"));
   source = {"", "", std::string(64, '3')};
   CHECK(contains(message([&] { check_dump_source(spec, path, source); }), "corpus cccc"));
+  // Nothing is known to compare with.
+  spec.tokenizer_hash = kNoHash;
+  CHECK_NOTHROW(check_dump_source(spec, path, {spec.teacher_hash, std::string(64, '2'), ""}));
 }
 
 TEST_CASE("dump: reading ahead gives the batches of direct reads, in order") {
