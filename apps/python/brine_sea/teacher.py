@@ -46,6 +46,7 @@ class Tap:
         self.layers: list[dict[str, Tensor]] = []
         self.modules: list[nn.Module] = []  # the attention of the pass, in its order
         self.names: list[str] = []  # of the layers, in the order of a pass
+        self.apart: str | None = None  # why attention is not softmax(q k / sqrt(d)) of what a row sees
 
     @torch.no_grad()
     def find_layers(self, model: Any, ids: Tensor) -> None:
@@ -65,6 +66,12 @@ class Tap:
         # As Brine has it: the scores are q k / sqrt(d), whatever the family divides by and where.
         layer = {"query": q * (scaling * math.sqrt(d)), "key": k.repeat_interleave(groups, 1)}
         capped, sinks = given.get("softcap"), given.get("s_aux")
+        if capped is not None:
+            self.apart = "scores have a cap"
+        elif sinks is not None:
+            self.apart = "scores have a sink"
+        elif mask is not None and q.shape[2] > 1 and hides_more(mask, causal_of(module)):
+            self.apart = "a layer hides earlier keys (a sliding window)"
         if capped is not None or sinks is not None or self.maps:
             scores = layer["query"] @ layer["key"].transpose(-1, -2) / math.sqrt(d)
             if capped is not None:
@@ -93,6 +100,13 @@ class Tap:
 
 def causal_of(module: nn.Module) -> bool:
     return bool(getattr(module, "is_causal", True))
+
+
+def hides_more(mask: Tensor, causal: bool) -> bool:
+    """Whether a mask [B, 1, T, T] hides keys of the first sequence, which has no padding, that are not after a row."""
+    seen = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
+    wanted = torch.ones_like(seen)
+    return bool((~seen & (wanted.tril() if causal else wanted)).any())
 
 
 def layer_name(name: str) -> str:
@@ -212,7 +226,8 @@ def dump(
     without a scale, its result before the output projection, each layer's output (of the last one before the
     final norm), the `top_logits` largest logits of each token with the log-sum-exp of all (0: none), and the
     tokens. Killed, the same call goes on. ValueError for models whose attention is not transformers'
-    attention interface's, or whose heads do not make up the hidden size.
+    attention interface's, or whose heads do not make up the hidden size, and with "qk" where a cap, a sink or a
+    sliding window shorter than the sample makes attention another one than q and k say.
     """
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024
     length = min(positions, 1024) if length is None else length
@@ -230,9 +245,13 @@ def dump(
     device = next(model.parameters()).device
     with tapped(model, content == "maps") as tap:
         tap.find_layers(model, torch.tensor(ids[:1, :2], device=device))
-        first_ids, first_lengths = (torch.tensor(x[:1], device=device) for x in (ids, lengths))
-        layers, given = run(model, tap, first_ids, first_lengths, output)
+        longest = int(lengths.argmax())
+        first_ids = torch.tensor(ids[longest : longest + 1, : lengths[longest]], device=device)
+        tap.apart = None
+        layers, given = run(model, tap, first_ids, torch.tensor(lengths[longest : longest + 1], device=device), output)
         heads, d, hidden = layers[0]["query"].shape[1], layers[0]["query"].shape[-1], layers[0]["context"].shape[-1]
+        if content == "qk" and tap.apart:
+            raise ValueError(f"brine: {tap.apart}, so maps do not follow from q and k; content='maps' stores them")
         if output and (wide := layers[0]["output"].shape[-1]) != hidden:
             raise ValueError(
                 f"brine: {heads} heads of {d} do not make up the hidden size {wide}; output=False leaves the layers'"

@@ -191,10 +191,23 @@ def test_texts_of_their_own_lengths(name, tmp_path):
 
 def test_models_that_a_dump_cannot_hold(tmp_path):
     wide = transformers.AutoModelForCausalLM.from_config(
-        transformers.Gemma2Config(**GROUPED | dict(head_dim=16)), attn_implementation="eager"
+        transformers.Qwen3Config(**GROUPED | dict(head_dim=16)), attn_implementation="eager"
     )
     with pytest.raises(ValueError, match="4 heads of 16 do not make up the hidden size 32"):
         dump(wide, Words(), "x" * 100, tmp_path / "d", length=20, progress=False)
+    for why, made in {
+        "scores have a cap": transformers.Gemma2Config(**GROUPED | dict(head_dim=8)),
+        "a layer hides earlier keys": transformers.MistralConfig(**GROUPED | dict(sliding_window=8)),
+    }.items():
+        model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
+        with pytest.raises(ValueError, match=f"{why}.*content='maps'"):
+            dump(model, Words(), "x" * 100, tmp_path / "c", length=20, progress=False)
+        dump(model, Words(), "x" * 100, tmp_path / why, length=20, content="maps", dtype="f32", progress=False)
+        with torch.no_grad():
+            wanted = model.eval()(torch.full((1, 20), ord("x") % 64), output_attentions=True).attentions
+        for layer in range(3):
+            maps = torch.tensor(Dump(tmp_path / why).layer(0, layer)["attention"])
+            assert torch.allclose(maps, wanted[layer][0], atol=1e-5)
     other = transformers.AutoModelForCausalLM.from_config(
         transformers.MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2)
     )
