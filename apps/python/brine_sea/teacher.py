@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from .files import Dump
 from .writer import DumpWriter
 
 IMPLEMENTATION = "brine_sea_tap"
@@ -32,21 +33,24 @@ def teacher_hash(model: nn.Module) -> str:
         names.setdefault(id(tensors[name]), name)
     digest = hashlib.sha256()
     for name in sorted(names.values()):
-        x = tensors[name].detach().float().cpu().contiguous()
+        x = tensors[name].detach().cpu().float().contiguous()
         digest.update(f"{name} f32 [{', '.join(map(str, x.shape))}]\n".encode())
-        digest.update(x.numpy().tobytes())
+        digest.update(x.numpy().data)
     return digest.hexdigest()
 
 
 class Tap:
     """The tensors of a pass, in the order of the layers: q and k as attention sees them, its result, its map."""
 
-    def __init__(self, maps: bool) -> None:
-        self.maps = maps
+    def __init__(self, content: str, context: bool) -> None:
+        self.content, self.context = content, context
         self.layers: list[dict[str, Tensor]] = []
         self.modules: list[nn.Module] = []  # the attention of the pass, in its order
         self.names: list[str] = []  # of the layers, in the order of a pass
-        self.apart: str | None = None  # why attention is not softmax(q k / sqrt(d)) of what a row sees
+        self.causal: set[bool] = set()
+        self.sizes = 0, 0  # heads and their size
+        # Why attention is not softmax(q k / sqrt(d)) of what a row sees, and the content that is right.
+        self.apart: tuple[str, str] | None = None
 
     @torch.no_grad()
     def find_layers(self, model: Any, ids: Tensor) -> None:
@@ -63,38 +67,47 @@ class Tap:
         d, groups = q.shape[-1], q.shape[1] // k.shape[1]
         scaling = given.get("scaling")
         scaling = d**-0.5 if scaling is None else scaling
-        # As Brine has it: the scores are q k / sqrt(d), whatever the family divides by and where.
-        layer = {"query": q * (scaling * math.sqrt(d)), "key": k.repeat_interleave(groups, 1)}
+        causal = causal_of(module) if given.get("is_causal") is None else bool(given["is_causal"])
+        if q.shape[2] != k.shape[2]:
+            raise ValueError("brine: attention to other tokens than a row's own sequence cannot be dumped")
+        layer: dict[str, Tensor] = {}
+        if self.content == "qk":
+            # As Brine has it: the scores are q k / sqrt(d), whatever the family divides by and where.
+            layer = {"query": q * (scaling * math.sqrt(d)), "key": k.repeat_interleave(groups, 1)}
         capped, sinks = given.get("softcap"), given.get("s_aux")
-        if capped is not None:
-            self.apart = "scores have a cap"
-        elif sinks is not None:
-            self.apart = "scores have a sink"
-        elif mask is not None and q.shape[2] > 1 and hides_more(mask, causal_of(module)):
-            self.apart = "a layer hides earlier keys (a sliding window)"
-        if capped is not None or sinks is not None or self.maps:
-            scores = layer["query"] @ layer["key"].transpose(-1, -2) / math.sqrt(d)
+        if sinks is not None:
+            self.apart = "scores have a sink", "none"
+        elif capped is not None:
+            self.apart = "scores have a cap", "maps"
+        elif mask is not None and q.shape[2] > 1 and hides_more(mask, causal):
+            self.apart = "a layer hides earlier keys (a sliding window)", "maps"
+        if capped is not None or sinks is not None or self.content == "maps":
+            scores = q.float() @ k.repeat_interleave(groups, 1).float().transpose(-1, -2) * scaling
             if capped is not None:
                 scores = torch.tanh(scores / capped) * capped
             if mask is not None:
                 scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-            elif causal_of(module) and q.shape[2] > 1:
+            elif causal and q.shape[2] > 1:
                 scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
             if sinks is not None:
                 scores = torch.cat([scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
-            weights = scores.softmax(-1, dtype=torch.float32)[..., : k.shape[2]]
+            # A row of padding may see nothing; as not a number it would reach the rows that see it.
+            weights = scores.softmax(-1)[..., : k.shape[2]].nan_to_num()
             y = weights.to(v.dtype) @ v.repeat_interleave(groups, 1)
-            if self.maps:
+            if self.content == "maps":
                 layer["attention"] = weights
         else:
-            causal = mask is None and causal_of(module) and q.shape[2] > 1
+            plain = mask is None and causal and q.shape[2] > 1
             y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=groups > 1
+                q, k, v, attn_mask=mask, is_causal=plain, scale=scaling, enable_gqa=groups > 1
             )
         y = y.transpose(1, 2).contiguous()
-        layer["context"] = y.flatten(2)
+        if self.context:
+            layer["context"] = y.flatten(2)
+        self.causal.add(causal)
+        self.sizes = q.shape[1], d
         self.modules.append(module)
-        self.layers.append(layer)
+        self.layers.append({name: x.cpu() for name, x in layer.items()})
         return y, None
 
 
@@ -130,32 +143,39 @@ AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
 @contextmanager
-def tapped(model: Any, maps: bool) -> Iterator[Tap]:
+def tapped(model: nn.Module, content: str, context: bool) -> Iterator[Tap]:
     """The model's attention goes through a tap; afterwards it is as it was."""
-    tap, before, training = Tap(maps), model.config._attn_implementation, model.training
-    for module in model.modules():
-        object.__setattr__(module, "brine_sea_tap", tap)
-    model.eval()
-    model.set_attn_implementation(IMPLEMENTATION)
+    tap, modules = Tap(content, context), list(model.modules())
+    configs: dict[int, Any] = {
+        id(c): c for m in modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")
+    }
+    before = {at: config._attn_implementation for at, config in configs.items()}
+    training = [module.training for module in modules]
     try:
+        for module in modules:
+            object.__setattr__(module, "brine_sea_tap", tap)
+        for config in configs.values():
+            config._attn_implementation = IMPLEMENTATION
+        model.eval()
         yield tap
     finally:
-        model.set_attn_implementation(before)
-        model.train(training)
-        for module in model.modules():
-            object.__delattr__(module, "brine_sea_tap")
+        for at, config in configs.items():
+            config._attn_implementation = before[at]
+        for module, was in zip(modules, training, strict=True):
+            module.training = was
+            module.__dict__.pop("brine_sea_tap", None)
 
 
 @torch.no_grad()
 def run(model: Any, tap: Tap, ids: Tensor, lengths: Tensor, outputs: bool) -> tuple[list[dict[str, Tensor]], Any]:
     """The layers of a pass over ids [B, T], with "output" of each if asked for, and what the model gives."""
     tap.modules, tap.layers = [], []
-    kept: dict[str, Tensor] = {}
+    kept: dict[str, list[Tensor]] = {name: [] for name in tap.names}  # a layer may be used several times
     visible = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, given: Any) -> None:
-            kept[name] = given[0] if isinstance(given, tuple) else given
+            kept[name].append((given[0] if isinstance(given, tuple) else given).cpu())
 
         return model.get_submodule(name).register_forward_hook(hook)
 
@@ -167,7 +187,7 @@ def run(model: Any, tap: Tap, ids: Tensor, lengths: Tensor, outputs: bool) -> tu
             hook.remove()
     for name, layer in zip(tap.names, tap.layers, strict=True):
         if outputs:
-            layer["output"] = kept[name]
+            layer["output"] = kept[name].pop(0)
     return tap.layers, given
 
 
@@ -226,10 +246,13 @@ def dump(
     without a scale, its result before the output projection, each layer's output (of the last one before the
     final norm), the `top_logits` largest logits of each token with the log-sum-exp of all (0: none), and the
     tokens. Killed, the same call goes on. ValueError for models whose attention is not transformers'
-    attention interface's, or whose heads do not make up the hidden size, and with "qk" where a cap, a sink or a
-    sliding window shorter than the sample makes attention another one than q and k say.
+    attention interface's, that are encoder and decoder in one, or whose heads do not make up the hidden size, and
+    for a content that cannot say what attention is: "qk" with capped scores or a sliding window shorter than the
+    sample, "qk" and "maps" with sinks.
     """
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError("brine: a dump is of a decoder or an encoder, this model has both")
+    positions = positions_of(model)
     length = min(positions, 1024) if length is None else length
     if length > positions:
         raise ValueError(f"brine: windows of {length} tokens, the model has {positions} positions")
@@ -242,36 +265,40 @@ def dump(
     if 0 < samples < len(ids):
         drawn = np.sort(np.random.default_rng(seed).choice(len(ids), samples, replace=False))
         ids, lengths = ids[drawn], lengths[drawn]
-    device = next(model.parameters()).device
-    with tapped(model, content == "maps") as tap:
-        tap.find_layers(model, torch.tensor(ids[:1, :2], device=device))
+    words = model.get_input_embeddings().weight
+    device = words.device
+    with tapped(model, content, context or output) as tap:
         longest = int(lengths.argmax())
-        first_ids = torch.tensor(ids[longest : longest + 1, : lengths[longest]], device=device)
+        first = torch.tensor(ids[longest : longest + 1, : lengths[longest]], device=device)
+        tap.find_layers(model, first[:, :2])
         tap.apart = None
-        layers, given = run(model, tap, first_ids, torch.tensor(lengths[longest : longest + 1], device=device), output)
-        heads, d, hidden = layers[0]["query"].shape[1], layers[0]["query"].shape[-1], layers[0]["context"].shape[-1]
-        if content == "qk" and tap.apart:
-            raise ValueError(f"brine: {tap.apart}, so maps do not follow from q and k; content='maps' stores them")
-        if output and (wide := layers[0]["output"].shape[-1]) != hidden:
+        layers, given = run(model, tap, first, torch.tensor(lengths[longest : longest + 1], device=device), output)
+        if len(tap.causal) > 1:
+            raise ValueError("brine: some layers are causal and others are not, a dump is of one kind")
+        if tap.apart and content not in ("none", tap.apart[1]):
+            raise ValueError(
+                f"brine: {tap.apart[0]}, so a student's attention cannot follow from {content}; content={tap.apart[1]!r}"
+                " is possible"
+            )
+        heads, d = tap.sizes
+        if output and (wide := layers[0]["output"].shape[-1]) != heads * d:
             raise ValueError(
                 f"brine: {heads} heads of {d} do not make up the hidden size {wide}; output=False leaves the layers'"
                 " outputs out"
             )
-        logits: Tensor | None = getattr(given, "logits", None)
-        if logits is None or logits.dim() != 3:
-            logits, top_logits = None, 0
-        vocab = model.get_input_embeddings().weight.shape[0] if logits is None else logits.shape[-1]
+        if model.get_output_embeddings() is None or getattr(given, "logits", None) is None:
+            top_logits = 0
         with DumpWriter(
             out,
             layers=len(layers),
             heads=heads,
             head_size=d,
-            vocab=vocab,
+            vocab=given.logits.shape[-1] if top_logits else words.shape[0],
             tokens=ids.shape[1],
             samples=len(ids),
             content=content,
             dtype=dtype,
-            causal=causal_of(tap.modules[0]),
+            causal=tap.causal.pop(),
             context=context,
             output=output,
             top_logits=top_logits,
@@ -279,23 +306,44 @@ def dump(
             tokenizer_hash=tokenizer_hash,
             samples_per_shard=samples_per_shard,
         ) as writer:
-            begin, first = time.monotonic(), writer.written
+            same_samples(writer, ids, lengths)
+            begin, before = time.monotonic(), writer.written
             while (at := writer.written) < len(ids):
                 end = min(at + batch_size, len(ids))
                 part, sizes = torch.tensor(ids[at:end], device=device), torch.tensor(lengths[at:end], device=device)
                 layers, given = run(model, tap, part, sizes, output)
                 write(writer, layers, given, part, sizes)
                 if progress:
-                    show(writer.written, len(ids), time.monotonic() - begin, first)
+                    show(writer.written, len(ids), time.monotonic() - begin, before)
+
+
+def positions_of(model: Any) -> int:
+    """The most tokens of a sample."""
+    positions = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024)
+    for name, module in model.named_modules():
+        # RoBERTa's positions begin behind that of padding.
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return positions - int(module.padding_idx) - 1
+    return positions
+
+
+def same_samples(writer: DumpWriter, ids: np.ndarray, lengths: np.ndarray) -> None:
+    """Raises ValueError if the samples of a dump that is continued are others."""
+    if writer.written == 0:
+        return
+    there = Dump(writer.directory)
+    for sample in range(writer.written):
+        if there.tokens(sample).tolist() != ids[sample, : lengths[sample]].tolist():
+            raise ValueError(f"{writer.directory}: its sample {sample} has other tokens; choose another directory")
 
 
 def write(writer: DumpWriter, layers: list[dict[str, Tensor]], given: Any, ids: Tensor, lengths: Tensor) -> None:
     """A batch of a pass. Rows of padding become 0."""
-    seen = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # [n, T]
+    seen = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).cpu()  # [n, T]
 
     def array(x: Tensor, heads: bool) -> np.ndarray:
         rows = seen[:, None, :, None] if heads else seen[..., None]
-        return x.masked_fill(~rows, 0).float().cpu().numpy()
+        return x.masked_fill(~rows, 0).float().numpy()
 
     h = writer.header
     names = {"qk": ("query", "key"), "maps": ("attention",), "none": ()}[h["content"]]
@@ -303,9 +351,11 @@ def write(writer: DumpWriter, layers: list[dict[str, Tensor]], given: Any, ids: 
     stored = {name: [array(layer[name], name not in ("context", "output")) for layer in layers] for name in names}
     logits = None
     if h["logits"] != "none":
-        rows = given.logits.float()
-        values, places = rows.topk(h["top_n"], -1)
-        logits = values.cpu().numpy(), places.int().cpu().numpy(), rows.logsumexp(-1).cpu().numpy()
+        parts = []
+        for sample in given.logits:  # one at a time: a vocabulary may be large
+            values, places = sample.float().topk(h["top_n"], -1)
+            parts.append((values.cpu(), places.int().cpu(), sample.float().logsumexp(-1).cpu()))
+        logits = tuple(torch.stack(x).numpy() for x in zip(*parts, strict=True))
     writer.write(tokens=ids.cpu().numpy(), lengths=lengths.cpu().numpy(), logits=logits, **cast(Any, stored))
 
 

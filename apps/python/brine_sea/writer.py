@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -48,10 +50,10 @@ class DumpWriter:
                 dump.write(query=q, key=k, context=c, output=y, logits=z, tokens=ids)
 
     content: "qk" (query and key), "maps" (attention) or "none". Shards are written atomically; a writer of the
-    same dump continues after the `written` samples of the shards that are complete. samples_per_shard 0: as many
-    as make 1 GiB. teacher_hash: of
-    `teacher_hash()`, or "none"; tokenizer_hash: as `brine inspect` prints it, or "none". ValueError for arrays
-    of other sizes, or with numbers that are not finite or do not fit `dtype`, and for another dump in `out`.
+    same dump continues after the `written` samples of the shards that are complete, up to the first damaged one.
+    samples_per_shard 0: as many as make 1 GiB. Hashes: that of the function teacher_hash, and what `brine inspect`
+    prints of a tokenizer; "none" if they are not known. ValueError for arrays of other sizes, or with numbers that
+    are not finite or do not fit `dtype`, and for another dump in `out`.
     """
 
     def __init__(
@@ -110,7 +112,17 @@ class DumpWriter:
         self.shards: list[dict[str, Any]] = []
         self.file: Any = None
         os.makedirs(self.directory, exist_ok=True)
-        self.resume()
+        # As the program has it: a second writer would delete the shard of the first.
+        self.lock = os.open(self.directory, os.O_RDONLY)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.resume()
+        except BlockingIOError:
+            os.close(self.lock)
+            raise ValueError(f"{self.directory}: another process is writing this dump") from None
+        except BaseException:
+            os.close(self.lock)
+            raise
 
     def datasets(self) -> dict[str, tuple[tuple[int, ...], int]]:
         """The shape of a sample and the bytes of a number of each dataset."""
@@ -150,7 +162,12 @@ class DumpWriter:
     def resume(self) -> None:
         """Continues the dump that is in the directory, if one is."""
         manifest = self.path("manifest.json")
-        if os.path.exists(manifest):
+        present = [n for n in os.listdir(self.directory) if re.fullmatch(r"shard-\d+\.h5(\.tmp)?", n)]
+        if not os.path.exists(manifest):
+            shards = [n for n in present if not n.endswith(".tmp")]
+            if shards:
+                raise ValueError(f"{self.directory}: has {shards[0]} but no manifest.json; choose another directory")
+        else:
             with open(manifest, encoding="utf-8") as file:
                 there = json.load(file)
             wanted = self.header | {"samples": self.samples, "samples_per_shard": self.per_shard}
@@ -162,10 +179,11 @@ class DumpWriter:
                     break  # it and those after it are written again
                 self.shards.append(shard)
         listed = {s["name"] for s in self.shards}
-        for name in os.listdir(self.directory):
-            if name.startswith("shard-") and name not in listed:
+        for name in present:
+            if name not in listed:
                 os.remove(self.path(name))
-        self.write_manifest()
+        if self.shards:
+            self.write_manifest()
 
     def sum_of(self, name: str) -> tuple[int, str]:
         """Bytes and SHA-256 of a file; of one that is missing (0, "")."""
@@ -221,12 +239,16 @@ class DumpWriter:
         h5py.h5d.create(self.file.id, name.encode(), bf16_type(), space, creation, links)
 
     def close_shard(self) -> None:
-        self.file.close()
-        self.file = None
+        file, self.file = self.file, None
         tmp = self.path(self.name + ".tmp")
-        sync(tmp)
-        size, digest = self.sum_of(self.name + ".tmp")
-        os.replace(tmp, self.path(self.name))
+        try:
+            file.close()
+            sync(tmp)
+            size, digest = self.sum_of(self.name + ".tmp")
+            os.replace(tmp, self.path(self.name))
+        except BaseException:
+            remove(tmp)
+            raise
         sync(self.directory)
         self.shards.append(
             {"name": self.name, "bytes": size, "sha256": digest, "first": self.first, "samples": self.room}
@@ -307,13 +329,20 @@ class DumpWriter:
                 raise ValueError(f"brine: {name} has the number {largest:.6g}, {kind} ends at {limit:g}")
         if lengths.min(initial=1) < 1 or lengths.max(initial=1) > tokens:
             raise ValueError(f"brine: lengths must be from 1 to {tokens}")
+        if "logits/ids" in arrays:
+            values, words = arrays["logits/values"], arrays["logits/ids"]
+            if words.min(initial=0) < 0 or words.max(initial=0) >= self.header["vocab"]:
+                raise ValueError(f"brine: logits/ids must be from 0 to {self.header['vocab'] - 1}")
+            if np.any(np.diff(values.astype(np.float64), axis=-1) > 0):
+                raise ValueError("brine: logits/values are not in descending order")
         ids = arrays["tokens"]
         if ids.dtype.kind not in "iu" or ids.min(initial=0) < 0 or ids.max(initial=0) >= self.header["vocab"]:
             raise ValueError(f"brine: tokens must be integers from 0 to {self.header['vocab'] - 1}")
         seen = np.arange(tokens) < lengths[:, None]
         for layer in range(self.header["layers"] if self.header["content"] == "maps" else 0):
             sums = arrays[f"layers/{layer:02d}/attention"].astype(np.float64).sum(-1)
-            if np.abs(sums - 1).max(initial=0, where=seen[:, None]) > 0.001:
+            apart = {"f32": 0.001, "f16": 0.01, "bf16": 0.03}[self.header["dtype"]]
+            if np.abs(sums - 1).max(initial=0, where=seen[:, None]) > apart:
                 raise ValueError(f"brine: rows of the attention of layer {layer} do not sum to 1")
 
     def store(self, name: str, array: Array) -> None:
@@ -330,10 +359,16 @@ class DumpWriter:
 
     def close(self) -> None:
         """Ends the writing. A shard that is not complete is deleted; the same calls continue the dump."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
-            os.remove(self.path(self.name + ".tmp"))
+        file, self.file = self.file, None
+        try:
+            if file is not None:
+                file.close()
+        finally:
+            if file is not None:
+                remove(self.path(self.name + ".tmp"))
+            if self.lock >= 0:
+                os.close(self.lock)
+            self.lock = -1
 
     def __enter__(self) -> DumpWriter:
         return self
@@ -346,14 +381,22 @@ class DumpWriter:
 
 
 def largest_of(logits: Array, count: int) -> tuple[Array, Array, Array]:
-    """The `count` largest of each row of logits [..., V], descending, their ids, and log(sum of exp) of the row."""
-    wide = logits.astype(np.float32)
-    ids = np.argpartition(-wide, count - 1, axis=-1)[..., :count]
-    values = np.take_along_axis(wide, ids, -1)
-    order = np.argsort(-values, axis=-1, kind="stable")
-    most = wide.max(-1, keepdims=True).astype(np.float64)
-    lse = np.log(np.exp(wide - most).sum(-1)) + most[..., 0]
-    return np.take_along_axis(values, order, -1), np.take_along_axis(ids, order, -1), lse.astype(np.float32)
+    """The `count` largest of each row of logits [n, T, V], descending, their ids, and log(sum of exp) of the row."""
+    shape = (*logits.shape[:2], count)
+    values, ids = np.empty(shape, np.float32), np.empty(shape, np.int32)
+    lse = np.empty(logits.shape[:2], np.float32)
+    for at in np.ndindex(*logits.shape[:2]):  # a row at a time: they may be long
+        row = logits[at].astype(np.float64)
+        largest = np.argpartition(-row, count - 1)[:count]
+        largest = largest[np.argsort(-row[largest], kind="stable")]
+        values[at], ids[at] = row[largest], largest
+        lse[at] = np.log(np.exp(row - row[largest[0]]).sum()) + row[largest[0]]
+    return values, ids, lse
+
+
+def remove(path: str) -> None:
+    if os.path.exists(path):
+        os.remove(path)
 
 
 def sync(path: str) -> None:

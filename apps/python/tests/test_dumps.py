@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -65,15 +67,20 @@ def test_a_killed_writer_continues_with_the_same_bytes(tmp_path):
     for sample in range(3):
         stopped.write(**part(arrays, sample, sample + 1))
     stopped.file.close()  # as a kill leaves it: one shard, one that is not complete
+    os.close(stopped.lock)
     assert (tmp_path / "cut/shard-00001.h5.tmp").exists()
     again = DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
     assert again.written == 2 and not (tmp_path / "cut/shard-00001.h5.tmp").exists()
+    with pytest.raises(ValueError, match="another process is writing this dump"):
+        DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
     again.close()
     write_all(tmp_path / "cut")
     for name in ("manifest.json", "shard-00000.h5", "shard-00001.h5", "shard-00002.h5"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     (tmp_path / "cut/shard-00001.h5").write_bytes(b"damaged")
-    assert DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2).written == 2
+    mended = DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
+    assert mended.written == 2
+    mended.close()
     with pytest.raises(ValueError, match=r"is of another dump: vocab is 11, not 12"):
         DumpWriter(tmp_path / "cut", **SIZES | {"vocab": 12}, samples_per_shard=2)
 
@@ -97,6 +104,13 @@ def test_what_brine_would_refuse(tmp_path):
     refused("tokens must be integers from 0 to 10", tokens=good["tokens"] + 11)
     refused("lengths must be from 1 to 6", lengths=[0, 6])
     refused("logits are missing", logits=None)
+    top = np.zeros((2, 6, 11)), np.zeros((2, 6, 11), int), np.ones((2, 6))
+    refused("logits/ids must be from 0 to 10", logits=(top[0], top[1] + 11, top[2]))
+    refused("logits/values are not in descending order", logits=(top[0] + np.arange(11), *top[1:]))
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/shard-00000.h5").write_bytes(b"of another program")
+    with pytest.raises(ValueError, match="has shard-00000.h5 but no manifest.json"):
+        DumpWriter(tmp_path / "x", **SIZES)
     writer = DumpWriter(tmp_path / "m", **SIZES, content="maps", top_logits=0, context=False, output=False)
     with pytest.raises(ValueError, match="rows of the attention of layer 0 do not sum to 1"):
         writer.write(attention=[np.ones((2, 2, 6, 6))] * 2, tokens=good["tokens"])
@@ -174,10 +188,15 @@ def test_a_dump_has_what_the_model_computes(name, tmp_path):
         assert torch.equal(logits["ids"].long(), wanted.logits[sample].topk(5, -1).indices)
 
 
-@pytest.mark.parametrize("name", ["LlamaConfig", "BertConfig"])
+@pytest.mark.parametrize("name", ["LlamaConfig", "BertConfig", "sliding"])
 @torch.no_grad()
 def test_texts_of_their_own_lengths(name, tmp_path):
-    model, texts = make(name), ["a short one", "one that is quite a bit longer", "x"]
+    texts = ["a short one", "one that is quite a bit longer", "x"]
+    if name == "sliding":
+        made = transformers.MistralConfig(**GROUPED | dict(sliding_window=4))
+        model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()
+    else:
+        model = make(name)
     dump(model, Words(), texts, tmp_path / "d", windows=False, content="maps", dtype="f32", progress=False)
     found = Dump(tmp_path / "d")
     for sample, text in enumerate(texts):
@@ -189,7 +208,59 @@ def test_texts_of_their_own_lengths(name, tmp_path):
             assert torch.allclose(maps, wanted.attentions[layer][0], atol=1e-5)
 
 
+@torch.no_grad()
+def test_a_killed_dump_continues_and_knows_its_samples(tmp_path, monkeypatch):
+    model, text = make("LlamaConfig").bfloat16(), "the quick brown fox jumps over the lazy dog, " * 4
+    model.train()
+    model.lm_head.eval()
+
+    def dumped(out, of=text, **more):
+        dump(model, Words(), of, out, length=20, batch_size=3, samples_per_shard=2, progress=False, **more)
+
+    dumped(tmp_path / "whole")
+    assert model.training and not model.lm_head.training
+    written = DumpWriter.write
+
+    def killed(self, **arrays):
+        if self.written == 3:
+            raise KeyboardInterrupt
+        written(self, **arrays)
+
+    monkeypatch.setattr(DumpWriter, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        dumped(tmp_path / "cut")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="its sample 0 has other tokens"):
+        dumped(tmp_path / "cut", text.upper())
+    dumped(tmp_path / "cut")
+    whole, cut = Dump(tmp_path / "whole"), Dump(tmp_path / "cut")
+    for sample in range(whole.manifest["samples"]):
+        assert np.array_equal(whole.layer(sample, 2)["query"], cut.layer(sample, 2)["query"])
+    with pytest.raises(ValueError, match="has a number|ends at 65504"):
+        model.model.layers[1].mlp.down_proj.weight.mul_(1e20)
+        dumped(tmp_path / "huge")
+    dumped(tmp_path / "huge", dtype="bf16", output=False, context=False)
+
+
+@torch.no_grad()
+def test_a_layer_that_is_used_several_times(tmp_path):
+    config = transformers.AlbertConfig(**COMMON | dict(intermediate_size=48, embedding_size=16))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForMaskedLM.from_config(config, attn_implementation="eager").eval()
+    dump(model, Words(), "x y z " * 10, tmp_path / "d", length=12, dtype="f32", progress=False)
+    found = Dump(tmp_path / "d")
+    ids = torch.tensor(found.tokens(1)[None].astype(np.int64))
+    wanted = model(ids, output_hidden_states=True).hidden_states
+    for layer in range(3):
+        assert torch.allclose(torch.tensor(found.layer(1, layer)["output"]), wanted[layer + 1][0], atol=1e-5)
+
+
 def test_models_that_a_dump_cannot_hold(tmp_path):
+    both = transformers.BartForConditionalGeneration(
+        transformers.BartConfig(vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1)
+    )
+    with pytest.raises(ValueError, match="of a decoder or an encoder, this model has both"):
+        dump(both, Words(), "x" * 100, tmp_path / "b", length=20, progress=False)
     wide = transformers.AutoModelForCausalLM.from_config(
         transformers.Qwen3Config(**GROUPED | dict(head_dim=16)), attn_implementation="eager"
     )
@@ -200,7 +271,7 @@ def test_models_that_a_dump_cannot_hold(tmp_path):
         "a layer hides earlier keys": transformers.MistralConfig(**GROUPED | dict(sliding_window=8)),
     }.items():
         model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
-        with pytest.raises(ValueError, match=f"{why}.*content='maps'"):
+        with pytest.raises(ValueError, match=f"{why}.*content='maps' is possible"):
             dump(model, Words(), "x" * 100, tmp_path / "c", length=20, progress=False)
         dump(model, Words(), "x" * 100, tmp_path / why, length=20, content="maps", dtype="f32", progress=False)
         with torch.no_grad():
