@@ -277,8 +277,8 @@ def dump(
             raise ValueError("brine: some layers are causal and others are not, a dump is of one kind")
         if tap.apart and content not in ("none", tap.apart[1]):
             raise ValueError(
-                f"brine: {tap.apart[0]}, so a student's attention cannot follow from {content}; content={tap.apart[1]!r}"
-                " is possible"
+                f"brine: {tap.apart[0]}, so a student's attention cannot follow from {content};"
+                f" content={tap.apart[1]!r} is possible"
             )
         heads, d = tap.sizes
         if output and (wide := layers[0]["output"].shape[-1]) != heads * d:
