@@ -118,9 +118,8 @@ void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const 
   check(mask.capacity() >= config.most_kept((most + config.block - 1) / config.block),
         "select_blocks_step: k grew: the state has room for ", mask.capacity(), " blocks, not for ",
         config.most_kept((most + config.block - 1) / config.block));
-  BlockScores whole = scores;
-  whole.half = has_16_bits(compute_type());
-  BRINE_CALL(scores.q, select_blocks_step, mask, whole, config, width);
+  // Not in 16 bits: all sums of keys would be rounded for one row that reads some of them.
+  BRINE_CALL(scores.q, select_blocks_step, mask, scores, config, width);
 }
 
 namespace {
