@@ -250,7 +250,8 @@ bool attend(const Operands<S>& in, const BlockCall& call) {
 
 template <class S, int D>
 bool attend(const Operands<S>& in, const BlockCall& call, int64_t lanes) {
-  if (lanes <= 16) return attend<S, D, 1>(in, call);
+  // Four warps that share a band need the most shared memory.
+  if (lanes <= 16 && attend<S, D, 1>(in, call)) return true;
   if (lanes <= 32) return attend<S, D, 2>(in, call);
   if (lanes <= 64) return attend<S, D, 4>(in, call);
   if (lanes <= 96) return attend<S, D, 6>(in, call);
