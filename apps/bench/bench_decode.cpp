@@ -71,7 +71,8 @@ double swept_time(const std::function<void()>& f) {
   return median(times);
 }
 
-nn::ModelConfig config_of(const std::string& method, const std::string& decoder, int64_t layers,
+// `variant`: of SEA a decoder, or a preset, of which blocks have their own k.
+nn::ModelConfig config_of(const std::string& method, const std::string& variant, int64_t layers,
                           int64_t positions) {
   const bool quick = is_quick();
   nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", quick ? 300 : 50272},
@@ -82,8 +83,11 @@ nn::ModelConfig config_of(const std::string& method, const std::string& decoder,
                                                    {"max_position_embeddings", positions}});
   config.attention = method;
   data::Schema keys = data::schema_of(config);
-  for (const auto& [key, value] : std::map<std::string, std::string>{
-           {"attention.k", "64"}, {"attention.columns", "64"}, {"attention.decoder", decoder}}) {
+  std::map<std::string, std::string> settings{{"attention.k", "64"}, {"attention.columns", "64"}};
+  if (variant == "blocks") settings.clear();
+  const bool preset = variant == "blocks" || variant == "light";
+  settings[preset ? "attention.preset" : "attention.decoder"] = variant;
+  for (const auto& [key, value] : settings) {
     if (keys.find(key)) keys.set_text(key, {value});
   }
   return config;
@@ -96,11 +100,11 @@ struct Made {
 };
 
 // Weights of about the usual size, without the time of the usual initialisation.
-Made make(const std::string& method, const std::string& decoder, int64_t layers,
+Made make(const std::string& method, const std::string& variant, int64_t layers,
           int64_t positions) {
   Made m;
-  m.name = method + (decoder.empty() ? "" : " " + decoder);
-  m.model = nn::make_model(config_of(method, decoder, layers, positions),
+  m.name = method + (variant.empty() ? "" : " " + variant);
+  m.model = nn::make_model(config_of(method, variant, layers, positions),
                            nn::Init{.random = {.seed = 1}, .device = Device::meta});
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
   const Tensor& there = m.store->values();
@@ -146,8 +150,9 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
 }
 
 // Variants of a method that get a row of their own.
-std::vector<std::string> decoders_of(const std::string& method) {
-  return method == "sea" ? std::vector<std::string>{"lean", "paper"} : std::vector<std::string>{""};
+std::vector<std::string> variants_of(const std::string& method) {
+  if (method != "sea") return {""};
+  return {"lean", "paper", "light", "blocks"};
 }
 
 // One attention step of a layer, milliseconds.
@@ -171,16 +176,16 @@ void attention_rows(RowSink& rows) {
   const int64_t spare = 128;  // tokens that the runs add
   for (const auto& [method, factory] : nn::attention_methods()) {
     if (method == "dense") continue;  // decodes as flash does
-    for (const std::string& decoder : decoders_of(method)) {
+    for (const std::string& variant : variants_of(method)) {
       const std::string name =
-          join(method, decoder.empty() ? "" : " ", decoder, ", attention step");
+          join(method, variant.empty() ? "" : " ", variant, ", attention step");
       std::map<int64_t, double> each;
       for (int64_t context : contexts) {
         for (int64_t batch : {1, 16}) {
           if (batch > 1 && context != contexts[0]) continue;
           const std::string shape = join("context ", context, ", batch ", batch);
           rows.attempt(name, shape, [&] {
-            const Made m = make(method, decoder, 1, context + spare);
+            const Made m = make(method, variant, 1, context + spare);
             if (!m.model->attention_traits().incremental) return;
             nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
             fill_state(m, state, context);
@@ -217,11 +222,11 @@ void model_rows(RowSink& rows) {
   for (int64_t batch : {1, 16}) {
     double dense = 0;
     for (const char* method : {"flash", "sea"}) {
-      for (const std::string& decoder : decoders_of(method)) {
+      for (const std::string& variant : variants_of(method)) {
         const std::string shape = join("context ", context, ", batch ", batch);
-        const std::string name = join(method, decoder.empty() ? "" : " ", decoder, ", whole model");
+        const std::string name = join(method, variant.empty() ? "" : " ", variant, ", whole model");
         rows.attempt(name, shape, [&] {
-          const Made m = make(method, decoder, layers, context + spare);
+          const Made m = make(method, variant, layers, context + spare);
           const int64_t one =
               m.model->attention(0).make_state({.capacity = context + spare})->bytes();
           trim();
