@@ -30,7 +30,9 @@ FamilyConfig& FamilyConfigs::at(const std::string& name) const {
   auto it = all_.find(name);
   if (it != all_.end()) return *it->second;
   std::string known;
-  for (auto& [other, family] : all_) known += " " + other;
+  for (auto& [other, family] : all_) {
+    if (family->is_whole()) known += " " + other;
+  }
   throw Error(join("config: model_type '", name, "' is unknown; known:", known));
 }
 

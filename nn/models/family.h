@@ -42,6 +42,9 @@ class FamilyConfig {
  public:
   virtual ~FamilyConfig() = default;
   virtual std::string name() const = 0;  // as registered
+  // False: of attention blocks alone (nn/models/blocks), which no command trains or runs as a
+  // model.
+  virtual bool is_whole() const { return true; }
   virtual std::unique_ptr<FamilyConfig> clone() const = 0;
   // Copies the values of another config of this family. In place: schemas point to the fields.
   virtual void assign(const FamilyConfig& other) = 0;

@@ -94,6 +94,7 @@ void ModelConfig::describe_model(data::Schema& schema) {
   std::vector<data::Variant> variants;
   for (auto& [name, family] : families.all()) {
     FamilyConfig* f = family.get();
+    if (!f->is_whole()) continue;
     variants.push_back({name, [f](data::Schema& s) { f->describe(s); }});
   }
   schema.variants("model", "type", model_type, variants, "Family of the model", "model_type");
@@ -156,7 +157,7 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   const data::Json& type = json["model_type"];
   std::string known;
   for (auto& [name, family] : config.families.all()) {
-    known += (known.empty() ? "" : ", ") + json_text(data::Json(name));
+    if (family->is_whole()) known += (known.empty() ? "" : ", ") + json_text(data::Json(name));
     if (type == name) config.model_type = name;
   }
   check(type == config.model_type, source, ": model_type ", json_text(type),

@@ -8,6 +8,7 @@
 //     void read(const data::Json&, const std::string& source);  // supported
 //     void set_positions(int64_t);    // `brine extend`
 //     // Optional, see FamilyConfig for what happens without them:
+//     static constexpr bool kWhole = false;
 //     std::string tensor_name(const std::string& name_in_file) const;
 //     std::map<std::string, std::string> ties() const;
 //     void infer_from_tensors(const std::vector<std::string>& names);
@@ -43,6 +44,10 @@ struct RegisterFamily {
     using FamilyOf<Config>::config;
 
     std::string name() const override { return registered(); }
+    bool is_whole() const override {
+      if constexpr (requires { Config::kWhole; }) return Config::kWhole;
+      return FamilyConfig::is_whole();
+    }
     std::unique_ptr<FamilyConfig> clone() const override { return std::make_unique<Entry>(*this); }
     void assign(const FamilyConfig& other) override {
       config = dynamic_cast<const Entry&>(other).config;
