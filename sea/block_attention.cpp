@@ -119,7 +119,7 @@ nn::AttentionTraits BlockAttention::traits() const {
           .samples = true,
           .k_step = config_.block,
           .reads_hidden = false,
-          .reads_content = prior_.query != nullptr};
+          .reads_content = prior_.query && prior_.query->content};
 }
 
 Tensor BlockAttention::gates_of(int64_t batch, int64_t rows) const {

@@ -57,6 +57,7 @@ std::unique_ptr<nn::Attention> SeaAttention::make(nn::Init& init, const nn::Atte
 }
 
 nn::AttentionTraits SeaAttention::traits() const {
+  const ColumnPrior* prior = estimator_.prior;
   return {.causal = shape_.causal,
           .bidirectional = !shape_.causal,
           .linear = true,
@@ -64,7 +65,9 @@ nn::AttentionTraits SeaAttention::traits() const {
           .query_skip = true,
           .incremental = shape_.causal,
           .groups = true,
-          .estimates = true};
+          .estimates = true,
+          .reads_hidden = false,
+          .reads_content = prior && prior->query && prior->query->content};
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {

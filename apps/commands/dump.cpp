@@ -14,9 +14,10 @@ struct Dump {
   distill::DumpRequest what;
 
   void describe(data::Schema& s) {
-    s.field("model", model, "Teacher: model directory or run");
+    s.field("model", model, "Teacher: model directory or run", {.alias = "teacher"});
     s.field("adopt", adopt,
-            "Verify files that another program wrote by the schema, and write their manifest",
+            "Verify files that another program wrote by the schema, with --model against the "
+            "teacher, and write their manifest",
             {.transient = true});
     what.describe(s);
   }
@@ -29,9 +30,9 @@ struct Dump {
     if (!adopt.empty()) {
       check(ranks.size() == 1, "dump: --adopt is not divided; start it as one process, not ",
             ranks.size());
-      refuse_all_but(context, {"adopt"}, "with --adopt");
-      const data::DumpManifest m =
-          data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
+      refuse_all_but(context, {"adopt", "model"}, "with --adopt");
+      const std::vector<data::Path> files(adopt.begin(), adopt.end());
+      const data::DumpManifest m = distill::adopt_dump(files, model, log_messages());
       log_info(m.shards.size(), " files verified, ", m.spec.samples, " samples; manifest written");
       return 0;
     }

@@ -136,6 +136,7 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
   in_range("layers", s.layers, 1);
   in_range("heads", s.heads, 1);
   in_range("head_size", s.head_size, 1);
+  in_range("key_heads", s.key_heads, 1);
   in_range("hidden", s.hidden, 1);
   in_range("tokens", s.tokens, 1);
   in_range("vocab", s.vocab, 1);
@@ -146,9 +147,15 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
     check_format(s.columns == 0, where, ": columns is ", s.columns, ", but the content is ",
                  name_of(s.content), ", not pooled");
   }
-  check_format(s.heads * s.head_size == s.hidden, where, ": ", s.heads, " heads of size ",
-               s.head_size, " do not make the hidden size ", s.hidden);
+  check_format(s.heads % s.key_heads == 0, where, ": ", s.key_heads,
+               " heads of keys do not divide ", s.heads, " heads");
   check_format(s.layers <= 10000, where, ": layers is ", s.layers, ", at most 10000 are possible");
+  check_format(s.model_layers.empty() || int64_t(s.model_layers.size()) == s.layers, where,
+               ": model_layers has ", s.model_layers.size(), " numbers for ", s.layers, " layers");
+  for (size_t i = 0; i < s.model_layers.size(); ++i) {
+    check_format(s.model_layers[i] >= (i ? s.model_layers[i - 1] + 1 : 0), where,
+                 ": model_layers are not ascending numbers");
+  }
   if (s.logits == DumpLogits::top)
     check_format(s.top_n >= 1 && s.top_n <= s.vocab, where, ": top_n is ", s.top_n,
                  ", must be from 1 to ", s.vocab, ", the vocabulary");
@@ -157,9 +164,11 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
     check_format(is_hash(*hash) || *hash == kNoHash, where, ": ", name, " is neither ", kNoHash,
                  " nor a SHA-256 of 64 lower-case digits");
   }
-  check_format(
-      is_hash(s.corpus_hash) || (s.corpus_hash == kNoHash && s.windows.empty()), where,
-      ": corpus_hash is not a SHA-256 of 64 lower-case digits (\"none\" only without windows)");
+  check_format(is_hash(s.corpus_hash) ||
+                   (s.corpus_hash == kNoHash && (s.windows.empty() || s.stores_tokens)),
+               where,
+               ": corpus_hash is not a SHA-256 of 64 lower-case digits (\"none\" only with "
+               "tokens or without windows)");
   check_format(s.windows.empty() || int64_t(s.windows.size()) == s.samples, where, ": has ",
                s.windows.size(), " windows for ", s.samples, " samples");
   for (int64_t w : s.windows) check_format(w >= 0, where, ": window ", w, " is negative");
@@ -215,7 +224,7 @@ std::vector<DumpDataset> dump_datasets(const DumpSpec& s, int64_t n, int64_t fir
         shape = {n, s.heads, s.map_values(s.tokens)};
       }
     } else if (s.ragged && tensor.has_tokens()) {  // one row for each token of each head
-      Shape rows{tensor.by_head() ? s.heads * sum.tokens : sum.tokens};
+      Shape rows{tensor.by_head() ? shape[1] * sum.tokens : sum.tokens};
       for (int i = tensor.by_head() ? 3 : 2; i < shape.rank(); ++i) rows.push_back(shape[i]);
       all.push_back({name, dtype, rows, ragged_chunk(rows, dtype)});
       return;

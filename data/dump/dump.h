@@ -3,6 +3,7 @@
 // reads.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,7 @@
 
 namespace brine::data {
 
-// The newest version; dumps that do not need it have version 1 or 2.
-inline constexpr int64_t kDumpVersion = 3;
+inline constexpr int64_t kDumpVersion = 4;
 
 enum class DumpContent : uint8_t {
   none,
@@ -34,19 +34,24 @@ struct DumpSpec {
   Dtype dtype = Dtype::f16;  // f32, f16 or bf16: of attention, q, k, context, output, logits
   bool causal = true;
   bool packed = true;  // for causal maps: row t has t + 1 values, T (T + 1) / 2 for each head
-  int64_t layers = 0, heads = 0, head_size = 0, hidden = 0;
-  int64_t tokens = 0;  // T, of every sample; shorter ones are padded at the end
+  int64_t layers = 0, heads = 0, head_size = 0;
+  int64_t key_heads = 0;  // G of keys and values, divides heads: head h reads group h G / H
+  int64_t hidden = 0;     // C of the layers' outputs, which need not be heads x head_size
+  int64_t tokens = 0;     // T, of every sample; shorter ones are padded at the end
   // Samples have individual lengths and padding is not stored; `tokens` is the longest.
   bool ragged = false;
   int64_t vocab = 0;
-  int64_t columns = 0;                 // K of pooled attention, otherwise 0
-  bool context = true, output = true;  // which layer tensors there are in addition to the attention
+  int64_t columns = 0;  // K of pooled attention, otherwise 0
+  // Which layer tensors there are in addition to the attention.
+  bool value = false, context = true, output = true;
   DumpLogits logits = DumpLogits::top;
   int64_t top_n = 64;
   int64_t classes = 0;  // logits of a classification head, for each sample; 0: none
   bool stores_tokens = false;
   // Additional registered tensors of the layers (teacher_tensors.h), in any order.
   std::vector<std::string> tensors = {};
+  // The numbers of the dumped layers in the model, ascending, where not all of them are dumped.
+  std::vector<int64_t> model_layers = {};
   // SHA-256 in hex of the teacher's weights, of its tokenizer and of the corpus ("none" allowed
   // for the last when there are no windows).
   std::string teacher_hash, tokenizer_hash, corpus_hash = "none";
@@ -62,9 +67,6 @@ struct DumpSpec {
   bool packs_rows() const { return content == DumpContent::maps && causal && packed; }
   // Values of one head's map of t tokens.
   int64_t map_values(int64_t t) const { return packs_rows() ? t * (t + 1) / 2 : t * t; }
-  int64_t version() const {
-    return content == DumpContent::pooled ? 3 : ragged || classes > 0 ? 2 : 1;
-  }
 };
 
 // Throws Error(where, ": ...") when a field is missing or two fields are inconsistent. `lengths`
@@ -128,7 +130,7 @@ struct DumpManifest {
 };
 
 Path manifest_path(const Path& dir);
-// Throws when it is missing, malformed, of a newer version or inconsistent.
+// Throws when it is missing, malformed, of another version or inconsistent.
 DumpManifest read_manifest(const Path& dir);
 void write_manifest(const Path& dir, const DumpManifest& manifest);
 
@@ -153,7 +155,10 @@ struct DumpSource {
 void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& source);
 
 // Makes a dump of HDF5 files that other programs wrote by the schema, all in one directory: checks
-// every value and writes the manifest next to them. An existing manifest is an error.
-DumpManifest adopt_dump(const std::vector<Path>& files);
+// every value and, if given, calls `compare`, which may throw, and writes the manifest next to
+// them. An existing manifest is an error.
+class DumpReader;
+DumpManifest adopt_dump(const std::vector<Path>& files,
+                        const std::function<void(const DumpReader&)>& compare = {});
 
 }  // namespace brine::data

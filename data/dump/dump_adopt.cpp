@@ -46,7 +46,9 @@ void check_finite(const Tensor& x, const std::string& what) {
     check_format(std::isfinite(v[i]), what, ": value ", i, " is ", v[i]);
 }
 
-void check_sample(const DumpReader& reader, int64_t sample, const std::string& file) {
+}  // namespace
+
+void check_dump_sample(const DumpReader& reader, int64_t sample, const std::string& file) {
   const DumpSpec& s = reader.spec();
   DumpBatch batch;
   try {
@@ -76,9 +78,8 @@ void check_sample(const DumpReader& reader, int64_t sample, const std::string& f
   }
 }
 
-}  // namespace
-
-DumpManifest adopt_dump(const std::vector<Path>& files) {
+DumpManifest adopt_dump(const std::vector<Path>& files,
+                        const std::function<void(const DumpReader&)>& compare) {
   check(!files.empty(), "adopt: no files were given");
   Path dir = directory_of(files[0]);
   check(!std::filesystem::exists(manifest_path(dir)), manifest_path(dir).string(),
@@ -121,8 +122,9 @@ DumpManifest adopt_dump(const std::vector<Path>& files) {
   DumpReader reader(dir, m);
   for (const DumpShard& s : m.shards) {
     for (int64_t i = 0; i < s.samples; ++i)
-      check_sample(reader, s.first + i, (dir / s.name).string());
+      check_dump_sample(reader, s.first + i, (dir / s.name).string());
   }
+  if (compare) compare(reader);
   write_manifest(dir, m);
   return m;
 }

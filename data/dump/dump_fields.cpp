@@ -2,6 +2,7 @@
 #include "data/dump/dump_fields.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace brine::data {
 namespace {
@@ -15,10 +16,12 @@ void each_field(Spec& s, F&& f) {
   f("packed", s.packed);
   f("layers", s.layers);
   f("heads", s.heads);
+  f("key_heads", s.key_heads);
   f("head_size", s.head_size);
   f("hidden", s.hidden);
   f("tokens", s.tokens);
   f("vocab", s.vocab);
+  f("has_value", s.value);
   f("has_context", s.context);
   f("has_output", s.output);
   f("logits", s.logits);
@@ -28,6 +31,7 @@ void each_field(Spec& s, F&& f) {
   f("classes", s.classes);
   f("columns", s.columns);
   f("tensors", s.tensors);
+  f("model_layers", s.model_layers);
   f("teacher_hash", s.teacher_hash);
   f("tokenizer_hash", s.tokenizer_hash);
   f("corpus_hash", s.corpus_hash);
@@ -38,9 +42,10 @@ struct Get {
   void operator()(const char* name, const int64_t& v) { fields.push_back({name, v}); }
   void operator()(const char* name, const bool& v) { fields.push_back({name, int64_t(v)}); }
   void operator()(const char* name, const std::string& v) { fields.push_back({name, v}); }
-  void operator()(const char* name, const std::vector<std::string>& v) {
+  template <class T>
+  void operator()(const char* name, const std::vector<T>& v) {
     std::string text;
-    for (const std::string& word : v) text += (text.empty() ? "" : ",") + word;
+    for (const T& word : v) text += (text.empty() ? "" : ",") + join(word);
     fields.push_back({name, text});
   }
   template <class Choice>
@@ -75,6 +80,19 @@ struct Set {
       begin = end + 1;
     }
   }
+  void operator()(const char* name, std::vector<int64_t>& v) {
+    std::vector<std::string> words;
+    (*this)(name, words);
+    v.clear();
+    for (const std::string& word : words) {
+      int64_t number = 0;
+      const char* end = word.data() + word.size();
+      const auto read = std::from_chars(word.data(), end, number);
+      check_format(read.ec == std::errc() && read.ptr == end, where, ": ", name, " has \"", word,
+                   "\", which is not an integer");
+      v.push_back(number);
+    }
+  }
   void operator()(const char* name, Dtype& v) { choose(name, v, 7); }
   void operator()(const char* name, DumpContent& v) { choose(name, v, 4); }
   void operator()(const char* name, DumpLogits& v) { choose(name, v, 3); }
@@ -102,9 +120,8 @@ std::vector<DumpField> spec_fields(const DumpSpec& spec) {
 
 std::vector<DumpField> stored_fields(const DumpSpec& spec) {
   std::vector<DumpField> fields = spec_fields(spec);
-  std::erase_if(fields, [&](const DumpField& field) {
-    return spec.version() < version_of(field) || (may_lack(field) && field.as_text().empty());
-  });
+  std::erase_if(fields,
+                [&](const DumpField& field) { return may_lack(field) && field.as_text().empty(); });
   return fields;
 }
 

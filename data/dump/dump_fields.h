@@ -20,17 +20,13 @@ struct DumpField {
   }
 };
 
-// The format version that introduced a field; in older dumps it is absent and 0.
-inline int64_t version_of(const DumpField& field) {
-  if (field.name == "columns") return 3;
-  return field.name == "ragged" || field.name == "classes" ? 2 : 1;
-}
-
 // All except samples, windows and lengths, in the order of the schema.
 std::vector<DumpField> spec_fields(const DumpSpec& spec);
 
-// A field that every version omits when it is empty.
-inline bool may_lack(const DumpField& field) { return field.name == "tensors"; }
+// A field that is omitted when it is empty.
+inline bool may_lack(const DumpField& field) {
+  return field.name == "tensors" || field.name == "model_layers";
+}
 // The fields that a manifest and its shards have.
 std::vector<DumpField> stored_fields(const DumpSpec& spec);
 

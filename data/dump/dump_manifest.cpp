@@ -18,9 +18,8 @@ constexpr const char* kFormat = "brine-dump";
 constexpr uint64_t kMostManifestBytes = uint64_t(1) << 30;
 
 void check_version(const std::string& where, int64_t version) {
-  check_format(version <= kDumpVersion, where, ": format version ", version, " is newer than ",
-               kDumpVersion, ", the newest that this program reads");
-  check_format(version >= 1, where, ": format version ", version, " does not exist");
+  check_format(version == kDumpVersion, where, ": format version ", version,
+               ", this program reads version ", kDumpVersion, "; dump the teacher again");
 }
 
 // The value of a key in the type T; `where` names the file.
@@ -94,11 +93,10 @@ DumpManifest read_manifest(const Path& dir) {
   check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check_format(get<std::string>(where, json, "format") == kFormat, where,
                ": is not a manifest of a dump");
-  int64_t version = get<int64_t>(where, json, "version");
-  check_version(where, version);
+  check_version(where, get<int64_t>(where, json, "version"));
   DumpManifest m;
   m.spec = spec_from(where, [&](DumpField& field) {
-    if (version < version_of(field) || (may_lack(field) && !json.contains(field.name))) return;
+    if (may_lack(field) && !json.contains(field.name)) return;
     if (field.is_text()) {
       field.value = get<std::string>(where, json, field.name.c_str());
     } else {
@@ -121,7 +119,7 @@ DumpManifest read_manifest(const Path& dir) {
 void write_manifest(const Path& dir, const DumpManifest& m) {
   Json json;
   json["format"] = kFormat;
-  json["version"] = m.spec.version();
+  json["version"] = kDumpVersion;
   for (const DumpField& field : stored_fields(m.spec)) {
     std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
   }
@@ -145,7 +143,7 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
 
 void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, int64_t samples) {
   file.attribute("/", "format", std::string_view(kFormat));
-  file.attribute("/", "version", spec.version());
+  file.attribute("/", "version", kDumpVersion);
   for (const DumpField& field : stored_fields(spec)) {
     if (field.is_text()) {
       file.attribute("/", field.name, std::string_view(std::get<1>(field.value)));
@@ -161,11 +159,9 @@ DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   const std::string& where = file.path();
   check_format(file.string_attribute("/", "format") == kFormat, where,
                ": is not a shard of a dump");
-  int64_t version = file.int_attribute("/", "version");
-  check_version(where, version);
+  check_version(where, file.int_attribute("/", "version"));
   DumpSpec spec = spec_from(where, [&](DumpField& field) {
-    if (version < version_of(field) || (may_lack(field) && !file.has_attribute("/", field.name)))
-      return;
+    if (may_lack(field) && !file.has_attribute("/", field.name)) return;
     if (field.is_text()) {
       field.value = file.string_attribute("/", field.name);
     } else {

@@ -101,6 +101,74 @@ void check_logits(const Tensor& x, const TensorSet& all, int64_t length, const D
   }
 }
 
+namespace {
+
+// The relative distance of attention outputs from the attention of q and k, which is scaled by
+// `factor`, or of the map, in a few rows of every head.
+double context_distance(const Tensor& x, const TensorSet& layer, int64_t length, const DumpSpec& s,
+                        double factor) {
+  constexpr int64_t kRows = 16;
+  const int64_t H = s.heads, G = s.key_heads, d = s.head_size, T = x.dim(1);
+  const float* context = x.data<float>();
+  const float* value = layer["value"].data<float>();
+  const bool map = layer.has("attention");
+  std::vector<double> weights(static_cast<size_t>(T));
+  double apart = 0, all = 0;
+  for (int64_t h = 0; h < H; ++h) {
+    const int64_t g = h / (H / G);
+    for (int64_t r = 0; r < std::min(kRows, length); ++r) {
+      const int64_t t = (r + 1) * length / std::min(kRows, length) - 1;
+      const int64_t keys = s.causal ? t + 1 : length;
+      double most = -INFINITY, sum = 0;
+      for (int64_t j = 0; j < keys; ++j) {
+        double& w = weights[size_t(j)];
+        if (map) {
+          w = layer["attention"].data<float>()[(h * T + t) * T + j];
+          continue;
+        }
+        const float* q = layer["query"].data<float>() + (h * T + t) * d;
+        const float* k = layer["key"].data<float>() + (g * T + j) * d;
+        w = 0;
+        for (int64_t i = 0; i < d; ++i) w += double(q[i]) * k[i];
+        w *= factor / std::sqrt(double(d));
+        most = std::max(most, w);
+      }
+      for (int64_t j = 0; j < keys; ++j) {
+        if (!map) weights[size_t(j)] = std::exp(weights[size_t(j)] - most);
+        sum += weights[size_t(j)];
+      }
+      for (int64_t i = 0; i < d; ++i) {
+        double y = 0;
+        for (int64_t j = 0; j < keys; ++j)
+          y += weights[size_t(j)] / sum * value[(g * T + j) * d + i];
+        const double stored = context[(t * H + h) * d + i];
+        apart += (stored - y) * (stored - y);
+        all += stored * stored;
+      }
+    }
+  }
+  return std::sqrt(apart / std::max(all, 1e-300));
+}
+
+}  // namespace
+
+void check_context(const Tensor& x, const TensorSet& layer, int64_t length, const DumpSpec& s,
+                   const std::string& what) {
+  constexpr double kTolerance = 0.1;  // far above the rounding of 16 bits
+  const bool follows = layer.has("value") && (layer.has("attention") || layer.has("query"));
+  if (!follows) return;
+  const double distance = context_distance(x, layer, length, s, 1);
+  if (distance < kTolerance) return;
+  const bool scaled =
+      layer.has("query") &&
+      context_distance(x, layer, length, s, std::sqrt(double(s.head_size))) < kTolerance;
+  check_format(false, what, ": differs by ", std::llround(100 * distance), " % from ",
+               layer.has("query") ? "softmax(q k^T / sqrt(d)) v" : "the map times v",
+               " of the stored tensors; ",
+               scaled ? "query is multiplied by 1 / sqrt(d) already"
+                      : "one of them is from another place or of another layer");
+}
+
 void check_pooled(const Tensor& tau, const TensorSet& layer, int64_t length, const DumpSpec& s,
                   const std::string& what) {
   double tolerance = tolerance_of(s.dtype);

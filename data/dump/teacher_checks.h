@@ -15,6 +15,11 @@ void check_maps(const Tensor& x, const TensorSet& layer, int64_t length, const D
 void check_pooled(const Tensor& tau, const TensorSet& layer, int64_t length, const DumpSpec& spec,
                   const std::string& what);
 
+// Attention outputs [1, T, H d] of a layer that has values, too: in some rows they are
+// softmax(q k^T / sqrt(d)) v, or the map times v.
+void check_context(const Tensor& x, const TensorSet& layer, int64_t length, const DumpSpec& spec,
+                   const std::string& what);
+
 // Logits [1, T, N] with their ids and log-sum-exps: if these are the N largest, in descending order
 // with an id of its own each; the log-sum-exp is one that a row with these logits can have.
 void check_logits(const Tensor& x, const TensorSet& all, int64_t length, const DumpSpec& spec,

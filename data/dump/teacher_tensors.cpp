@@ -34,9 +34,14 @@ std::deque<TeacherTensor> format_tensors() {
        .stored = content_is(DumpContent::qk)},
       {.name = "key",
        .part = part::attention,
-       .shape = {heads, tokens, head_size},
+       .shape = {key_heads, tokens, head_size},
        .narrow = true,
        .stored = content_is(DumpContent::qk)},
+      {.name = "value",
+       .part = part::values,
+       .shape = {key_heads, tokens, head_size},
+       .narrow = true,
+       .stored = [](const DumpSpec& s) { return s.value; }},
       {.name = "tau",
        .part = part::pooled,
        .shape = {heads, tokens, columns},
@@ -56,8 +61,9 @@ std::deque<TeacherTensor> format_tensors() {
                                     // format's earlier name is "context"
        .part = part::attention_outputs,
        .dataset = "context",
-       .shape = {tokens, hidden},
-       .stored = [](const DumpSpec& s) { return s.context; }},
+       .shape = {tokens, Axis::context},
+       .stored = [](const DumpSpec& s) { return s.context; },
+       .valid = check_context},
       {.name = "output",
        .part = part::layer_outputs,
        .shape = {tokens, hidden},
@@ -121,6 +127,10 @@ int64_t size_of(Axis axis, const DumpSpec& s, int64_t tokens) {
       return tokens;
     case Axis::head_size:
       return s.head_size;
+    case Axis::key_heads:
+      return s.key_heads;
+    case Axis::context:
+      return s.heads * s.head_size;
     case Axis::hidden:
       return s.hidden;
     case Axis::columns:

@@ -17,9 +17,11 @@ struct DumpSpec;
 // An axis of a tensor after that of the samples.
 enum class Axis : uint8_t {
   heads,      // H
+  key_heads,  // G, heads of keys and values
   tokens,     // T
   keys,       // T again, the second axis of an attention map
   head_size,  // d
+  context,    // H d
   hidden,     // C
   columns,    // K of pooled attention
   logits,     // logits kept for each token: top_n or V
@@ -46,6 +48,7 @@ class TensorSet {
 namespace part {
 inline constexpr const char* attention = "attention";  // complete rows, as maps or by query and key
 inline constexpr const char* pooled = "pooled attention";
+inline constexpr const char* values = "values";
 inline constexpr const char* attention_outputs = "attention outputs";
 inline constexpr const char* layer_outputs = "layer outputs";
 inline constexpr const char* logits = "logits";
@@ -72,7 +75,7 @@ struct TeacherTensor {
                                                      // is finite
 
   bool has_tokens() const { return shape[0] != Axis::classes; }
-  bool by_head() const { return shape[0] == Axis::heads; }
+  bool by_head() const { return shape[0] == Axis::heads || shape[0] == Axis::key_heads; }
   bool is_map() const { return shape.back() == Axis::keys; }
   bool is_float() const { return type != Type::token_id; }
   bool stored_in(const DumpSpec& spec) const;

@@ -18,6 +18,7 @@ struct Batch {
   int64_t tokens = 0;            // number of valid tokens
   // This is step `turn` of the `turns` consecutive ones that have these windows.
   int64_t turn = 0, turns = 1;
+  int64_t epoch = 0;  // of windows that return: the pass over all of them that the first is in
   // Only for a task:
   Tensor type_ids = {};  // i32 [B, T] segments
   Tensor classes = {};   // classes, i32 [B], or...

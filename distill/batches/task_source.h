@@ -34,6 +34,7 @@ class TaskSource : public BatchSource {
   Batch gather(std::vector<int64_t> texts) const;
 
   const data::TaskTokens& tokens() const { return *tokens_; }
+  const std::shared_ptr<const data::TaskTokens>& shared_tokens() const { return tokens_; }
 
  private:
   std::shared_ptr<const data::TaskTokens> tokens_;

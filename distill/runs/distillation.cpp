@@ -6,19 +6,13 @@
 #include "data/io/json.h"
 #include "data/io/sha256.h"
 #include "distill/batches/task_source.h"
+#include "distill/runs/dump_windows.h"
 #include "distill/runs/mixed_text.h"
 #include "distill/teachers/dump_teacher.h"
 #include "distill/teachers/self_teacher.h"
 
 namespace brine::distill {
 namespace {
-
-// The columns of the student's estimate; 0 when its attention method has none.
-int64_t columns_of(const nn::ModelConfig& student) {
-  data::Schema keys;
-  student.method().describe(keys);
-  return keys.find("columns") ? keys.to_json()["columns"].get<int64_t>() : 0;
-}
 
 // The common state of a preparation's parts.
 struct Preparation {
@@ -38,9 +32,6 @@ struct Preparation {
             .window = window(),
             .copies = what.copies};
   }
-  std::unique_ptr<DumpTeacher> open_dump(const data::DumpSource& source, int64_t window,
-                                         bool own_tokens = false);
-  void from_dump(const nn::LoadedModel& teacher, const TextFiles& files);
   void from_self();
   void from_teacher();
   void continue_student(const nn::LoadedModel& teacher);
@@ -67,16 +58,6 @@ void Preparation::resolve(bool causal) {
     host.messages.info(what.dump.empty() ? "distill" : what.dump, ": ", note);
   }
   run.losses = what.recipe.losses.resolved();
-}
-
-std::unique_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source, int64_t window,
-                                                    bool own_tokens) {
-  auto from = std::make_unique<DumpTeacher>(
-      what.dump, DumpTeacher::Expected{source, window, run.config.shape().causal,
-                                       columns_of(run.config), own_tokens});
-  from->require(run.losses.needs());
-  run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
-  return from;
 }
 
 void Preparation::from_self() {
@@ -157,28 +138,11 @@ void Preparation::on_text(const nn::LoadedModel& teacher) {
         "student, not a dump");
   check(what.copies == 1,
         "distill: copies need a teacher that runs next to the student, not a dump");
-  from_dump(teacher, files);
-  use_valid_text(run, files, host);
-}
-
-// Its samples are windows of the text, or have their tokens with them.
-void Preparation::from_dump(const nn::LoadedModel& teacher, const TextFiles& files) {
-  const data::DumpSpec spec = data::read_manifest(what.dump).spec;
-  const bool own = spec.stores_tokens && (!spec.has_windows() || what.data.empty());
-  check(own || !what.data.empty(), "distill: --data is needed, ", what.dump,
-        " has the numbers of its windows, not their tokens");
-  data::TokenCorpus corpus;
-  if (!own) corpus = load_run_texts(run, "data", what.data, files, host);
-  std::unique_ptr<DumpTeacher> dump = open_dump(
-      {teacher.hash(), run.tokenizer->hash(), own ? "" : corpus.hash()}, files.window, own);
-  run.train = dump->samples(corpus.tokens, host.seed);
-  if (!own) {
-    host.messages.info(what.dump, ": ", run.train->size(), " of these windows");
-  } else {
-    host.messages.info(what.dump, ": ", run.train->size(), " windows of its own tokens",
-                       what.data.empty() ? "" : "; the text of --data is not read");
-  }
+  std::shared_ptr<DumpTeacher> dump =
+      use_dump(run, {what.dump, what.trust_dump}, teacher, files, host);
+  dump->require(run.losses.needs());
   run.teacher = std::move(dump);
+  use_valid_text(run, files, host);
 }
 
 void Preparation::mix(const nn::LoadedModel& teacher, const TextFiles& files) {
@@ -202,30 +166,48 @@ void Preparation::on_task(const nn::LoadedModel& teacher) {
   check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
         " are in another order than the task's");
   use_task(run, settings, *recipe.training.sequence_length, host);
-  recipe.training.plan_epochs(*recipe.epochs, settings.warmup_ratio, run.train->size());
+  auto plan = [&] {
+    recipe.training.plan_epochs(*recipe.epochs, settings.warmup_ratio, run.train->size());
+  };
   if (what.dump.empty()) {
+    plan();
     run.teacher = std::make_unique<OnlineTeacher>(teacher.model);
     return;
   }
-  std::unique_ptr<DumpTeacher> dump =
-      open_dump({.teacher_hash = teacher.hash(),
-                 .tokenizer_hash = run.tokenizer->hash(),
-                 .corpus_hash = run.inputs.at(settings.train_split)},
-                0);
-  dump->compare(dynamic_cast<const TaskSource&>(*run.train).tokens());
+  auto dump = std::make_shared<DumpTeacher>(
+      what.dump,
+      DumpTeacher::Expected{.source = {.teacher_hash = teacher.hash(),
+                                       .tokenizer_hash = run.tokenizer->hash(),
+                                       .corpus_hash = run.inputs.at(settings.train_split)},
+                            .window = 0,
+                            .shape = run.config.shape(),
+                            .columns = columns_of(run.config)});
+  dump->require(run.losses.needs());
+  run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
+  const auto split = dynamic_cast<const TaskSource&>(*run.train).shared_tokens();
+  const auto texts = dump->texts(split);
+  if (texts != split) {
+    host.messages.info(what.dump, ": ", texts->texts.size(), " of these texts");
+    run.train = std::make_unique<TaskSource>(texts, host.seed);
+  }
+  plan();
+  if (!what.trust_dump)
+    dump->check_sample(teacher.model, dynamic_cast<const TaskSource&>(*run.train).gather({0}));
   run.teacher = std::move(dump);
 }
 
 // Stage attention alone; the decided settings are those of the distillation.
 std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions& options,
                                             const RunHost& host) {
-  check(!what.self_taught() && what.model.empty() && what.dump.empty() && !what.on_task() &&
-            what.copies == 1 && what.top_logits == 0,
-        "distill: stage attention takes a teacher and text, without model, dump, task, copies and "
-        "top_logits");
+  check(!what.self_taught() && what.model.empty() && !what.on_task() && what.copies == 1 &&
+            what.top_logits == 0,
+        "distill: stage attention takes a teacher and text, or a dump, without model, task, copies "
+        "and top_logits");
   Recipe& recipe = what.recipe;
   Conversion c;
   c.teacher = what.teacher;
+  c.dump = what.dump;
+  c.trust_dump = what.trust_dump;
   c.data = what.data;
   c.valid = what.valid;
   c.stages = Stages::attention;
@@ -250,8 +232,8 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
 void Distillation::describe(data::Schema& s) {
   s.field("teacher", teacher,
           "Directory of the teacher, whose weights the student starts from; self: the student's "
-          "own dense attention (losses approx and task)",
-          {.required = true});
+          "own dense attention (losses approx and task). Stage attention with a dump needs none: "
+          "the result is the attention blocks alone (brine_sea.attach)");
   s.field(
       "model", model,
       "The student, a model or run, that learns on (always with --teacher self); none: a new one");
@@ -260,6 +242,7 @@ void Distillation::describe(data::Schema& s) {
            "(brine convert); joint: the student on its own activations");
   text.describe(s);
   s.field("dump", dump, "Dump of the teacher; none: the teacher runs next to the student");
+  s.field("trust_dump", trust_dump, kTrustDumpHelp, {.transient = true});
   s.field("data", data, "Text files or token shards to train on, or the directory of the task");
   s.field("task", task.task, "Distil a fine-tuned encoder on its task: " + known_tasks());
   s.field("top_logits", top_logits,
@@ -278,6 +261,8 @@ void Distillation::describe(data::Schema& s) {
 
 std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
                                      const RunHost& host) {
+  check(!what.teacher.empty() || (what.stage == Stage::attention && !what.dump.empty()),
+        "distill: --teacher is needed; only --stage attention with --dump learns without one");
   if (what.stage == Stage::attention) return prepare_blocks(what, options, host);
   auto run = std::make_unique<TrainingRun>();
   Preparation preparation{what, options, host, *run};

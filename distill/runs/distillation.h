@@ -16,6 +16,7 @@ struct Distillation {
   std::string teacher = {};  // directory of the teacher, or "self"
   std::string model = {};    // a student, a model or run, that learns on; empty: a new one
   std::string dump = {};     // of the teacher; empty: the teacher runs next to the student
+  bool trust_dump = false;   // no sample of it is compared with the teacher
   std::vector<std::string> data = {},
                            valid = {};  // text files or token shards; data: of a task a directory
   int64_t top_logits = 0;

@@ -13,6 +13,8 @@
 #include "distill/log/device_memory.h"
 #include "distill/ranks/exchange.h"
 #include "distill/teachers/dump_batch.h"
+#include "distill/teachers/dump_check.h"
+#include "distill/teachers/dump_teacher.h"
 #include "tensor/comm/bytes.h"
 #include "tensor/comm/shared_work.h"
 #include "tensor/device/transfer.h"
@@ -38,14 +40,17 @@ data::DumpSpec spec_of(const DumpRequest& r, const nn::LoadedModel& m,
   s.dtype = r.dtype;
   s.layers = o.layers;
   s.heads = o.heads;
+  s.key_heads = o.attention().groups();
   s.head_size = o.head_size();
   s.hidden = o.hidden_size;
   s.causal = o.causal;
   s.vocab = o.vocab_size;
+  s.value = r.value;
   s.context = r.context;
   s.output = r.output;
   s.logits = r.logits;
   s.top_n = s.logits == data::DumpLogits::top ? std::min(r.top_logits, o.vocab_size) : 0;
+  s.stores_tokens = true;
   s.tensors = r.tensors;
   s.teacher_hash = m.hash();
   s.tokenizer_hash = tokenizer.hash();
@@ -226,6 +231,7 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("columns", columns, "With content = pooled: attention.columns of the students",
           {.min = 1});
   s.choice("dtype", dtype, kDumpTypes, "Type of the stored values");
+  s.field("value", value, "Store values (stage attention reads them)");
   s.field("context", context, "Store attention outputs (loss context)");
   s.field("output", output, "Store layer outputs (loss kd)");
   s.choice("logits", logits, kDumpLogits, "Logits to store (loss kd_task)");
@@ -240,6 +246,22 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("deflate", deflate, "Compression 1 to 9; 0 = none", {.min = 0, .max = 9});
   s.field("shuffle", shuffle, "Byte shuffle before compression");
   s.field("dry_run", dry_run, "Print the size only", {.transient = true});
+}
+
+data::DumpManifest adopt_dump(const std::vector<data::Path>& files, const std::string& teacher,
+                              const Messages& messages) {
+  if (teacher.empty()) return data::adopt_dump(files);
+  const nn::LoadedModel loaded = load_model(teacher, messages, {.map = true});
+  return data::adopt_dump(files, [&](const data::DumpReader& dump) {
+    const data::DumpSpec& spec = dump.spec();
+    check(spec.stores_tokens, dump.dir().string(), ": stores no tokens for the teacher to read");
+    check_dump_sizes(dump.dir().string(), spec, loaded.config.shape());
+    for (const data::DumpShard& shard : dump.manifest().shards) {
+      const std::vector<int64_t> first{shard.first};
+      const Tensor ids = dump.read(first, data::DumpWants()).tensors["tokens"];
+      compare_with_teacher(dump, shard.first, loaded.model, ids);
+    }
+  });
 }
 
 bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokenizer,

@@ -28,7 +28,7 @@ struct DumpRequest {
   data::DumpContent content = data::DumpContent::qk;
   data::DumpLogits logits = data::DumpLogits::top;
   Dtype dtype = Dtype::f16;
-  bool context = true, output = true;
+  bool value = false, context = true, output = true;
   std::vector<std::string> tensors;  // registered layer tensors to store too
   int64_t columns = 64;              // for pooled content
   int64_t top_logits = 64;           // for logits = top
@@ -38,6 +38,11 @@ struct DumpRequest {
 
   void describe(data::Schema& s);
 };
+
+// data::adopt_dump(); with the directory of a teacher (or "") a sample of each file is what the
+// teacher gives for its stored tokens, or no manifest is written.
+data::DumpManifest adopt_dump(const std::vector<data::Path>& files, const std::string& teacher,
+                              const Messages& messages);
 
 // Runs a teacher with dense attention and writes the dump, or continues an unfinished one. Returns
 // false when `host.stop` ended it early: the same request continues.

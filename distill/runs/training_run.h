@@ -58,7 +58,7 @@ struct TrainingRun {
   nn::ModelConfig config;
   std::shared_ptr<nn::Model> model;
   std::unique_ptr<nn::ParameterStore> store;
-  std::unique_ptr<Teacher> teacher;
+  std::shared_ptr<Teacher> teacher;
   std::unique_ptr<data::Tokenizer> tokenizer;
   std::unique_ptr<BatchSource> train;
   std::unique_ptr<WindowSource> valid;

@@ -17,10 +17,11 @@ constexpr const char* kLayerPrefix = "layer.";
 // Rows of a window that a method which samples compares with the teacher in a step.
 constexpr int64_t kSampledRows = 256;
 
-// The rows are a function of the windows and the turn: the same in every layer, on every process
-// and after a resume.
+// The rows are a function of the windows, the turn and the epoch: the same in every layer, on every
+// process and after a resume.
 uint64_t seed_of(const Batch& batch) {
-  uint64_t seed = 1 + uint64_t(batch.turn) * 0x9e3779b97f4a7c15;
+  uint64_t seed =
+      1 + uint64_t(batch.turn) * 0x9e3779b97f4a7c15 + uint64_t(batch.epoch) * 0xbf58476d1ce4e5b9;
   for (const int64_t window : batch.windows) seed = seed * 1000003 + uint64_t(window);
   return seed;
 }
@@ -46,30 +47,20 @@ void check_losses(const LossConfig& config) {
 
 }  // namespace
 
-// The input of the teacher's attention method and its output.
-struct AttentionStage::Seen : nn::AttentionObserver {
-  std::optional<nn::AttentionInput> input;
-  Tensor output;
-  void observe(const nn::AttentionInput& in, const Tensor& out) override {
-    input.emplace(in);
-    output = out;
-  }
-};
-
 struct AttentionStage::Kept {
   std::vector<int64_t> windows;
-  std::vector<Seen> layers;
+  std::vector<SeenLayer> layers;
 };
 
 AttentionStage::~AttentionStage() = default;
 
-AttentionStage::AttentionStage(std::shared_ptr<nn::Model> teacher, nn::Model& student,
+AttentionStage::AttentionStage(std::shared_ptr<LayerInputs> teacher, nn::Model& student,
                                const LossConfig& losses, std::vector<int64_t> layers)
     : teacher_(std::move(teacher)), student_(student), config_(losses), layers_(std::move(layers)) {
   check_losses(config_);
   const int64_t count = student_.shape().layers;
-  check(teacher_->shape().layers == count, "stage attention: the teacher has ",
-        teacher_->shape().layers, " layers, the student ", count);
+  check(teacher_->layers() == count, "stage attention: the teacher has ", teacher_->layers(),
+        " layers, the student ", count);
   if (layers_.empty()) {
     layers_.resize(size_t(count));
     std::iota(layers_.begin(), layers_.end(), int64_t(0));
@@ -88,33 +79,8 @@ void AttentionStage::own_layers(std::vector<int64_t> layers) {
   own_ = std::move(layers);
 }
 
-void AttentionStage::run_teacher(const Batch& batch, const std::vector<int64_t>& layers,
-                                 const std::function<void(int64_t, const Seen&)>& at) const {
-  nn::ModelCall call =
-      nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths, .type_ids = batch.type_ids});
-  Tensor x;
-  {
-    NoGrad off;
-    x = teacher_->embed(call);
-  }
-  auto wanted = layers.begin();
-  for (int64_t i = 0; i <= layers.back(); ++i) {
-    Seen seen;
-    {
-      NoGrad off;
-      call.attention_observer = i == *wanted ? &seen : nullptr;
-      x = teacher_->layer(i, x, call, nullptr).detach();
-    }
-    if (i != *wanted) continue;
-    ++wanted;
-    check(seen.input.has_value(), "stage attention: layer ", i, " of the teacher showed no input ",
-          "of its attention");
-    at(i, seen);
-  }
-}
-
 std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t layer,
-                                                     const Seen& seen, Tensor& sum,
+                                                     const SeenLayer& seen, Tensor& sum,
                                                      const BlockObserver& observer) const {
   nn::AttentionInput in = *seen.input;
   nn::Tap tap(student_.attention_name());
@@ -167,7 +133,7 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
 
 PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
   PendingTerms all;
-  auto learn = [&](int64_t layer, const Seen& seen) {
+  auto learn = [&](int64_t layer, const SeenLayer& seen) {
     Tensor sum;
     for (PendingTerm& term : block_terms(batch, layer, seen, sum, {})) {
       term.factor = call.share / double(layers_.size());
@@ -196,7 +162,7 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
     return all;
   }
   Kept shown{.windows = batch.windows, .layers = {}};
-  run_teacher(batch, own_, [&](int64_t layer, const Seen& seen) {
+  teacher_->show(batch, own_, [&](int64_t layer, const SeenLayer& seen) {
     learn(layer, seen);
     if (last_turn) return;
     shown.layers.push_back(seen);
@@ -225,7 +191,7 @@ void AttentionStage::summarize(LossTerms& terms) const {
 
 void AttentionStage::evaluate(const Batch& batch, const BlockObserver& observer) const {
   NoGrad off;
-  run_teacher(batch, layers_, [&](int64_t layer, const Seen& seen) {
+  teacher_->show(batch, layers_, [&](int64_t layer, const SeenLayer& seen) {
     Tensor sum;
     block_terms(batch, layer, seen, sum, observer);
   });

@@ -8,6 +8,7 @@
 
 #include "distill/batches/batch.h"
 #include "distill/losses/losses.h"
+#include "distill/stages/layer_inputs.h"
 #include "nn/models/model.h"
 #include "nn/optim/optimizer.h"
 
@@ -23,18 +24,17 @@ struct BlockView {
 };
 using BlockObserver = std::function<void(const BlockView&)>;
 
-// The teacher runs once for a batch (for all of a batch's turns, which compare other rows), without
-// a tape, one layer at a time; the student's attention
-// method of the layer gets the same q, k, v, hidden states, and its losses are differentiated
-// before the next layer runs. So one layer's tensors are alive, no gradient reaches the teacher's
-// weights or another layer, and a layer's gradients do not depend on which other layers are
-// trained.
+// The teacher shows its layers once for a batch (for all of a batch's turns, which compare other
+// rows), one at a time; the student's attention method of the layer gets the same q, k, v, hidden
+// states, and its losses are differentiated before the next layer. So one layer's tensors are
+// alive, no gradient reaches the teacher's weights or another layer, and a layer's gradients do not
+// depend on which other layers are trained.
 class AttentionStage : public StepObjective {
  public:
   // The student's attention methods are trained; its other tensors are not used. `losses` are those
   // of the attention of a layer (approx, context; prob is constant here); throws for others.
   // `layers`: those to train, ascending; empty = all.
-  AttentionStage(std::shared_ptr<nn::Model> teacher, nn::Model& student, const LossConfig& losses,
+  AttentionStage(std::shared_ptr<LayerInputs> teacher, nn::Model& student, const LossConfig& losses,
                  std::vector<int64_t> layers = {});
   ~AttentionStage() override;
 
@@ -57,19 +57,15 @@ class AttentionStage : public StepObjective {
   nn::ParameterPlanner plan(double rate, double feature_rate) const;
 
  private:
-  struct Seen;
   // What the layers of own_ showed for windows that have another turn.
   struct Kept;
-  // Runs the teacher up to the last of `layers`; calls `at` for each of them.
-  void run_teacher(const Batch& batch, const std::vector<int64_t>& layers,
-                   const std::function<void(int64_t, const Seen&)>& at) const;
   // The weighted losses of one layer, without share; `observer` may be empty.
-  std::vector<PendingTerm> block_terms(const Batch& batch, int64_t layer, const Seen& seen,
+  std::vector<PendingTerm> block_terms(const Batch& batch, int64_t layer, const SeenLayer& seen,
                                        Tensor& sum, const BlockObserver& observer) const;
   // The index in own_ of a parameter's layer; -1: none.
   int64_t place_of(const std::string& path) const;
 
-  std::shared_ptr<nn::Model> teacher_;
+  std::shared_ptr<LayerInputs> teacher_;
   nn::Model& student_;
   LossConfig config_;
   std::vector<int64_t> layers_, own_;

@@ -7,13 +7,16 @@
 
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/json.h"
+#include "data/safetensors/safetensors.h"
 #include "distill/ranks/exchange.h"
 #include "distill/ranks/rank_grid.h"
+#include "distill/runs/dump_windows.h"
 #include "distill/runs/mixed_text.h"
 #include "distill/runs/run_weights.h"
 #include "distill/stages/block_report.h"
 #include "nn/io/shared_student.h"
 #include "nn/layers/low_rank.h"
+#include "nn/models/blocks/blocks.h"
 
 namespace brine::distill {
 namespace {
@@ -56,15 +59,19 @@ struct Preparation {
   TrainingRun& run;
   nn::LoadedModel teacher = {};
   std::optional<Found> before = {};  // the checkpoint that stage joint starts from
+  std::shared_ptr<DumpTeacher> dump = {};
 
   void number_steps();
   void load_teacher();
-  void use_mixture();
+  void make_blocks();
+  void start_student();
+  void use_windows();
   void check_ranks() const;
   void attention();
   void divide_layers(AttentionStage& stage);
   void joint();
   void assert_base();
+  void keep_blocks();
 };
 
 // Stage joint continues the numbers of the steps.
@@ -86,27 +93,56 @@ void Preparation::number_steps() {
 }
 
 void Preparation::load_teacher() {
+  if (what.teacher.empty()) return make_blocks();
   teacher = load_model(what.teacher, host.messages, {.map = true});
   check(nn::is_full_attention(teacher.config.attention), "convert: the teacher ", what.teacher,
         " has attention '", teacher.config.attention, "', wanted 'flash' or 'dense'");
   run.tokenizer = tokenizer_of(teacher, host.messages);
   what.student.copy_sizes(teacher.config);
-  what.resolve(teacher.config.shape());
+  start_student();
+  run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
+}
+
+// The attention blocks of a model that is not here.
+void Preparation::make_blocks() {
+  check(plan.stage == Stage::attention && what.valid.empty(),
+        "distill: without --teacher there is stage attention alone, without --valid");
+  const data::DumpSpec spec = data::read_manifest(what.dump).spec;
+  what.student.model_type = nn::BlocksConfig::kName;
+  what.student.as<nn::BlocksConfig>() = {.num_hidden_layers = spec.layers,
+                                         .num_attention_heads = spec.heads,
+                                         .num_key_value_heads = spec.key_heads,
+                                         .head_dim = spec.head_size,
+                                         .max_position_embeddings = spec.tokens,
+                                         .causal = spec.causal,
+                                         .layers = spec.model_layers,
+                                         .teacher_hash = spec.teacher_hash};
+  start_student();
+}
+
+void Preparation::start_student() {
+  what.resolve(what.student.shape());
   const int64_t first_step = run.trainer.first_step;
   run.trainer = what.training.resolved();
   run.trainer.first_step = first_step;
   run.config = what.student;
-  run.model = nn::make_shared_student(run.config, *teacher.model, host.seed);
+  run.model = teacher.model ? nn::make_shared_student(run.config, *teacher.model, host.seed)
+                            : nn::make_model(run.config, host.seed);
   check(!run.model->attention(0).named_parameters().empty(), "convert: attention '",
         run.config.attention, "' has no parameters, so nothing to learn");
-  run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
 }
 
-void Preparation::use_mixture() {
+void Preparation::use_windows() {
   const TextFiles files{.role = "data",
                         .train = what.data,
                         .valid = what.valid,
                         .window = window_of(*what.training.sequence_length, run.config, "convert")};
+  if (!what.dump.empty()) {
+    dump = use_dump(run, {what.dump, what.trust_dump}, teacher, files, host);
+    run.teacher = dump;
+    if (run.tokenizer) use_valid_text(run, files, host);
+    return;
+  }
   use_mixed_text(run,
                  {.text = what.text,
                   .files = files,
@@ -156,16 +192,20 @@ void Preparation::attention() {
   losses["task"] = 0;
   losses["approx"] = *what.approx;
   losses["context"] = *what.context;
-  auto stage = std::make_unique<AttentionStage>(teacher.model, *run.model, losses);
+  const auto shown =
+      dump ? inputs_of(dump, run.model->attention_traits()) : inputs_of(teacher.model);
+  auto stage = std::make_unique<AttentionStage>(shown, *run.model, losses);
   divide_layers(*stage);
   run.store = std::make_unique<nn::ParameterStore>(
       *run.model, [&](const nn::Module::NamedParameter& p) { return stage->trains(p); });
   run.plan = stage->plan(run.trainer.optimizer.attention_learning_rate, *what.feature_rate);
-  if (run.valid) {
-    run.evaluation = [stage = stage.get(), run = &run] { return evaluate_blocks(*stage, *run); };
+  if (run.valid) {  // through the model, as a dump does not have these windows
+    auto of_valid = std::make_shared<AttentionStage>(inputs_of(teacher.model), *run.model, losses);
+    run.evaluation = [of_valid, run = &run] { return evaluate_blocks(*of_valid, *run); };
   }
   run.objective = std::move(stage);
-  run.subject = join("stage attention, student ", run.config.attention, ", teacher ", what.teacher);
+  run.subject = join("stage attention, student ", run.config.attention, ", teacher ",
+                     what.dump.empty() ? what.teacher : "from " + what.dump);
 }
 
 void Preparation::joint() {
@@ -195,12 +235,20 @@ void Preparation::joint() {
                  nn::is_low_rank);
   }
   run.losses = joint.losses.resolved();
-  run.teacher = std::make_unique<OnlineTeacher>(teacher.model);
   run.subject = join("stage joint, student ", run.config.attention, ", base ",
                      low_rank ? join("with additions of rank ", joint.lora_rank)
                      : all    ? std::string("trained")
                               : std::string("frozen"),
                      ", teacher ", what.teacher);
+}
+
+// The blocks in the run's directory, as brine_sea.attach() takes them.
+void Preparation::keep_blocks() {
+  if (!host.is_first()) return;
+  run.after = [run = &run, out = data::Path(plan.options.out)] {
+    data::save_safetensors(out / "model.safetensors", nn::tensors_of(*run->model));
+    data::write_file_atomic(out / "config.json", nn::config_text(run->config, nullptr));
+  };
 }
 
 void Preparation::assert_base() {
@@ -240,13 +288,23 @@ std::unique_ptr<TrainingRun> prepare(Conversion& what, const StagePlan& plan, co
   Preparation preparation{.what = what, .plan = plan, .host = host, .run = *run};
   preparation.number_steps();
   claim_directory(*run, plan.options, host);
-  check(!what.data.empty(), "convert: --data is needed");
+  check(!what.data.empty() || !what.dump.empty(), "convert: --data or --dump is needed");
   preparation.load_teacher();
   preparation.check_ranks();
   if (plan.stage == Stage::joint) preparation.joint();
-  preparation.use_mixture();
-  if (plan.stage == Stage::attention) preparation.attention();
-  preparation.assert_base();
+  preparation.use_windows();
+  if (plan.stage == Stage::attention) {
+    preparation.attention();
+  } else if (preparation.dump) {
+    preparation.dump->require(run->losses.needs());
+  } else {
+    run->teacher = std::make_shared<OnlineTeacher>(preparation.teacher.model);
+  }
+  if (what.teacher.empty()) {
+    preparation.keep_blocks();
+  } else {
+    preparation.assert_base();
+  }
   run->settings = json_text(data::schema_of(what).to_json());
   return run;
 }

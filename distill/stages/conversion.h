@@ -38,7 +38,9 @@ struct JointSettings {
 
 // What is converted; empty settings are decided by resolve().
 struct Conversion {
-  std::string teacher = {};
+  std::string teacher = {};  // may be empty with a dump: the student is its blocks alone
+  std::string dump = {};     // of the teacher; empty: it runs
+  bool trust_dump = false;   // no sample of it is compared with the teacher
   std::vector<std::string> data = {}, valid = {};  // text files or token shards
   std::optional<Stages> stages;                    // empty: attention, and joint if it has steps
   TextMixture text;

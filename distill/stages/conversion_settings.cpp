@@ -2,7 +2,9 @@
 // model of 135 M parameters.
 #include <algorithm>
 
+#include "data/dump/dump.h"
 #include "distill/losses/loss_table.h"
+#include "distill/runs/dump_windows.h"
 #include "distill/runs/recipe_defaults.h"
 #include "distill/stages/conversion.h"
 
@@ -115,7 +117,9 @@ void JointSettings::describe(data::Schema& s) {
 
 void Conversion::describe(data::Schema& s) {
   s.field("teacher", teacher, "Directory of the model to convert", {.required = true});
-  s.field("data", data, "Text files or token shards to train on", {.required = true});
+  s.field("dump", dump, "Dump of the teacher with values to learn from; none: the teacher runs");
+  s.field("trust_dump", trust_dump, kTrustDumpHelp, {.transient = true});
+  s.field("data", data, "Text files or token shards to train on");
   s.field("valid", valid, "Text files or token shards to evaluate on");
   s.choice("stages", stages, kStageLists,
            "attention: every layer's block learns by itself from the teacher, the base is frozen; "
@@ -160,14 +164,21 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
   choose_attention(student, attention_keys,
                    default_attention(student, attention_keys, teacher.causal));
   const nn::AttentionTraits traits = attention_traits(student, teacher.causal);
-  if (!text.lengths) {
-    text.lengths = default_lengths(teacher, training.sequence_length, traits.samples);
+  if (dump.empty()) {
+    if (!text.lengths)
+      text.lengths = default_lengths(teacher, training.sequence_length, traits.samples);
+    decide(text.retrieval_share, 0.25);
+    decide(turns, int64_t(traits.samples ? 4 : 1));
+  } else {
+    check(!text.lengths && !text.retrieval_share && turns.value_or(1) == 1,
+          "convert: lengths, retrieval_share and steps_per_pass need a teacher that runs, not a "
+          "dump");
+    decide(training.sequence_length, data::read_manifest(dump).spec.tokens);
+    decide(turns, int64_t(1));
   }
-  decide(text.retrieval_share, 0.25);
   training.fill(stage_defaults(teacher));
   decide(feature_rate, 2e-2);
   decide(context, 1.0);
-  decide(turns, int64_t(traits.samples ? 4 : 1));
   check(*turns == 1 || traits.samples, "convert: steps_per_pass = ", *turns,
         " needs a method that compares a sample of rows, as sea with mask = blocks does");
   decide(approx, traits.estimates ? 10.0 : 0.0);

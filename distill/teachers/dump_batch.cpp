@@ -2,6 +2,17 @@
 #include "distill/teachers/dump_batch.h"
 
 namespace brine::distill {
+namespace {
+
+// Heads [B, H, T, d] of which those of a group are equal -> one of each [B, G, T, d].
+Tensor one_of_group(const Tensor& x, int64_t groups) {
+  if (x.dim(1) == groups) return x;
+  const int64_t B = x.dim(0), T = x.dim(2), d = x.dim(3), row = T * d;
+  const Tensor first = x.contiguous().view({B, groups, x.numel() / (B * groups)}).slice(2, 0, row);
+  return first.contiguous().view({B, groups, T, d});
+}
+
+}  // namespace
 
 data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const data::DumpSpec& spec,
                            Downloads& arriving) {
@@ -22,8 +33,11 @@ data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const dat
                            .visible = {.causal = spec.causal, .lengths = batch.lengths},
                            .columns = spec.columns};
     data::TensorSet kept;
-    for (const data::TeacherTensor* tensor : of_layers)
-      kept[tensor->name] = near(teacher_tensor(view, tensor->name));
+    for (const data::TeacherTensor* tensor : of_layers) {
+      const Tensor& x = teacher_tensor(view, tensor->name);
+      const bool grouped = tensor->shape[0] == data::Axis::key_heads;
+      kept[tensor->name] = near(grouped ? one_of_group(x, spec.key_heads) : x);
+    }
     out.layers.push_back(std::move(kept));
   }
   if (spec.has(data::part::logits)) {
@@ -34,6 +48,7 @@ data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const dat
     out.tensors["lse"] = near(top.lse).view({B, T});
   }
   if (spec.has(data::part::classes)) out.tensors["classes"] = near(teacher.class_logits());
+  if (spec.stores_tokens) out.tensors["tokens"] = batch.ids;
   out.lengths = batch.lengths;
   out.windows = batch.windows;
   return out;

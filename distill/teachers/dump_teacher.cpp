@@ -2,10 +2,13 @@
 #include "distill/teachers/dump_teacher.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
+#include "autograd/ops.h"
 #include "distill/batches/task_source.h"
+#include "distill/teachers/dump_check.h"
 
 namespace brine::distill {
 namespace {
@@ -14,21 +17,40 @@ Tensor wide(const Tensor& t) { return t.defined() ? t.to(sum_type(t.dtype())) : 
 
 }  // namespace
 
+void check_dump_sizes(const std::string& dir, const data::DumpSpec& spec,
+                      const nn::ModelShape& shape) {
+  auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
+  check(spec.causal == shape.causal, dir, ": is of a ", kind(spec.causal),
+        " teacher, the student is ", kind(shape.causal));
+  auto same = [&](const char* what, int64_t in_dump, int64_t in_student) {
+    check(in_dump == in_student, dir, ": has ", in_dump, " ", what, ", the student ", in_student);
+  };
+  same("layers", spec.layers, shape.layers);
+  same("heads", spec.heads, shape.heads);
+  same("heads of keys", spec.key_heads, shape.attention().groups());
+  same("features of a head", spec.head_size, shape.head_size());
+  if (shape.vocab_size) {  // attention blocks alone have no layers and no words
+    if (spec.output) same("features of a layer's output", spec.hidden, shape.hidden_size);
+    same("words", spec.vocab, shape.vocab_size);
+  }
+  check(spec.tokens <= shape.max_positions, dir, ": its samples have ", spec.tokens,
+        " tokens, the model has ", shape.max_positions, " positions");
+}
+
 DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
     : reader_(dir), columns_(expected.columns) {
   const data::DumpSpec& spec = reader_.spec();
   data::check_dump_source(spec, dir, expected.source);
   bool of_task = expected.window == 0;
-  check(spec.ragged == of_task, dir, ": is of ", spec.ragged ? "the texts of a task" : "windows",
-        ", this run is of ", of_task ? "the texts of a task" : "windows");
+  check(of_task ? spec.ragged || spec.classes > 0 : !spec.ragged, dir, ": is of ",
+        of_task ? "windows" : "the texts of a task", ", this run is of ",
+        of_task ? "the texts of a task" : "windows");
   check(of_task || spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
         " tokens, this run's windows have ", expected.window, " (sequence_length)");
   check(spec.has_windows() || expected.own_tokens, dir,
         ": stores no numbers of windows or texts, so samples cannot be found in it");
   check(spec.stores_tokens || !expected.own_tokens, dir, ": stores no tokens");
-  auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
-  check(spec.causal == expected.causal, dir, ": is of a ", kind(spec.causal),
-        " teacher, the student is ", kind(expected.causal));
+  check_dump_sizes(dir, spec, expected.shape);
   for (int64_t i = 0; i < spec.samples; ++i)
     sample_of_[expected.own_tokens ? i : spec.windows[size_t(i)]] = i;
 }
@@ -84,21 +106,40 @@ std::unique_ptr<WindowSource> DumpTeacher::samples(std::shared_ptr<const data::T
   return source;
 }
 
-void DumpTeacher::compare(const data::TaskTokens& texts) const {
+std::shared_ptr<const data::TaskTokens> DumpTeacher::texts(
+    std::shared_ptr<const data::TaskTokens> split) {
   const data::DumpSpec& spec = reader_.spec();
   const std::string dir = reader_.dir().string();
-  const int64_t count = int64_t(texts.texts.size());
-  check(int64_t(sample_of_.size()) == count, dir, ": has ", sample_of_.size(),
-        " texts of the task, the split has ", count, "; it must have every one");
+  const int64_t count = int64_t(split->texts.size());
   each_sample([&](int64_t sample, const int32_t* stored, int64_t length) {
     const int64_t text = spec.windows[size_t(sample)];
     check(text >= 0 && text < count, dir, ": sample ", sample, " is text ", text,
           " of the split, which has ", count);
-    const std::vector<int32_t>& ids = texts.texts[size_t(text)].ids;
+    const std::vector<int32_t>& ids = split->texts[size_t(text)].ids;
     check(int64_t(ids.size()) == length, dir, ": sample ", sample, " has ", length,
           " tokens, text ", text, " of the split ", ids.size());
     compare_tokens(sample, stored, ids, join("text ", text, " of the split"));
   });
+  if (int64_t(sample_of_.size()) == count) return split;
+  const std::map<int64_t, int64_t> ascending(sample_of_.begin(), sample_of_.end());
+  auto part = std::make_shared<data::TaskTokens>(*split);
+  part->texts.clear();
+  part->targets.clear();
+  part->longest = 0;
+  sample_of_.clear();
+  for (const auto& [text, sample] : ascending) {
+    sample_of_[int64_t(part->texts.size())] = sample;
+    part->texts.push_back(split->texts[size_t(text)]);
+    part->longest = std::max(part->longest, int64_t(part->texts.back().ids.size()));
+    if (split->labelled) part->targets.push_back(split->targets[size_t(text)]);
+  }
+  return part;
+}
+
+void DumpTeacher::check_sample(std::shared_ptr<nn::Model> teacher, const Batch& batch) const {
+  const int64_t sample = samples_of(batch.windows).front();
+  data::check_dump_sample(reader_, sample, dir());
+  if (teacher) compare_with_teacher(reader_, sample, std::move(teacher), batch.ids, batch.type_ids);
 }
 
 void DumpTeacher::require(const TeacherNeeds& needs) {
@@ -190,15 +231,37 @@ void DumpTeacher::begin(const Batch& batch) {
     check(here == there, reader_.dir().string(), ": sample ", samples[i], " has ", there,
           " tokens, the run's ", here);
   }
+  tokens_ = batch.ids.dim(1);
   now_.uploads.admit();
   look_ahead();
 }
 
+Tensor DumpTeacher::fitted(const data::TeacherTensor& tensor, Tensor x) const {
+  for (size_t axis = 0; axis < tensor.shape.size(); ++axis) {
+    const bool of_tokens =
+        tensor.shape[axis] == data::Axis::tokens || tensor.shape[axis] == data::Axis::keys;
+    const int at = int(axis) + 1;
+    if (of_tokens && x.dim(at) > tokens_) x = x.slice(at, 0, tokens_).contiguous();
+  }
+  return x;
+}
+
 TeacherLayer DumpTeacher::layer(int64_t i) {
+  TeacherLayer layer = grouped_layer(i);
+  for (auto& [name, x] : layer) {
+    if (data::find_teacher_tensor(name)->shape[0] == data::Axis::key_heads)
+      x = repeat_heads(x, spec().heads / spec().key_heads);
+  }
+  return layer;
+}
+
+TeacherLayer DumpTeacher::grouped_layer(int64_t i) {
   look_ahead();
   TeacherLayer layer = now_.batch.layers.at(size_t(i));
-  for (auto& [name, x] : layer)
-    if (!data::find_teacher_tensor(name)->narrow) x = wide(x);
+  for (auto& [name, x] : layer) {
+    const data::TeacherTensor& tensor = *data::find_teacher_tensor(name);
+    x = fitted(tensor, tensor.narrow ? x : wide(x));
+  }
   return layer;
 }
 

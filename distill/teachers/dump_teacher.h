@@ -17,15 +17,19 @@
 
 namespace brine::distill {
 
+// Throws unless the dump is of a model of these sizes.
+void check_dump_sizes(const std::string& dir, const data::DumpSpec& spec,
+                      const nn::ModelShape& shape);
+
 class DumpTeacher : public Teacher {
  public:
-  // Throws when the dump was made with another teacher, tokenizer or corpus, or with windows of
-  // another length; the error names both.
+  // Throws when the dump was made with another teacher, tokenizer or corpus, with windows of
+  // another length, or of a model of other sizes; the error names both.
   struct Expected {
     data::DumpSource source;
-    int64_t window = 0;   // tokens of each; 0: texts of a task, of any length
-    bool causal = true;   // of the student
-    int64_t columns = 0;  // of the student's estimate; 0: not known
+    int64_t window = 0;         // tokens of each; 0: texts of a task, of any length
+    nn::ModelShape shape = {};  // of the student
+    int64_t columns = 0;        // of the student's estimate; 0: not known
     // Samples are windows of their own stored tokens, in their order, not of a corpus.
     bool own_tokens = false;
   };
@@ -35,8 +39,15 @@ class DumpTeacher : public Teacher {
   // is left out. Throws when a stored token is not that of the corpus.
   std::unique_ptr<WindowSource> samples(std::shared_ptr<const data::TokenSource> corpus,
                                         uint64_t seed) const;
-  // Throws unless every text of a task has a sample with its length and, if stored, its tokens.
-  void compare(const data::TaskTokens& texts) const;
+  // The texts of a task's split that have a sample, in the split's order; from now on they have
+  // these numbers. Throws for a sample that is no text of the split, or has another length or, if
+  // stored, other tokens.
+  std::shared_ptr<const data::TaskTokens> texts(std::shared_ptr<const data::TaskTokens> split);
+  const data::DumpSpec& spec() const { return reader_.spec(); }
+  std::string dir() const { return reader_.dir().string(); }
+  // Throws Error in one line unless the sample of a batch of one is what the teacher gives for it,
+  // or (null) its values are possible.
+  void check_sample(std::shared_ptr<nn::Model> teacher, const Batch& batch) const;
   // The dump has too little of the attention for the loss prob.
   bool is_pooled() const { return reader_.has(data::part::pooled); }
 
@@ -44,6 +55,8 @@ class DumpTeacher : public Teacher {
   void plan(const BatchOrder& order, int64_t first) override;
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
+  // The same with one head of keys and values for each group: [B, G, T, d].
+  TeacherLayer grouped_layer(int64_t i);
   TopLogits logits() override;
   Tensor class_logits() override;
 
@@ -66,7 +79,11 @@ class DumpTeacher : public Teacher {
   data::DumpReader reader_;
   data::DumpWants wants_;
   int64_t columns_;
+  // The tensor without the padding of samples beyond the batch.
+  Tensor fitted(const data::TeacherTensor& tensor, Tensor x) const;
+
   std::unordered_map<int64_t, int64_t> sample_of_;  // by window
+  int64_t tokens_ = 0;                              // of the batch, with padding
   Arrived now_;
   std::optional<Arrived> coming_;
   std::unique_ptr<data::DumpPrefetch> prefetch_;  // its thread uses the members above

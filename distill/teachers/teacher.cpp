@@ -24,8 +24,9 @@ void OnlineTeacher::require(const TeacherNeeds& needs) {
     const auto sources = sources_of(need.part, [&](const std::string& part) {
       namespace p = data::part;
       runs |= part == kRunningModel;
-      return part == p::attention || part == p::attention_outputs || part == p::layer_outputs ||
-             part == p::logits || part == p::classes || part == kRunningModel;
+      return part == p::attention || part == p::values || part == p::attention_outputs ||
+             part == p::layer_outputs || part == p::logits || part == p::classes ||
+             part == kRunningModel;
     });
     check(!sources.empty(), "teacher: has no ", need.part, ", which ", need.who());
     for (const data::TeacherTensor* tensor : data::teacher_tensors())
@@ -48,6 +49,7 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
   TeacherLayer out;
   out["query"] = tap.get("q").detach();
   out["key"] = tap.get("k").detach();
+  out["value"] = tap.get("v").detach();
   out["attention_output"] = tap.get("attention_output").detach();
   out["output"] = y;
   const TeacherView view{.layer = out,

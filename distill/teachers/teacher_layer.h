@@ -12,7 +12,7 @@
 namespace brine::distill {
 
 // What losses may request of one layer, all detached: "attention" [B, H, T, T] or "query" and "key"
-// [B, H, T, d]; "tau", "t_log_t" and "t_square" of a pooled dump; "attention_output" and "output"
+// [B, H, T, d], keys and "value" of a group for each of its heads; "tau", "t_log_t" and "t_square" of a pooled dump; "attention_output" and "output"
 // [B, T, C]; registered tensors.
 using TeacherLayer = data::TensorSet;
 

@@ -60,6 +60,7 @@ std::string write_dump(const fs::path& dir) {
                       .layers = 1,
                       .heads = 2,
                       .head_size = 3,
+                      .key_heads = 2,
                       .hidden = 6,
                       .tokens = 5,
                       .vocab = 9,

@@ -116,6 +116,7 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
   s.dtype = dtype;
   s.layers = 2;
   s.heads = 3;
+  s.key_heads = pair.teacher->shape().attention().groups();
   s.hidden = pair.sizes.hidden;
   s.head_size = s.hidden / 3;
   s.tokens = pair.sizes.tokens;
@@ -144,7 +145,9 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
 }
 
 inline DumpTeacher::Expected expected_of(const Pair& pair) {
-  return {{pair.hash(), hash_of("tokenizer"), hash_of("corpus")}, pair.sizes.tokens};
+  return {.source = {pair.hash(), hash_of("tokenizer"), hash_of("corpus")},
+          .window = pair.sizes.tokens,
+          .shape = pair.teacher->shape()};
 }
 
 // Runs next to the student; one row of its logits, counted through the batch, contains an invalid

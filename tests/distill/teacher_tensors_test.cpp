@@ -43,10 +43,10 @@ const RegisterTeacherTensor row_entropy({.name = "row_entropy",
                                              }},
                                         {data::part::attention}, compute_entropy);
 
-const RegisterTeacherTensor value({.name = "value",
+const RegisterTeacherTensor value({.name = "head_value",
                                    .shape = {Axis::heads, Axis::tokens, Axis::head_size}},
                                   {kRunningModel}, [](const TeacherView& view) {
-                                    view.layer["value"] = view.tap->get("v").detach();
+                                    view.layer["head_value"] = view.tap->get("v").detach();
                                   });
 
 Tensor mean_square(const Tensor& x, const Tensor& y) {
@@ -55,10 +55,10 @@ Tensor mean_square(const Tensor& x, const Tensor& y) {
 
 const RegisterLoss value_loss({.name = "value",
                                .help = "Weight of the distance of the values",
-                               .needs = {"value"},
+                               .needs = {"head_value"},
                                .layer = [](const LayerLossCall& call) {
                                  return mean_square(call.student.get("v"),
-                                                    call.of_teacher("value"));
+                                                    call.of_teacher("head_value"));
                                }});
 
 // Draws the first feature of each query to the entropy of the teacher's row.
@@ -107,7 +107,8 @@ TEST_CASE("teacher tensors: losses on registered ones are the same online and fr
   Pair pair;
   Scratch scratch;
   const std::string dir = (scratch / "dump").string();
-  write_dump(pair, dir, data::DumpContent::maps, 8, true, Dtype::f32, {"row_entropy", "value"});
+  write_dump(pair, dir, data::DumpContent::maps, 8, true, Dtype::f32,
+             {"row_entropy", "head_value"});
   OnlineTeacher online(pair.teacher);
   DumpTeacher dumped(dir, expected_of(pair));
   const Evaluated a = evaluated(pair, online, registered_losses());
@@ -118,12 +119,12 @@ TEST_CASE("teacher tensors: losses on registered ones are the same online and fr
   check_equal(evaluated(pair, dumped, registered_losses()), a, 1e-5);
   // The files have them in the type given by each row.
   const std::string half = (scratch / "half").string();
-  write_dump(pair, half, data::DumpContent::qk, 8, true, Dtype::f16, {"value", "row_entropy"});
+  write_dump(pair, half, data::DumpContent::qk, 8, true, Dtype::f16, {"head_value", "row_entropy"});
   data::Hdf5Reader shard(half + "/shard-00000.h5");
-  CHECK(shard.info("layers/01/value").dtype == Dtype::f16);
-  CHECK(shard.info("layers/01/value").shape == Shape{7, 3, 16, 8});
+  CHECK(shard.info("layers/01/head_value").dtype == Dtype::f16);
+  CHECK(shard.info("layers/01/head_value").shape == Shape{7, 3, 16, 8});
   CHECK(shard.info("layers/00/row_entropy").dtype == Dtype::f32);
-  CHECK(shard.string_attribute("/", "tensors") == "value,row_entropy");
+  CHECK(shard.string_attribute("/", "tensors") == "head_value,row_entropy");
 }
 
 TEST_CASE("teacher tensors: tensors that a dump lacks are computed if possible") {
@@ -139,11 +140,11 @@ TEST_CASE("teacher tensors: tensors that a dump lacks are computed if possible")
   auto refused = [&](Teacher& teacher, const LossConfig& losses) {
     return message([&] { Objective(*pair.student, &teacher, losses); });
   };
-  check_says(refused(of_qk, value), {qk, "value", "model", "loss value"});
+  check_says(refused(of_qk, value), {qk, "head_value", "model", "loss value"});
   check_says(refused(of_none, entropy), {none, "row_entropy", "attention", "loss entropy"});
   SelfTeacher self;
   CHECK(refused(self, entropy) == "no error");
-  check_says(refused(self, value), {"teacher", "self", "value", "losses.value", "0"});
+  check_says(refused(self, value), {"teacher", "self", "head_value", "losses.value", "0"});
 }
 
 TEST_CASE("teacher tensors: adopting checks a registered one by its own rule") {
@@ -177,11 +178,11 @@ TEST_CASE("losses: a registered one has a key, weight 0 and a place in the table
   CHECK(message([&] { config["entropie"] = 1; }) == "losses: unknown loss 'entropie'");
   auto refused = [](const Loss& loss) { return message([&] { RegisterLoss{loss}; }); };
   auto layer = [](const LayerLossCall& call) { return call.output; };
-  CHECK(contains(refused({.name = "kd", .help = "", .needs = {"value"}, .layer = layer}),
+  CHECK(contains(refused({.name = "kd", .help = "", .needs = {"head_value"}, .layer = layer}),
                  "two losses 'kd'"));
-  CHECK(
-      contains(refused({.name = "x", .help = "", .weight = 1, .needs = {"value"}, .layer = layer}),
-               "default weight of 'x' must be 0"));
+  CHECK(contains(
+      refused({.name = "x", .help = "", .weight = 1, .needs = {"head_value"}, .layer = layer}),
+      "default weight of 'x' must be 0"));
   CHECK(contains(refused({.name = "x", .help = ""}), "of layers or of logits"));
   CHECK(contains(refused({.name = "x", .help = "", .layer = layer}), "must name a teacher tensor"));
 }

@@ -36,6 +36,7 @@ void write_foreign(const Path& path, const DumpSpec& spec, int64_t first, int64_
     put(layer_dataset(l, "attention"), layer["attention"]);
     put(layer_dataset(l, "query"), layer["query"]);
     put(layer_dataset(l, "key"), layer["key"]);
+    put(layer_dataset(l, "value"), layer["value"]);
     put(layer_dataset(l, "tau"), layer["tau"]);
     put(layer_dataset(l, "t_log_t"), layer["t_log_t"]);
     put(layer_dataset(l, "t_square"), layer["t_square"]);
@@ -53,7 +54,7 @@ void write_foreign(const Path& path, const DumpSpec& spec, int64_t first, int64_
 
 DumpSpec foreign_spec() {
   DumpSpec spec = small_spec();
-  spec.packed = false;
+  spec.packed = spec.value = false;
   return spec;
 }
 
@@ -124,7 +125,7 @@ TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") 
     b.layers[0]["attention_output"] =
         Tensor::from(std::vector<double>(7 * 5 * 12, 0.0), b.layers[0]["attention_output"].shape());
   });
-  refused({"layers/01/output: is f32 [6, 5, 12], must be f32 [7, 5, 12]"}, spec, [](DumpBatch& b) {
+  refused({"layers/01/output: is f32 [6, 5, 10], must be f32 [7, 5, 10]"}, spec, [](DumpBatch& b) {
     b.layers[1]["output"] = b.layers[1]["output"].slice(0, 0, 6).contiguous();
   });
   refused({"layers/01/output: is not in the file"}, spec, {}, "layers/01/output");
@@ -216,6 +217,56 @@ TEST_CASE("adopt: pooled attention, and what no attention can be pooled into") {
           [](DumpBatch& b) { b.layers[0]["t_square"] = b.layers[0]["t_square"].to(Dtype::f64); });
 }
 
+TEST_CASE("adopt: attention outputs follow from q, k and values, or from the map and values") {
+  // Rows of one token and of two, whose keys are equal: the mean of the values.
+  DumpSpec spec = foreign_spec();
+  spec.content = DumpContent::qk;
+  spec.logits = DumpLogits::none;
+  spec.value = true;
+  auto means = [](const DumpSpec& s, DumpBatch& b, float scaled) {
+    for (TensorSet& layer : b.layers) {
+      const float* v = layer["value"].data<float>();
+      if (layer.has("key")) {
+        float* k = layer["key"].data<float>();
+        for (int64_t i = 0; i < layer["key"].numel(); ++i) k[i] = 0;
+      } else {
+        float* map = layer["attention"].data<float>();
+        for (int64_t n = 0; n < 7; ++n) {
+          const int64_t length = length_of(s, n);
+          for (int64_t r = 0; r < s.heads * s.tokens; ++r) {
+            float* row = map + (n * s.heads * s.tokens + r) * s.tokens;
+            const int64_t keys = std::min(r % s.tokens + 1, length);
+            for (int64_t j = 0; j < keys; ++j) row[j] = 1 / float(keys);
+          }
+        }
+      }
+      float* y = layer["attention_output"].data<float>();
+      for (int64_t n = 0; n < 7; ++n) {
+        for (int64_t t = 0; t < s.tokens; ++t) {
+          for (int64_t i = 0; i < s.heads * s.head_size; ++i) {
+            float sum = 0;
+            for (int64_t j = 0; j <= t; ++j) sum += v[(n * s.tokens + j) * 4 + i % 4];
+            y[(n * s.tokens + t) * 12 + i] = scaled * sum / float(t + 1);
+          }
+        }
+      }
+    }
+  };
+  Scratch dir;
+  for (DumpContent content : {DumpContent::qk, DumpContent::maps}) {
+    spec.content = content;
+    const std::string name = std::string(name_of(content)) + ".h5";
+    std::filesystem::remove(manifest_path(dir.path()));
+    write_foreign(dir / name, spec, 0, 7, [&](DumpBatch& b) { means(spec, b, 1.02f); });
+    CHECK(message([&] { adopt_dump({dir / name}); }) == "no error");
+  }
+  refused({"sample 0: layers/00/context: differs by 200 %", "the map times v", "another place"}, spec,
+          [&](DumpBatch& b) { means(spec, b, -1); });
+  spec.content = DumpContent::qk;
+  refused({"layers/00/context: differs by 50 %", "softmax(q k^T / sqrt(d)) v"}, spec,
+          [&](DumpBatch& b) { means(spec, b, 2); });
+}
+
 TEST_CASE("adopt: attributes that are missing, of another type or another value") {
   Scratch dir;
   Path path = dir / "x.h5";
@@ -234,17 +285,17 @@ TEST_CASE("adopt: attributes that are missing, of another type or another value"
   auto format = [](Hdf5Writer& f) { f.attribute("/", "format", "brine-dump"); };
   CHECK(contains(with([&](Hdf5Writer& f) {
                    format(f);
-                   f.attribute("/", "version", int64_t(4));
+                   f.attribute("/", "version", int64_t(3));
                  }),
-                 "version 4 is newer"));
+                 "version 3, this program reads version 4"));
   CHECK(contains(with([&](Hdf5Writer& f) {
                    format(f);
-                   f.attribute("/", "version", "1");
+                   f.attribute("/", "version", "4");
                  }),
                  "\"version\": is not an integer"));
   CHECK(contains(with([&](Hdf5Writer& f) {
                    format(f);
-                   f.attribute("/", "version", int64_t(1));
+                   f.attribute("/", "version", int64_t(4));
                    f.attribute("/", "content", int64_t(1));
                  }),
                  "\"content\": is not text"));

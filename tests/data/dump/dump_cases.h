@@ -22,9 +22,11 @@ inline data::DumpSpec small_spec(int64_t samples = 7) {
                    .layers = 2,
                    .heads = 3,
                    .head_size = 4,
-                   .hidden = 12,
+                   .key_heads = 1,
+                   .hidden = 10,
                    .tokens = 5,
                    .vocab = 11,
+                   .value = true,
                    .top_n = 4,
                    .stores_tokens = true,
                    .teacher_hash = std::string(64, 'a'),
@@ -115,8 +117,10 @@ inline data::DumpBatch batch_of(const data::DumpSpec& s, const std::vector<int64
     if (s.content == DumpContent::maps) layer["attention"] = maps_of(s, samples, 10 * l);
     if (s.content == DumpContent::qk) {
       layer["query"] = noise_tensor(samples, 10 * l + 1, {n, s.heads, s.tokens, s.head_size});
-      layer["key"] = noise_tensor(samples, 10 * l + 2, {n, s.heads, s.tokens, s.head_size});
+      layer["key"] = noise_tensor(samples, 10 * l + 2, {n, s.key_heads, s.tokens, s.head_size});
     }
+    if (s.value)
+      layer["value"] = noise_tensor(samples, 10 * l + 5, {n, s.key_heads, s.tokens, s.head_size});
     if (s.content == DumpContent::pooled) {
       const TeacherSummary pooled = pooled_of(s, samples, 10 * l);
       layer["tau"] = pooled.tau;
@@ -124,7 +128,8 @@ inline data::DumpBatch batch_of(const data::DumpSpec& s, const std::vector<int64
       layer["t_square"] = pooled.t_square;
     }
     if (s.context)
-      layer["attention_output"] = noise_tensor(samples, 10 * l + 3, {n, s.tokens, s.hidden});
+      layer["attention_output"] =
+          noise_tensor(samples, 10 * l + 3, {n, s.tokens, s.heads * s.head_size});
     if (s.output) layer["output"] = noise_tensor(samples, 10 * l + 4, {n, s.tokens, s.hidden});
     batch.layers.push_back(layer);
   }

@@ -94,22 +94,23 @@ TEST_CASE("dump: every content, type and packing comes back as it was rounded") 
 TEST_CASE("dump: the size estimate is exact and chunks contain one sample of one layer") {
   DumpSpec spec = small_spec();
   DumpSize size = dump_size(spec, 5000);
-  // packed maps, context, output, top logits with ids, lse, tokens, window, length
-  uint64_t layer = 3 * 15 * 4 + 2 * 5 * 12 * 4;
+  // packed maps, values of one group, context, output, top logits with ids, lse, tokens, window,
+  // length
+  uint64_t layer = 3 * 15 * 4 + 5 * 4 * 4 + 5 * (12 + 10) * 4;
   CHECK(size.per_sample == 2 * layer + 5 * 4 * 4 + 5 * 4 * 4 + 5 * 4 + 5 * 4 + 8 + 8);
   CHECK(size.total == 7 * size.per_sample);
   CHECK(size.samples_per_shard == int64_t(5000 / size.per_sample));
   CHECK(size.shards == 3);
   spec.content = DumpContent::qk;
-  CHECK(dump_size(spec).per_sample == size.per_sample - 2 * 3 * 15 * 4 + 2 * 2 * 3 * 5 * 4 * 4);
+  CHECK(dump_size(spec).per_sample == size.per_sample - 2 * 3 * 15 * 4 + 2 * (3 + 1) * 5 * 4 * 4);
   spec.content = DumpContent::pooled;
   spec.columns = 4;
   CHECK(dump_size(spec).per_sample == size.per_sample - 2 * 3 * 15 * 4 + 2 * 3 * 5 * (4 + 2) * 4);
   spec.content = DumpContent::qk;
   spec.columns = 0;
   // At T = 2048 and d = 64, q and k take an eighth of packed maps.
-  spec.tokens = 2048, spec.head_size = 64, spec.hidden = 192;
-  spec.context = spec.output = false;
+  spec.tokens = 2048, spec.head_size = 64, spec.key_heads = 3;
+  spec.value = spec.context = spec.output = false;
   double qk = double(dump_size(spec).per_sample);
   spec.content = DumpContent::maps;
   CHECK(double(dump_size(spec).per_sample) / qk > 7.5);
@@ -200,7 +201,7 @@ TEST_CASE("dump: a value that is not finite or does not fit surfaces at a later 
     spec.dtype = Dtype::f16;
     DumpWriter writer(dir.path(), spec);
     DumpBatch batch = batch_of(spec, range(0, 2));
-    batch.layers[1]["output"].data<float>()[70] = too_large ? 70000.0f : NAN;
+    batch.layers[1]["output"].data<float>()[60] = too_large ? 70000.0f : NAN;
     writer.put(batch);
     std::string error = message([&] { writer.finish(); });
     CAPTURE(error);
@@ -225,10 +226,16 @@ TEST_CASE("dump: specs that cannot be are refused by name") {
   CHECK_NOTHROW(check_spec(unknown, "x"));
   refused("layers is 0", [](DumpSpec& s) { s.layers = 0; });
   refused("top_n is 12", [](DumpSpec& s) { s.top_n = 12; });
-  refused("hidden size", [](DumpSpec& s) { s.hidden = 13; });
+  refused("2 heads of keys do not divide 3 heads", [](DumpSpec& s) { s.key_heads = 2; });
+  refused("key_heads is 0", [](DumpSpec& s) { s.key_heads = 0; });
+  refused("model_layers has 1 numbers for 2 layers", [](DumpSpec& s) { s.model_layers = {3}; });
+  refused("model_layers are not ascending", [](DumpSpec& s) { s.model_layers = {3, 3}; });
   refused("teacher_hash", [](DumpSpec& s) { s.teacher_hash = "x"; });
   refused("tokenizer_hash", [](DumpSpec& s) { s.tokenizer_hash[5] = 'G'; });
-  refused("corpus_hash", [](DumpSpec& s) { s.corpus_hash = "none"; });
+  refused("corpus_hash", [](DumpSpec& s) {
+    s.corpus_hash = "none";
+    s.stores_tokens = false;
+  });
   refused("dtype is f64", [](DumpSpec& s) { s.dtype = Dtype::f64; });
   refused("columns is 5, but the content is maps", [](DumpSpec& s) { s.columns = 5; });
   refused("columns is 0", [](DumpSpec& s) { s.content = DumpContent::pooled; });
@@ -345,8 +352,8 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
     CHECK(error.find('\n') == error.npos);
     return error;
   };
-  CHECK(contains(spoiled("\"version\": 1", "\"version\": 4"), "version 4 is newer than 3"));
-  CHECK(contains(spoiled("\"version\": 1", "\"version\": 0"), "does not exist"));
+  CHECK(contains(spoiled("\"version\": 4", "\"version\": 5"), "version 5, this program reads"));
+  CHECK(contains(spoiled("\"version\": 4", "\"version\": 3"), "version 3, this program reads"));
   CHECK(contains(spoiled("brine-dump", "bread"), "is not a manifest of a dump"));
   CHECK(contains(spoiled("{", "["), "not a JSON object"));
   CHECK(contains(spoiled("\"layers\": 2", "\"layers\": \"2\""), "\"layers\" is not an integer"));
@@ -372,13 +379,11 @@ TEST_CASE("dump: a manifest of pooled attention has the number of columns") {
   Scratch dir;
   Path path = make_dump(dir, pooled_spec());
   std::string good = read_file(manifest_path(path));
-  CHECK(contains(good, "\"version\": 3"));
   auto spoiled = [&](const std::string& from, const std::string& to) {
     std::ofstream(manifest_path(path), std::ios::trunc) << good;
     replace_in(manifest_path(path), from, to);
     return message([&] { DumpReader(path).read(range(0, 1)); });
   };
-  CHECK(contains(spoiled("\"version\": 3", "\"version\": 2"), "columns is 0"));
   CHECK(contains(spoiled("\"columns\": 4", "\"columns\": 0"), "columns is 0"));
   CHECK(contains(spoiled("\"columns\": 4", "\"pillars\": 4"), "\"columns\" is missing"));
   CHECK(contains(spoiled("\"columns\": 4", "\"columns\": 5"), "columns 4 and 5"));

@@ -63,7 +63,6 @@ TEST_CASE("teacher tensors: registered ones are read back from dumps of every co
         writer.put(batch_with(spec, range(run.first, std::min<int64_t>(2, run.samples))));
       writer.finish();
       DumpReader reader(dir / "d");
-      CHECK(reader.manifest().spec.version() == (content == DumpContent::pooled ? 3 : 1));
       CHECK(spec_differences(reader.spec(), spec) == "");
       const std::vector<int64_t> order = {6, 0, 3};
       CHECK(batch_differences(spec, reader.read(order), batch_with(spec, order)) == "");
@@ -84,6 +83,7 @@ TEST_CASE("teacher tensors: of samples of their own lengths nothing is stored fo
   Scratch dir;
   DumpSpec spec = spec_with(DumpContent::qk, Dtype::f32);
   spec.ragged = true;
+  spec.value = false;
   for (int64_t i = 0; i < spec.samples; ++i) spec.lengths.push_back(1 + 2 * i % spec.tokens);
   DumpWriter writer(dir / "d", spec);
   const DumpBatch given = batch_with(spec, range(0, spec.samples));

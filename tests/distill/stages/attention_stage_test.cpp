@@ -23,7 +23,7 @@ struct StageWorld {
                       const LossConfig& losses = block_losses())
       : pair(s),
         student(nn::make_shared_student(pair.config, *pair.teacher, 5)),
-        stage(pair.teacher, *student, losses, std::move(layers)) {
+        stage(inputs_of(pair.teacher), *student, losses, std::move(layers)) {
     store = std::make_unique<nn::ParameterStore>(
         *student, [&](const nn::Module::NamedParameter& p) { return stage.trains(p); });
   }

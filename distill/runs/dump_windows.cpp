@@ -1,0 +1,47 @@
+// The samples of a dump as the windows of a run.
+#include "distill/runs/dump_windows.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/io/sha256.h"
+
+namespace brine::distill {
+
+int64_t columns_of(const nn::ModelConfig& student) {
+  data::Schema keys;
+  student.method().describe(keys);
+  return keys.find("columns") ? keys.to_json()["columns"].get<int64_t>() : 0;
+}
+
+std::shared_ptr<DumpTeacher> use_dump(TrainingRun& run, const GivenDump& given,
+                                      const nn::LoadedModel& teacher, const TextFiles& text,
+                                      const RunHost& host) {
+  const std::string& dump = given.directory;
+  const data::DumpSpec spec = data::read_manifest(dump).spec;
+  const bool own = spec.stores_tokens && (!spec.has_windows() || text.train.empty());
+  check(own || !text.train.empty(), dump,
+        ": has the numbers of its windows, not their tokens, so --data is needed");
+  check(own || run.tokenizer, dump,
+        ": has no tokens, and there is no teacher whose tokenizer reads --data");
+  data::TokenCorpus corpus;
+  if (!own) corpus = load_run_texts(run, text.role, text.train, text, host);
+  auto out = std::make_shared<DumpTeacher>(
+      dump,
+      DumpTeacher::Expected{.source = {.teacher_hash = teacher.model ? teacher.hash() : "",
+                                       .tokenizer_hash = run.tokenizer ? run.tokenizer->hash() : "",
+                                       .corpus_hash = own ? "" : corpus.hash()},
+                            .window = text.window,
+                            .shape = run.config.shape(),
+                            .columns = columns_of(run.config),
+                            .own_tokens = own});
+  run.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
+  auto windows = out->samples(corpus.tokens, host.seed);
+  if (!given.trusted) out->check_sample(teacher.model, windows->in_order(0, 1));
+  run.train = std::move(windows);
+  host.messages.info(dump, ": ", run.train->size(),
+                     own ? " windows of its own tokens" : " of these windows",
+                     own && !text.train.empty() ? "; the text of --data is not read" : "");
+  return out;
+}
+
+}  // namespace brine::distill

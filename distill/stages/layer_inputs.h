@@ -1,0 +1,42 @@
+// What the attention methods of a teacher's layers read and give, layer by layer: from a model that
+// runs, or from a dump of one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "distill/batches/batch.h"
+#include "distill/teachers/dump_teacher.h"
+#include "nn/models/model.h"
+
+namespace brine::distill {
+
+// The input of a layer's attention method and its output [B, T, H d].
+struct SeenLayer : nn::AttentionObserver {
+  std::optional<nn::AttentionInput> input;
+  Tensor output;
+  void observe(const nn::AttentionInput& in, const Tensor& out) override {
+    input.emplace(in);
+    output = out;
+  }
+};
+
+class LayerInputs {
+ public:
+  virtual ~LayerInputs() = default;
+  virtual int64_t layers() const = 0;
+  // Calls `at` for each of `layers`, ascending.
+  virtual void show(const Batch& batch, const std::vector<int64_t>& layers,
+                    const std::function<void(int64_t, const SeenLayer&)>& at) = 0;
+};
+
+// The model runs without a tape up to the last of the layers.
+std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<nn::Model> teacher);
+// Throws unless the dump has q and k, values and attention outputs, and for a method that reads
+// more than these: q and k before their rotation, or the layer's hidden states.
+std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump,
+                                       const nn::AttentionTraits& method);
+
+}  // namespace brine::distill

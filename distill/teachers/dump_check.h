@@ -1,0 +1,20 @@
+// Finds a dump that is not what its teacher gives.
+#pragma once
+
+#include <memory>
+
+#include "data/dump/dump_reader.h"
+#include "nn/models/model.h"
+
+namespace brine::distill {
+
+// Runs the teacher over a sample of the dump, or its first tokens where the model is causal, and
+// compares what the dump stores of it. ids: the sample's tokens, i32 [1, T], and segments or an
+// undefined tensor. Throws an Error in one line that names the first tensor that differs and the
+// likely reason: a query that is scaled already, q and k before their rotation, the last output
+// after the final norm, other tokens or weights.
+void compare_with_teacher(const data::DumpReader& dump, int64_t sample,
+                          std::shared_ptr<nn::Model> teacher, const Tensor& ids,
+                          const Tensor& type_ids = {});
+
+}  // namespace brine::distill

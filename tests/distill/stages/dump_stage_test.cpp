@@ -1,0 +1,310 @@
+// Stage attention from a dump, with and without the teacher; and dumps that are not the teacher's.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/hdf5/hdf5_file.h"
+#include "data/safetensors/safetensors.h"
+#include "distill/runs/dump_run.h"
+#include "distill/stages/conversion.h"
+#include "distill/teachers/dump_check.h"
+#include "nn/io/shared_student.h"
+#include "nn/models/llama/llama.h"
+#include "tests/distill/runs.h"
+#include "tests/distill/task_setup.h"
+#include "tests/messages.h"
+#include "tests/refusals.h"
+
+namespace brine::test {
+namespace {
+
+constexpr int64_t kWindow = 32;
+
+// A Llama with groups of heads whose size is not hidden / heads, a text, and its dump.
+struct DumpSite {
+  Scratch scratch;
+  std::string teacher = path("teacher"), text = path("text.txt"), dump = path("dump");
+  nn::LoadedModel loaded;
+
+  explicit DumpSite(bool values = true) {
+    nn::ModelConfig config = nn::make_config("llama", {{"vocab_size", 260},
+                                                       {"hidden_size", 24},
+                                                       {"num_hidden_layers", 2},
+                                                       {"num_attention_heads", 4},
+                                                       {"num_key_value_heads", 2},
+                                                       {"head_dim", 8},
+                                                       {"intermediate_size", 40},
+                                                       {"max_position_embeddings", 64},
+                                                       {"initializer_range", 0.3}});
+    config.attention = "flash";
+    const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
+    nn::ParameterStore store(*model);
+    nn::export_model(config, *model, byte_tokenizer().get(), teacher);
+    std::string words;
+    for (int i = 0; i < 60; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
+    data::write_file_atomic(text, words);
+    loaded = nn::load_model(teacher);
+    DumpRequest request;
+    request.dtype = Dtype::f32;
+    request.value = values;
+    request.out = dump;
+    request.data = {text};
+    request.sequence_length = kWindow;
+    request.windows = 6;
+    CHECK(dump_teacher(loaded, *nn::tokenizer_of(teacher), request, {}));
+  }
+  std::string path(const std::string& name) const { return (scratch / name).string(); }
+
+  Conversion what(bool with_teacher = true) const {
+    Conversion c;
+    if (with_teacher) c.teacher = teacher;
+    c.dump = dump;
+    c.training.steps = 4;
+    c.training.batch_size = 2;
+    c.training.rest.save_every = 2;
+    c.training.rest.keep = 0;
+    for (const auto& [key, value] :
+         {std::pair{"k", "4"}, {"block", "4"}, {"tile", "2"}, {"parts", "2"}, {"columns", "4"}}) {
+      c.set_attention(key, value);
+    }
+    return c;
+  }
+  RunResult convert_to(const std::string& name, Conversion c, bool resume = false,
+                       const RunHost& host = {}) const {
+    return convert(c, {.out = path(name), .resume = resume}, host);
+  }
+};
+
+// Tensors of a file whose names end in `ending`, by what is before it.
+std::map<std::string, Tensor> tensors_in(const std::string& file, const std::string& between) {
+  std::map<std::string, Tensor> out;
+  const data::Safetensors tensors{data::Path(file)};
+  for (const data::WeightInfo& entry : tensors.entries()) {
+    const std::string& name = entry.name;
+    const size_t at = name.find(between);
+    if (at == name.npos) continue;
+    const size_t layers = name.find("layers.");
+    const std::string layer = name.substr(layers, name.find('.', layers + 7) + 1 - layers);
+    out[layer + name.substr(at + between.size())] = tensors.tensor(name).clone();
+  }
+  return out;
+}
+
+// The dump with its tensors changed, in another directory.
+std::string changed_dump(const DumpSite& site, const std::string& name,
+                         const std::function<void(data::DumpSpec&)>& spec_edit,
+                         const std::function<void(data::DumpBatch&)>& edit) {
+  const data::DumpReader reader(site.dump);
+  data::DumpSpec spec = reader.spec();
+  std::vector<int64_t> all(size_t(spec.samples));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = int64_t(i);
+  data::DumpBatch batch = reader.read(all);
+  if (edit) edit(batch);
+  if (spec_edit) spec_edit(spec);
+  if (!spec.has_windows()) batch.windows.clear();
+  data::DumpWriter writer(site.path(name), spec);
+  writer.put(std::move(batch));
+  writer.finish();
+  return site.path(name);
+}
+
+}  // namespace
+
+TEST_CASE("stage attention: from a dump in f32 the blocks have the bits of a teacher that runs") {
+  const DumpSite site;
+  Conversion from_dump = site.what();
+  site.convert_to("dumped", from_dump);
+  // The same windows in the same order: those of the dump's source.
+  const data::DumpReader reader(site.dump);
+  const data::DumpBatch stored = reader.read(std::vector<int64_t>{0, 3});
+  Batch batch{
+      .ids = stored.tensors["tokens"], .lengths = {}, .windows = {0, 3}, .tokens = 2 * kWindow};
+  nn::ModelConfig config = nn::load_config(site.path("dumped"));
+  auto gradients = [&](bool by_dump) {
+    auto student = nn::make_shared_student(config, *site.loaded.model, 5);
+    auto dump = std::make_shared<DumpTeacher>(
+        site.dump,
+        DumpTeacher::Expected{
+            .source = {}, .window = kWindow, .shape = config.shape(), .own_tokens = true});
+    LossConfig losses;
+    for (const char* loss : {"prob", "kd", "kd_task", "task"}) losses[loss] = 0;
+    AttentionStage stage(
+        by_dump ? inputs_of(dump, student->attention_traits()) : inputs_of(site.loaded.model),
+        *student, losses);
+    nn::ParameterStore store(*student,
+                             [&](const nn::Module::NamedParameter& p) { return stage.trains(p); });
+    LossTerms terms;
+    read_terms({stage.accumulate(batch, {})}, {}, terms);
+    CHECK(terms.at("approx") > 0);
+    return store.gradients().to_vector();
+  };
+  const std::vector<double> by_dump = gradients(true);
+  CHECK(by_dump == gradients(false));
+  CHECK(*std::max_element(by_dump.begin(), by_dump.end()) > 0);
+}
+
+TEST_CASE("stage attention: without the teacher a dump makes the same blocks, killed or not") {
+  const DumpSite site;
+  site.convert_to("model", site.what());
+  site.convert_to("blocks", site.what(false));
+  const auto whole = tensors_in(site.path("model") + "/step-00000004/model.safetensors", ".sea.");
+  const auto alone = tensors_in(site.path("blocks") + "/model.safetensors", "layers.0.");
+  REQUIRE(alone.size() == 2);
+  for (const auto& [name, x] : alone) CHECK_MESSAGE(same_bits(x, whole.at(name)), name);
+  const Json config = Json::parse(data::read_file(site.path("blocks") + "/config.json"));
+  CHECK(config["model_type"] == "brine_blocks");
+  CHECK(config["num_attention_heads"] == 4);
+  CHECK(config["num_key_value_heads"] == 2);
+  CHECK(config["head_dim"] == 8);
+  CHECK(config["causal"] == true);
+  CHECK(config["teacher_hash"] == site.loaded.hash());
+  CHECK(config["brine"]["attention"]["k"] == 4);
+  CHECK_FALSE(config.contains("layers"));
+  RunHost host;
+  host.stop = [asked = 0]() mutable { return ++asked > 2 ? "asked to" : ""; };
+  CHECK(site.convert_to("killed", site.what(false), false, host).interrupted);
+  site.convert_to("killed", site.what(false), true);
+  CHECK(data::read_file(site.path("killed") + "/model.safetensors") ==
+        data::read_file(site.path("blocks") + "/model.safetensors"));
+  check_says(message([&] {
+               nn::load_model(site.path("blocks")).model->embed({.ids = ids({1, 4}, 1, 9)});
+             }),
+             {"attention blocks of a model without the model", "brine_sea.attach()"});
+}
+
+TEST_CASE("stage attention: some layers of a model keep their numbers") {
+  const DumpSite site;
+  Conversion what = site.what(false);
+  what.dump = changed_dump(site, "some", [](data::DumpSpec& s) { s.model_layers = {3, 7}; }, {});
+  site.convert_to("blocks", what);
+  const Json config = Json::parse(data::read_file(site.path("blocks") + "/config.json"));
+  CHECK(config["layers"] == Json({3, 7}));
+  CHECK(nn::load_config(site.path("blocks")).shape().layers == 2);
+}
+
+TEST_CASE("stage joint: follows on a dump") {
+  const DumpSite site;
+  Conversion what = site.what();
+  what.joint.steps = 3;
+  what.joint.batch_size = 2;
+  site.convert_to("run", what);
+  const Json state = Json::parse(data::read_file(site.path("run") + "/step-00000007/trainer.json"));
+  CHECK(state["stage"] == "joint");
+  CHECK(state["configuration"]["inputs"].contains("dump"));
+}
+
+TEST_CASE("stage attention: what a dump lacks is named") {
+  const DumpSite site(false);
+  auto refused = [&](auto change) {
+    Conversion what = site.what();
+    change(what);
+    return message([&] { site.convert_to("x", what); });
+  };
+  check_says(refused([](Conversion&) {}), {site.dump, "no values", "--value", "value=True"});
+  check_says(refused([](Conversion& c) { c.text.lengths = "16,32"; }), {"lengths", "dump"});
+  check_says(refused([](Conversion& c) { c.turns = 4; }), {"steps_per_pass", "dump"});
+  check_says(refused([&](Conversion& c) {
+               c.teacher.clear();
+               c.valid = {site.text};
+             }),
+             {"without --teacher", "--valid"});
+  const DumpSite valued;
+  Conversion learned = valued.what();
+  learned.set_attention("prior", "learned");
+  check_says(message([&] { valued.convert_to("x", learned); }),
+             {valued.dump, "before their rotation", "--attention.prior none"});
+  learned.teacher.clear();  // its blocks have a prior of rotated q and k alone
+  CHECK(message([&] { valued.convert_to("x", learned); }) == "no error");
+  Conversion sizes = valued.what();
+  sizes.dump =
+      changed_dump(valued, "half", [](data::DumpSpec& s) { s.vocab = 259, s.top_n = 64; }, {});
+  check_says(message([&] { valued.convert_to("y", sizes); }), {"half", "259 words", "260"});
+}
+
+TEST_CASE("dumps that are not what the teacher gives are named with the likely reason") {
+  const DumpSite site;
+  auto refused = [&](const char* name, const std::function<void(data::DumpBatch&)>& edit) {
+    Conversion what = site.what();
+    what.dump = changed_dump(site, name, {}, edit);
+    const std::string error = message([&] { site.convert_to(std::string("run_") + name, what); });
+    CHECK(error.find('\n') == error.npos);
+    what.trust_dump = true;
+    CHECK(message([&] { site.convert_to(std::string("trusted_") + name, what); }) == "no error");
+    return error;
+  };
+  auto layer_of = [](const char* tensor, int64_t layer, double factor) {
+    return [=](data::DumpBatch& b) {
+      Tensor& x = b.layers[size_t(layer)][tensor];
+      x = scale(x, factor);
+    };
+  };
+  auto every = [](const char* tensor, double factor) {
+    return [=](data::DumpBatch& b) {
+      for (data::TensorSet& layer : b.layers) layer[tensor] = scale(layer[tensor], factor);
+    };
+  };
+  // Without the teacher the context shows it, and with it, too.
+  check_says(refused("scaled", every("query", 1 / std::sqrt(8.0))),
+             {"sample 0", "layers/00/context", "multiplied by 1 / sqrt(d) already"});
+  check_says(refused("value", layer_of("value", 1, -1)), {"layers/01/context", "another place"});
+  check_says(refused("output", layer_of("output", 0, 0.5)),
+             {"layers/00/output", "differs by 50 %", "the teacher's divided by 2", "--trust-dump"});
+  check_says(refused("norm",
+                     [&](data::DumpBatch& b) {
+                       NoGrad off;
+                       Tensor& last = b.layers[1]["output"];
+                       last = site.loaded.model->finish(last);
+                     }),
+             {"layers/01/output", "after the final norm", "last hidden_states"});
+  check_says(refused("logits",
+                     [](data::DumpBatch& b) {
+                       Tensor &x = b.tensors["logits"], &lse = b.tensors["lse"];
+                       x = scale(x, 3);
+                       lse = scale(lse, 3);
+                     }),
+             {"logits/values"});
+  check_says(refused("tokens",
+                     [](data::DumpBatch& b) {
+                       Tensor& t = b.tensors["tokens"];
+                       const Tensor first = t.clone();
+                       for (int64_t i = 0; i < t.numel(); ++i)
+                         t.data<int32_t>()[i] = first.data<int32_t>()[t.numel() - 1 - i];
+                     }),
+             {"layers/00/query", "other tokens or of other weights"});
+  CHECK(contains(
+      refused("nan", [](data::DumpBatch& b) { b.layers[1]["output"].data<float>()[5] = 1e30f; }),
+      "layers/01/output"));
+}
+
+TEST_CASE("dumps: q and k from before the rotation are named without values, too") {
+  const DumpSite site(false);
+  const data::DumpReader reader(site.dump);
+  const Tensor ids = reader.read(std::vector<int64_t>{0}).tensors["tokens"];
+  CHECK_NOTHROW(compare_with_teacher(reader, 0, site.loaded.model, ids));
+  const Batch batch{.ids = ids, .lengths = {}, .windows = {0}, .tokens = kWindow};
+  const std::string still = changed_dump(site, "still", {}, [&](data::DumpBatch& b) {
+    inputs_of(site.loaded.model)->show(batch, {0}, [&](int64_t, const SeenLayer& seen) {
+      assign(b.layers[0]["query"].slice(0, 0, 1), seen.input->q_content.contiguous());
+    });
+  });
+  const std::string error =
+      message([&] { compare_with_teacher(data::DumpReader(still), 0, site.loaded.model, ids); });
+  check_says(error, {"layers/00/query", "before the rotation by positions"});
+}
+
+TEST_CASE("dump --adopt compares files with the teacher") {
+  const DumpSite site;
+  const data::Path shard = data::Path(site.dump) / "shard-00000.h5";
+  std::filesystem::remove(data::manifest_path(site.dump));
+  CHECK(adopt_dump({shard}, site.teacher, {}).spec.samples == 6);
+  const std::string wrong = changed_dump(site, "wrong", {}, [](data::DumpBatch& b) {
+    for (data::TensorSet& layer : b.layers) layer["output"] = scale(layer["output"], 0.25);
+  });
+  std::filesystem::remove(data::manifest_path(wrong));
+  check_says(message([&] { adopt_dump({data::Path(wrong) / "shard-00000.h5"}, site.teacher, {}); }),
+             {"layers/00/output", "divided by 4"});
+  CHECK_FALSE(std::filesystem::exists(data::manifest_path(wrong)));
+  CHECK_NOTHROW(adopt_dump({data::Path(wrong) / "shard-00000.h5"}, "", {}));
+}
+
+}  // namespace brine::test
