@@ -9,6 +9,7 @@
 #include "distill/runs/dump_windows.h"
 #include "distill/runs/mixed_text.h"
 #include "distill/teachers/dump_teacher.h"
+#include "distill/teachers/massive_activation.h"
 #include "distill/teachers/self_teacher.h"
 
 namespace brine::distill {
@@ -21,7 +22,8 @@ struct Preparation {
   const RunHost& host;
   TrainingRun& run;
 
-  void resolve(bool causal);
+  // teacher: null if the student is its own.
+  void resolve(bool causal, nn::Model* teacher = nullptr);
   int64_t window() const {
     return window_of(*what.recipe.training.sequence_length, what.recipe.student, "distill");
   }
@@ -40,7 +42,7 @@ struct Preparation {
   void on_task(const nn::LoadedModel& teacher);
 };
 
-void Preparation::resolve(bool causal) {
+void Preparation::resolve(bool causal, nn::Model* teacher) {
   RunFacts facts{.causal = causal, .task = what.task.task, .self_taught = what.self_taught()};
   if (!what.dump.empty()) {
     const data::DumpSpec spec = data::read_manifest(what.dump).spec;
@@ -54,8 +56,12 @@ void Preparation::resolve(bool causal) {
     if (stored.contains("attention")) what.recipe.keep_attention(stored["attention"]);
     if (stored.contains("losses")) what.recipe.keep_losses(stored["losses"]);
   }
+  if (teacher && !what.recipe.losses["kd"]) {
+    const std::optional<MassiveActivation> massive = massive_activation(*teacher);
+    if (massive) facts.massive = massive->text();
+  }
   for (const std::string& note : what.recipe.resolve(facts)) {
-    host.messages.info(what.dump.empty() ? "distill" : what.dump, ": ", note);
+    host.messages.info(what.dump.empty() ? what.teacher : what.dump, ": ", note);
   }
   run.losses = what.recipe.losses.resolved();
 }
@@ -90,7 +96,7 @@ void Preparation::from_teacher() {
         "distill: top_logits needs a teacher that runs next to the student");
   run.tokenizer = tokenizer_of(teacher, host.messages);
   recipe.student.copy_sizes(teacher.config);
-  resolve(teacher.config.shape().causal);
+  resolve(teacher.config.shape().causal, teacher.model.get());
   window();  // throws for one that is too long before any slow work
   run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
   if (what.model.empty()) {

@@ -90,7 +90,7 @@ void Recipe::keep_attention(const data::Json& stored) {
 }
 
 void Recipe::keep_losses(const data::Json& stored) {
-  for (const char* loss : {"approx", "prob", "context"}) {
+  for (const char* loss : {"approx", "prob", "context", "kd"}) {
     if (!losses[loss] && stored.contains(loss) && stored[loss].is_number()) {
       losses[loss] = stored[loss].get<double>();
     }
@@ -119,6 +119,11 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
     notes.push_back("its attention is pooled into columns, so losses.prob is 0");
   }
   if (!name) name = RecipeName::short_run;
+  const bool leaves_out = name == RecipeName::short_run && !facts.massive.empty();
+  if (leaves_out && without(losses["kd"])) {
+    notes.push_back("it has massive activations (" + facts.massive +
+                    "), of which the loss kd would be almost all, so losses.kd is 0");
+  }
   RecipeDefaults defaults = defaults_of(*name, facts);
   if (!kept_attention_) choose_attention(student, attention_keys, defaults.attention);
   if (!facts.self_taught && !kept_attention_ &&

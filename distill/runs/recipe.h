@@ -43,6 +43,7 @@ struct RunFacts {
   std::string task = {};     // name of the task; empty: text
   bool self_taught = false;  // the student is its own teacher
   int64_t pooled = 0;        // columns of a dump that has the teacher's attention only by columns
+  std::string massive = {};  // the teacher's massive activation in words; empty: it has none
 };
 
 struct Recipe {
@@ -62,7 +63,7 @@ struct Recipe {
   // Takes the attention of a run that continues, so that a change of defaults does not reach it;
   // keys that were set stay.
   void keep_attention(const data::Json& stored);
-  // The weights of the attention losses of a stored configuration, where none are given.
+  // The weights of the layers' losses of a stored configuration, where none are given.
   void keep_losses(const data::Json& stored);
   // Sets a key of the student's attention, which the recipe then leaves as it is.
   void set_attention(const std::string& key, const std::string& value);
@@ -70,7 +71,7 @@ struct Recipe {
   // Decides everything that is empty, first by the facts, then by the recipe's name, and sets the
   // keys of the student's attention that were not set. A second call changes nothing. A task's
   // steps stay empty when they follow from its epochs: TrainingSettings::plan_epochs(). Returns
-  // what was decided because of the dump, as ends of sentences about it.
+  // what was decided because of the teacher or its dump, as ends of sentences about it.
   std::vector<std::string> resolve(const RunFacts& facts);
 
  private:

@@ -184,3 +184,21 @@ TEST_CASE("recipe: an undecided setting is an error that names it") {
   CHECK(message([] { LossWeights().resolved(); }) ==
         "losses: approx is not decided; resolve the recipe first");
 }
+
+TEST_CASE("recipe: kd is left out where a teacher has massive activations, unless it is given") {
+  const RunFacts facts{.massive = "feature 3 of the first token is 900"};
+  Recipe recipe;
+  const std::vector<std::string> notes = recipe.resolve(facts);
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].find("(feature 3 of the first token is 900)") != std::string::npos);
+  CHECK(notes[0].find("losses.kd is 0") != std::string::npos);
+  CHECK(recipe.losses["kd"] == 0);
+  CHECK(resolved({}).losses["kd"] == 5);
+  Recipe given, paper;
+  given.losses["kd"] = 2;
+  CHECK(given.resolve(facts).empty());
+  CHECK(given.losses["kd"] == 2);
+  paper.name = RecipeName::paper;
+  CHECK(paper.resolve(facts).empty());
+  CHECK(paper.losses["kd"] == 5);
+}

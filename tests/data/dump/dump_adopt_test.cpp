@@ -260,8 +260,8 @@ TEST_CASE("adopt: attention outputs follow from q, k and values, or from the map
     write_foreign(dir / name, spec, 0, 7, [&](DumpBatch& b) { means(spec, b, 1.02f); });
     CHECK(message([&] { adopt_dump({dir / name}); }) == "no error");
   }
-  refused({"sample 0: layers/00/context: differs by 200 %", "the map times v", "another place"}, spec,
-          [&](DumpBatch& b) { means(spec, b, -1); });
+  refused({"sample 0: layers/00/context: differs by 200 %", "the map times v", "another place"},
+          spec, [&](DumpBatch& b) { means(spec, b, -1); });
   spec.content = DumpContent::qk;
   refused({"layers/00/context: differs by 50 %", "softmax(q k^T / sqrt(d)) v"}, spec,
           [&](DumpBatch& b) { means(spec, b, 2); });
