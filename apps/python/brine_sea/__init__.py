@@ -22,6 +22,7 @@ __all__ = [
     "blocks",
     "detach",
     "dump",
+    "layers",
     "load",
     "read_log",
     "read_rows",
@@ -35,7 +36,7 @@ def __getattr__(name: str) -> Any:
         from . import teacher
 
         return getattr(teacher, name)
-    if name in ("attach", "blocks", "detach", "save"):
+    if name in ("attach", "blocks", "detach", "layers", "save"):
         from . import attached
 
         return getattr(attached, name)

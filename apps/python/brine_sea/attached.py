@@ -375,6 +375,11 @@ def blocks(model: Any) -> nn.ModuleList:
     return nn.ModuleList(module.__dict__[PLACE].block for module in state_of(model).modules)
 
 
+def layers(model: Any) -> list[int]:
+    """The numbers of the layers that have a block, ascending. ValueError without blocks."""
+    return [module.__dict__[PLACE].number for module in state_of(model).modules]
+
+
 def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> None:
     """Writes the blocks of a model, for attach(); with base=True the model, and the blocks into blocks/ of it.
 

@@ -226,7 +226,11 @@ class Dump:
             place = sample - shard["first"]
             if 0 <= place < shard["samples"]:
                 if index not in self.open_shards:
-                    self.open_shards[index] = h5py.File(os.path.join(self.directory, shard["name"]), "r")
+                    path = os.path.join(self.directory, shard["name"])
+                    size = os.path.getsize(path) if os.path.exists(path) else 0
+                    if size != shard.get("bytes", size):
+                        raise ValueError(f"{path}: has {size} bytes, the manifest says {shard['bytes']}")
+                    self.open_shards[index] = h5py.File(path, "r")
                 return self.open_shards[index], place
         raise IndexError(f"{self.directory}: no sample {sample} of {len(self)}")
 

@@ -6,6 +6,10 @@ import copy
 import inspect
 import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -225,6 +229,15 @@ def test_generation_with_a_cache(family, settings):
     assert torch.equal(with_cache, model.generate(ids, attention_mask=mask, use_cache=False, **beams))
 
 
+@pytest.mark.parametrize("family", ["olmo2", "gemma3"])
+@pytest.mark.parametrize("settings", ["light", "blocks"])
+def test_lookup_decoding_cuts_the_cache(family, settings):
+    model, ids = make(family, settings), torch.tensor([[5, 6, 7, 8, 9] * 6])
+    options = dict(max_new_tokens=16, do_sample=False, pad_token_id=0)
+    plain = model.generate(ids, **options)
+    assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=4, **options), plain)
+
+
 @each_decoder
 def test_pieces_equal_the_whole(family, settings):
     model, ids = make(family, settings), batch(2, 40)
@@ -343,6 +356,7 @@ def test_other_layers_stay_dense(family, layers, attention):
     brine_sea.attach(model, LIGHT | dict(k=64, gate_bias=60.0, columns=64, prior="none"), layers)
     got = logits(model, ids, mask, position_ids=positions)
     assert close(got[mask.bool()], plain[mask.bool()], 2e-5)
+    assert brine_sea.layers(model) == (layers or LAYERS[family])
     name = model.config._attn_implementation
     assert ("windowed" if layers is None else "any") in name
     shaken(model)
@@ -456,3 +470,18 @@ def cached_in_parts(model, ids):
     cache = transformers.DynamicCache(config=of_cache)
     for t in range(0, 40, 10):
         logits(model, ids[:, t : t + 10], use_cache=True, **{cache_of(model): cache})
+
+
+@pytest.mark.parametrize("family", ["gemma3", "phi3", "gpt_neox", "olmo2"])
+def test_the_example(family):
+    """From the dump to the student, with the program brine: its path is the variable BRINE."""
+    if "BRINE" not in os.environ:
+        pytest.skip("BRINE, the path of the program, is not set")
+    package = Path(__file__).parents[1]
+    command = [sys.executable, package / "examples/any_family.py", family, "--steps", "4"]
+    environment = os.environ | {"PYTHONPATH": str(package)}
+    done = subprocess.run([*command, "--text", __file__], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.split(" ")[0] in ("dense", "trained"))
+    assert float(found["trained"]) == pytest.approx(float(found["dense"]), rel=0.1)
+    assert "generated [" in done.stdout

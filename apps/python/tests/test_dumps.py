@@ -89,6 +89,8 @@ def test_a_killed_writer_continues_with_the_same_bytes(tmp_path):
     for name in ("manifest.json", "shard-00000.h5", "shard-00001.h5", "shard-00002.h5"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     (tmp_path / "cut/shard-00001.h5").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"shard-00001.h5: has 7 bytes, the manifest says \d+$"):
+        Dump(tmp_path / "cut").tokens(2)
     mended = DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
     assert mended.written == 2
     mended.write(**part(arrays, 2, 3))
