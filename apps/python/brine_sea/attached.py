@@ -259,9 +259,8 @@ def layers_to_attach(
 
 def check_layer(number: int, layer: Layer, source: str, config: dict[str, Any]) -> None:
     """Raises ValueError if the block of a config cannot take the place of a layer's attention."""
-    what = "a sink" if layer.sinks else "a cap" if layer.capped else None
-    if what:
-        raise ValueError(f"brine: scores of layer {number} have {what}, which blocks do not have")
+    if layer.more:
+        raise ValueError(f"brine: scores of layer {number} have {layer.more}, which blocks do not have")
     if layer.value_size != layer.head_size:
         raise ValueError(f"brine: values of layer {number} have another size than keys")
     names = ("num_attention_heads", "num_key_value_heads", "head_dim", "causal")
@@ -287,7 +286,7 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
 
     Passes may have a cache (DynamicCache), padding as attention_mask [B, S] on any side, and gradients. Blocks
     compute in f32 and have no dropout. ValueError for blocks of other sizes and for attention that they cannot
-    replace: of encoders with decoders, with caps or sinks of scores, or with values of another size than keys.
+    replace: of encoders with decoders, with caps, sinks or biases of scores, or with values of another size than keys.
     """
     if isinstance(model, SeaStudent):
         raise ValueError("brine: the model is a student of Brine, with blocks of its own")

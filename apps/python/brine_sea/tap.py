@@ -17,6 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from .columns_brine_sea import column_begins
 
 IMPLEMENTATION = "brine_sea_tap"
+SINK = "a sink"
 # Numbers of the largest tensor where a map is made for a few rows at a time.
 TILE = 1 << 24
 
@@ -32,17 +33,14 @@ class Layer:
     value_size: int
     causal: bool
     window: int | None  # keys that a row sees, if it is not all before it
-    capped: bool
-    sinks: bool
+    more: str | None  # what scores have besides q k
     hides: bool = False  # the mask of the pass hid earlier keys
 
     @property
     def apart(self) -> tuple[str, tuple[str, ...]] | None:
         """Why attention is not softmax(q k / sqrt(d)) of what a row sees, and the contents that are right."""
-        if self.sinks:
-            return "scores have a sink", ("none",)
-        if self.capped:
-            return "scores have a cap", ("maps", "pooled", "none")
+        if self.more:
+            return f"scores have {self.more}", ("none",) if self.more == SINK else ("maps", "pooled", "none")
         if self.hides:
             return "a layer hides earlier keys (a sliding window)", ("maps", "pooled", "none")
         return None
@@ -94,12 +92,16 @@ class Tap:
         """The attention function: q [B, H, T, d], k and v [B, G, T, d] -> [B, T, H, d] and the map or None."""
         d, groups = q.shape[-1], q.shape[1] // k.shape[1]
         if q.shape[2] != k.shape[2]:
-            raise ValueError("brine: attention to other tokens than a row's own sequence cannot be dumped")
+            raise ValueError("brine: attention to other tokens than a row's own sequence is not supported")
         scaling = d**-0.5 if given.get("scaling") is None else given["scaling"]
         causal = causal_of(module) if given.get("is_causal") is None else bool(given["is_causal"])
-        capped, sinks = given.get("softcap"), given.get("s_aux")
-        layer = Layer(module, q.shape[1], k.shape[1], d, v.shape[-1], causal, window_of(module, given), False, False)
-        layer.capped, layer.sinks = capped is not None, sinks is not None
+        if any(given.get(name) is not None for name in ("indices", "block_indices", "sinks")):
+            raise ValueError("brine: the model has sparse attention or sinks of its own")
+        kinds = {"a cap": "softcap", SINK: "s_aux", "a bias of positions": "position_bias"}
+        capped, sinks, bias = (given.get(name) for name in kinds.values())
+        more = next((what for what, name in kinds.items() if given.get(name) is not None), None)
+        more = more if sinks is None else SINK
+        layer = Layer(module, q.shape[1], k.shape[1], d, v.shape[-1], causal, window_of(module, given), more)
         if self.checks_masks and mask is not None and q.shape[2] > 1:
             layer.hides = hides_more(mask, causal)
         wanted, tensors = self.wants(len(self.layers)), dict[str, Tensor]()
@@ -109,6 +111,8 @@ class Tap:
             scores = q[:, :, a:b].float() @ k.repeat_interleave(groups, 1).float().transpose(-1, -2) * scaling
             if capped is not None:
                 scores = torch.tanh(scores / capped) * capped
+            if bias is not None:
+                scores = scores + bias[:, :, a:b]
             if mask is not None:
                 rows = mask[:, :, a:b]
                 scores = scores.masked_fill(~rows, -math.inf) if rows.dtype == torch.bool else scores + rows
@@ -127,7 +131,7 @@ class Tap:
             tensors["value"] = v
         if wanted and self.content == "pooled":
             tensors |= self.pooled(weights, q, causal)
-        if layer.capped or layer.sinks or (wanted and self.content == "maps"):
+        if more or (wanted and self.content == "maps"):
             whole = weights(0, q.shape[2])
             y = whole.to(v.dtype) @ v.repeat_interleave(groups, 1)
             if wanted and self.content == "maps":

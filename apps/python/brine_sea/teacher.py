@@ -114,8 +114,8 @@ def dump(
     those of torch.distributed, if it is initialised); the files are those of one process. rank 0 ends when the
     others have, with ValueError if nothing comes of them for `patience` seconds. ValueError for models whose
     attention is not transformers' attention interface's or that are encoder and decoder in one, and for a content
-    that cannot say what attention is: "qk" with capped scores or a sliding window shorter than the sample, all but
-    "none" with sinks.
+    that cannot say what attention is: "qk" with caps or biases of scores or a sliding window shorter than the sample,
+    all but "none" with sinks.
     """
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError("brine: a dump is of a decoder or an encoder, this model has both")

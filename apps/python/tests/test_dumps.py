@@ -499,6 +499,22 @@ def test_two_ranks_dump_what_one_does(tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+def test_scores_with_a_bias():
+    from brine_sea.tap import Tap
+
+    torch.manual_seed(0)
+    tap, module = Tap("maps", True), torch.nn.Module()
+    q, (k, v), bias = torch.randn(1, 4, 9, 8), torch.randn(2, 1, 2, 9, 8), torch.randn(1, 4, 9, 9)
+    y, _ = tap.attention(module, q, k, v, None, scaling=0.3, position_bias=bias)
+    later = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    t = (q @ k.transpose(-1, -2) * 0.3 + bias).masked_fill(later, -torch.inf).softmax(-1)
+    assert torch.allclose(tap.tensors[0]["attention"], t) and torch.allclose(y, (t @ v).transpose(1, 2), atol=1e-6)
+    assert tap.layers[0].apart == ("scores have a bias of positions", ("maps", "pooled", "none"))
+    with pytest.raises(ValueError, match="has sparse attention or sinks of its own"):
+        tap.attention(module, q, k, v, None, indices=torch.zeros(1))
+
+
 def test_models_that_a_dump_cannot_hold(tmp_path):
     both = transformers.BartForConditionalGeneration(
         transformers.BartConfig(vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1)
