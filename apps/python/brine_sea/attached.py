@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import torch
+import transformers
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_of
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .attention_brine_sea import SeaAttention
 from .blocks_brine_sea import BlockAttention
 from .configuration_brine_sea import SECTION, SeaSettings, Shape, settings_of
-from .modeling_brine_sea import SeaStudent, sea_mask, store_in
+from .modeling_brine_sea import FIRST_VERSION_WITH_ENCODERS, VERSION, SeaStudent, sea_mask, store_in
 from .shards import write_whole
 from .tap import Layer, Tap, positions_of, tapped
 
@@ -120,14 +121,15 @@ def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tenso
     """The bits [B, S] of tokens that are not padding, of a mask of those or of R x S; None if all are."""
     if mask is None:
         return None
-    seen = (mask if mask.dtype == torch.bool else mask > 0 if mask.dim() == 2 else mask == 0)[..., :keys]
-    visible = seen if seen.dim() == 2 else seen[:, 0, -1]  # the last row sees all that is not padding
-    if seen.dim() == 4:
-        wanted = visible[:, None, None].expand(-1, -1, rows, -1)
-        wanted = wanted.tril(keys - rows) if causal else wanted
-        is_token = visible[:, None, keys - rows :, None]
-        if seen.shape[2] != rows or bool(((seen != wanted) & is_token).any()):
-            raise ValueError("brine: attention_mask must be [B, S]; blocks hide later keys and padding, no others")
+    if mask.dim() == 2:
+        return mask[:, :keys].bool()
+    seen = (mask if mask.dtype == torch.bool else mask == 0)[..., :keys]
+    visible = seen[:, 0, -1]  # the last row sees all that is not padding
+    wanted = visible[:, None, None].expand(-1, -1, rows, -1)
+    wanted = wanted.tril(keys - rows) if causal else wanted
+    is_token = visible[:, None, keys - rows :, None]
+    if seen.shape[2] != rows or bool(((seen != wanted) & is_token).any()):
+        raise ValueError("brine: attention_mask must be [B, S]; blocks hide later keys and padding, no others")
     return None if bool(visible.all()) else visible
 
 
@@ -288,6 +290,8 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     compute in f32 and have no dropout. ValueError for blocks of other sizes and for attention that they cannot
     replace: of encoders with decoders, with caps, sinks or biases of scores, or with values of another size than keys.
     """
+    if VERSION < FIRST_VERSION_WITH_ENCODERS:
+        raise ValueError(f"brine: attach() needs transformers 5.0 or newer, this is {transformers.__version__}")
     if isinstance(model, SeaStudent):
         raise ValueError("brine: the model is a student of Brine, with blocks of its own")
     if STATE in model.__dict__:

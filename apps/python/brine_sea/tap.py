@@ -94,7 +94,7 @@ class Tap:
         if q.shape[2] != k.shape[2]:
             raise ValueError("brine: attention to other tokens than a row's own sequence is not supported")
         scaling = d**-0.5 if given.get("scaling") is None else given["scaling"]
-        causal = causal_of(module) if given.get("is_causal") is None else bool(given["is_causal"])
+        causal = causal_of(module, mask, given.get("is_causal"))
         if any(given.get(name) is not None for name in ("indices", "block_indices", "sinks")):
             raise ValueError("brine: the model has sparse attention or sinks of its own")
         kinds = {"a cap": "softcap", SINK: "s_aux", "a bias of positions": "position_bias"}
@@ -167,8 +167,12 @@ class Tap:
         return {"tau": tau, "t_log_t": t_log_t, "t_square": t_square}
 
 
-def causal_of(module: nn.Module) -> bool:
-    return bool(getattr(module, "is_causal", True))
+def causal_of(module: nn.Module, mask: Tensor | None, given: bool | None) -> bool:
+    """Whether a layer is causal; `given` is the argument of its attention function."""
+    own = getattr(module, "is_causal", None)
+    if given is None or (own and mask is not None):  # GPT-2 before 5.0 gives False next to a mask
+        return own is None or bool(own)
+    return bool(given)
 
 
 def window_of(module: nn.Module, given: dict[str, Any]) -> int | None:

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 if int(transformers.__version__.split(".")[0]) < 5:
-    pytest.skip("encoders and some families need transformers 5", allow_module_level=True)
+    pytest.skip("attach() needs transformers 5", allow_module_level=True)
 
 from safetensors.torch import load_file, save_file
 from students import BLOCKS, LIGHT, SIZES, VOCABULARY, batch, dense_class
