@@ -3,9 +3,9 @@
 
     tests/peer/dumps.py build/release/brine TEXT
 
-Random models of every family that Brine loads, with a tokenizer trained on TEXT, are saved and dumped by both in f32.
-Exit 1 if hashes differ, or numbers by more than 1e-5 of the largest of their tensor. A student then learns from the
-dump of PyTorch alone.
+Random models of every family that Brine loads, with a tokenizer trained on TEXT, are saved and dumped by both in f32,
+with every content. Exit 1 if hashes differ, or numbers by more than 1e-5 of the largest of their tensor. A student
+then learns from the dump of PyTorch alone.
 """
 import subprocess
 import sys
@@ -29,6 +29,7 @@ CONFIGS = {
     "OPTConfig": SIZES | dict(ffn_dim=64, word_embed_proj_dim=32, dropout=0.0),
     "GPT2Config": dict(vocab_size=512, n_embd=32, n_layer=3, n_head=4, n_positions=128),
 }
+CONTENTS = {"qk": {"value": True}, "maps": {}, "pooled": {"columns": 12, "value": True}, "none": {}}
 
 
 def run(*command):
@@ -49,26 +50,31 @@ def main():
             model.save_pretrained(work / name)
             for file in (work / "tok").iterdir():
                 (work / name / file.name).write_bytes(file.read_bytes())
-            ours, theirs = work / f"{name}.brine", work / f"{name}.torch"
-            run(brine, "dump", "--model", work / name, "--data", work / "text.txt", "--sequence-length", 48,
-                "--top-logits", 8, "--dtype", "f32", "--out", ours)
-            brine_sea.dump(model, tokenizer, (work / "text.txt").read_text(), theirs, length=48, dtype="f32",
-                           top_logits=8, progress=False)
-            worst = apart(brine_sea.Dump(ours), brine_sea.Dump(theirs))
-            out = work / f"{name}.run"
-            run(brine, "distill", "--teacher", work / name, "--dump", theirs, "--steps", 2, "--out", out)
-            print(f"{name:14s} largest difference {worst:.1e}", flush=True)
-            failed |= not worst <= 1e-5
+            for content, options in CONTENTS.items():
+                ours, theirs = work / f"{name}.brine.{content}", work / f"{name}.torch.{content}"
+                flags = [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
+                run(brine, "dump", "--model", work / name, "--data", work / "text.txt", "--sequence-length", 48,
+                    "--top-logits", 8, "--dtype", "f32", "--content", content, *flags, "--out", ours)
+                brine_sea.dump(model, tokenizer, (work / "text.txt").read_text(), theirs, length=48, dtype="f32",
+                               top_logits=8, content=content, progress=False, **options)
+                worst = apart(brine_sea.Dump(ours), brine_sea.Dump(theirs))
+                print(f"{name:14s} {content:7s} largest difference {worst:.1e}", flush=True)
+                failed |= not worst <= 1e-5
+            dump, out = work / f"{name}.torch.qk", work / f"{name}.run"
+            run(brine, "distill", "--teacher", work / name, "--dump", dump, "--steps", 2, "--out", out)
     sys.exit(failed)
 
 
 def apart(a, b):
     """The largest difference, over the largest number of its tensor."""
-    for key in ("samples", "layers", "heads", "head_size", "hidden", "vocab", "tokens", "teacher_hash"):
+    for key in ("samples", "layers", "heads", "head_size", "key_heads", "hidden", "vocab", "tokens", "columns",
+                "has_value", "teacher_hash", "version"):
         if a.manifest[key] != b.manifest[key]:
             raise SystemExit(f"{key} is {a.manifest[key]} and {b.manifest[key]}")
     worst = 0.0
     for sample in range(a.manifest["samples"]):
+        if a.names() != b.names():
+            raise SystemExit(f"tensors are {a.names()} and {b.names()}")
         layers = [(a.layer(sample, i), b.layer(sample, i)) for i in range(a.manifest["layers"])]
         pairs = [(x, theirs[name]) for ours, theirs in layers for name, x in ours.items()]
         pairs += [(a.logits(sample)[name], b.logits(sample)[name]) for name in ("values", "lse")]

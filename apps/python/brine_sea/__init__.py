@@ -1,5 +1,5 @@
-"""Brine from Python: SEA students in transformers (`load`), dumps of teachers in PyTorch (`dump`, `DumpWriter`), and
-readers of Brine's files.
+"""Brine from Python: SEA students in transformers (`load`), blocks in any of its models (`attach`), dumps of teachers
+in PyTorch (`dump`, `DumpWriter`), and readers of Brine's files.
 
 The readers need NumPy, those of HDF5 files and the writer h5py; models need torch and transformers, which are
 imported at the first use.
@@ -14,7 +14,21 @@ from typing import Any
 from .files import Capture, Dump, read_log, read_rows
 from .writer import DumpWriter
 
-__all__ = ["Capture", "Dump", "DumpWriter", "dump", "load", "read_log", "read_rows", "teacher_hash"]
+__all__ = [
+    "Capture",
+    "Dump",
+    "DumpWriter",
+    "attach",
+    "blocks",
+    "detach",
+    "dump",
+    "layers",
+    "load",
+    "read_log",
+    "read_rows",
+    "save",
+    "teacher_hash",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +36,10 @@ def __getattr__(name: str) -> Any:
         from . import teacher
 
         return getattr(teacher, name)
+    if name in ("attach", "blocks", "detach", "layers", "save"):
+        from . import attached
+
+        return getattr(attached, name)
     raise AttributeError(f"module 'brine_sea' has no attribute {name!r}")
 
 
@@ -29,12 +47,20 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Any:
     """The student in a directory of `brine export`, an adapter too, as a model of transformers.
 
     As from_pretrained() with trust_remote_code, but with the code of this package and not that of the
-    directory, which may also be an export without it. `options` are those of from_pretrained().
+    directory, which may also be an export without it. Of a directory that save(model, DIR, base=True) wrote the
+    stock model with its blocks. `options` are those of from_pretrained().
     """
     from .modeling_brine_sea import STUDENTS
 
     with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
         names = json.load(file).get("architectures") or [None]
+    inside = os.path.join(directory, "blocks")
+    if os.path.isdir(inside) and names[0]:
+        import transformers
+
+        from .attached import attach
+
+        return attach(getattr(transformers, names[0]).from_pretrained(directory, **options), inside)
     if names[0] not in STUDENTS:
         raise ValueError(f"{directory}: {names[0]} is not a model of which Brine makes students")
     return STUDENTS[names[0]][0].from_pretrained(directory, **options)

@@ -182,11 +182,13 @@ class Dump:
     """The tensors that `brine dump` stored of a teacher (docs/dump-format.md), by sample.
 
     `dump.layer(sample, i)` are the tensors of a layer with the sample's own length t: "attention" [H, t, t],
-    "query", "key" [H, t, d], "context", "output" [t, C], "tau" [H, t, K] and what else it has;
-    `dump.tokens(sample)` [t], `dump.logits(sample)` "values", "ids", "lse".
+    "query" [H, t, d], "key", "value" [G, t, d], "context" [t, H d], "output" [t, C], "tau" [H, t, K] and what else
+    it has; `dump.tokens(sample)` [t], `dump.logits(sample)` "values", "ids", "lse", of a task "classes".
     """
 
-    BY_HEAD = ("attention", "query", "key", "tau", "t_log_t", "t_square")
+    BY_HEAD = ("attention", "query", "tau", "t_log_t", "t_square")
+    BY_KEY_HEAD = ("key", "value")
+    NEWEST = 4
 
     def __init__(self, directory: Path):
         path = os.path.join(directory, "manifest.json")
@@ -194,8 +196,8 @@ class Dump:
             self.manifest: dict[str, Any] = json.load(file)
         if self.manifest.get("format") != "brine-dump":
             raise ValueError(f"{path}: not the manifest of a dump")
-        if self.manifest["version"] > 3:
-            raise ValueError(f"{path}: version {self.manifest['version']}, this program reads up to 3")
+        if self.manifest["version"] > self.NEWEST:
+            raise ValueError(f"{path}: version {self.manifest['version']}, this program reads up to {self.NEWEST}")
         self.directory = os.fspath(directory)
         self.open_shards: dict[int, Any] = {}
 
@@ -224,7 +226,11 @@ class Dump:
             place = sample - shard["first"]
             if 0 <= place < shard["samples"]:
                 if index not in self.open_shards:
-                    self.open_shards[index] = h5py.File(os.path.join(self.directory, shard["name"]), "r")
+                    path = os.path.join(self.directory, shard["name"])
+                    size = os.path.getsize(path) if os.path.exists(path) else 0
+                    if size != shard.get("bytes", size):
+                        raise ValueError(f"{path}: has {size} bytes, the manifest says {shard['bytes']}")
+                    self.open_shards[index] = h5py.File(path, "r")
                 return self.open_shards[index], place
         raise IndexError(f"{self.directory}: no sample {sample} of {len(self)}")
 
@@ -232,6 +238,17 @@ class Dump:
     def ragged(self) -> bool:
         """Samples are stored one after another with their own lengths."""
         return bool(self.manifest.get("ragged", self.manifest["version"] == 2))
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values; before version 4 keys were stored for every head."""
+        return int(self.manifest.get("key_heads", self.manifest["heads"]))
+
+    @property
+    def model_layers(self) -> list[int]:
+        """The numbers that the layers have in the model."""
+        given = self.manifest.get("model_layers")
+        return [int(n) for n in given.split(",")] if given else list(range(self.manifest["layers"]))
 
     def length(self, sample: int) -> int:
         file, place = self.shard_of(sample)
@@ -266,7 +283,9 @@ class Dump:
         path, heads, tokens = f"layers/{layer:02d}/{name}", self.manifest["heads"], self.length(sample)
         if name == "attention":
             return self.map_of(self.values(sample, path, 0), tokens)
-        by_head = name in self.BY_HEAD or self.has_heads(sample, path)
+        if name in self.BY_KEY_HEAD:
+            heads = self.key_heads
+        by_head = name in self.BY_HEAD + self.BY_KEY_HEAD or self.has_heads(sample, path)
         values = self.values(sample, path, heads if by_head else 1)
         if not self.ragged:
             return values[:, :tokens] if by_head else values[:tokens]
@@ -300,6 +319,7 @@ class Dump:
         if "attention" in self.names():
             return self.tensor(sample, layer, "attention")
         q, k = (self.tensor(sample, layer, name).astype(np.float64) for name in ("query", "key"))
+        k = np.repeat(k, self.manifest["heads"] // self.key_heads, 0)
         scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
         if self.manifest["causal"]:
             scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import inspect
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
 
-from .files import Dump
-from .writer import DumpWriter
+from .shards import name_of
+from .tap import Tap, positions_of, run, tapped
+from .writer import CONTENTS, DumpWriter
 
-IMPLEMENTATION = "brine_sea_tap"
+Text = str | tuple[str, str]
 
 
 def teacher_hash(model: nn.Module) -> str:
@@ -39,162 +36,6 @@ def teacher_hash(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-class Tap:
-    """The tensors of a pass, in the order of the layers: q and k as attention sees them, its result, its map."""
-
-    def __init__(self, content: str, context: bool) -> None:
-        self.content, self.context = content, context
-        self.layers: list[dict[str, Tensor]] = []
-        self.modules: list[nn.Module] = []  # the attention of the pass, in its order
-        self.names: list[str] = []  # of the layers, in the order of a pass
-        self.causal: set[bool] = set()
-        self.sizes = 0, 0  # heads and their size
-        # Why attention is not softmax(q k / sqrt(d)) of what a row sees, and the content that is right.
-        self.apart: tuple[str, str] | None = None
-
-    @torch.no_grad()
-    def find_layers(self, model: Any, ids: Tensor) -> None:
-        """Finds out with a pass which modules are the layers. ids: a few tokens."""
-        self.modules, self.layers = [], []
-        model(input_ids=ids, **no_cache(model))
-        names = {id(module): name for name, module in model.named_modules()}
-        if not self.modules:
-            raise ValueError("brine: this model's attention does not go through transformers' attention interface")
-        self.names = [layer_name(names[id(module)]) for module in self.modules]
-
-    def attention(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **given: Any) -> Any:
-        """The attention function: q [B, H, T, d], k and v [B, G, T, d] -> [B, T, H, d] and the map or None."""
-        d, groups = q.shape[-1], q.shape[1] // k.shape[1]
-        scaling = given.get("scaling")
-        scaling = d**-0.5 if scaling is None else scaling
-        causal = causal_of(module) if given.get("is_causal") is None else bool(given["is_causal"])
-        if q.shape[2] != k.shape[2]:
-            raise ValueError("brine: attention to other tokens than a row's own sequence cannot be dumped")
-        layer: dict[str, Tensor] = {}
-        if self.content == "qk":
-            # As Brine has it: the scores are q k / sqrt(d), whatever the family divides by and where.
-            layer = {"query": q * (scaling * math.sqrt(d)), "key": k.repeat_interleave(groups, 1)}
-        capped, sinks = given.get("softcap"), given.get("s_aux")
-        if sinks is not None:
-            self.apart = "scores have a sink", "none"
-        elif capped is not None:
-            self.apart = "scores have a cap", "maps"
-        elif mask is not None and q.shape[2] > 1 and hides_more(mask, causal):
-            self.apart = "a layer hides earlier keys (a sliding window)", "maps"
-        if capped is not None or sinks is not None or self.content == "maps":
-            scores = q.float() @ k.repeat_interleave(groups, 1).float().transpose(-1, -2) * scaling
-            if capped is not None:
-                scores = torch.tanh(scores / capped) * capped
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-            elif causal and q.shape[2] > 1:
-                scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
-            if sinks is not None:
-                scores = torch.cat([scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
-            # A row of padding may see nothing; as not a number it would reach the rows that see it.
-            weights = scores.softmax(-1)[..., : k.shape[2]].nan_to_num()
-            y = weights.to(v.dtype) @ v.repeat_interleave(groups, 1)
-            if self.content == "maps":
-                layer["attention"] = weights
-        else:
-            plain = mask is None and causal and q.shape[2] > 1
-            y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=plain, scale=scaling, enable_gqa=groups > 1
-            )
-        y = y.transpose(1, 2).contiguous()
-        if self.context:
-            layer["context"] = y.flatten(2)
-        self.causal.add(causal)
-        self.sizes = q.shape[1], d
-        self.modules.append(module)
-        self.layers.append({name: x.cpu() for name, x in layer.items()})
-        return y, None
-
-
-def causal_of(module: nn.Module) -> bool:
-    return bool(getattr(module, "is_causal", True))
-
-
-def hides_more(mask: Tensor, causal: bool) -> bool:
-    """Whether a mask [B, 1, T, T] hides keys of the first sequence, which has no padding, that are not after a row."""
-    seen = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
-    wanted = torch.ones_like(seen)
-    return bool((~seen & (wanted.tril() if causal else wanted)).any())
-
-
-def layer_name(name: str) -> str:
-    """The layer of an attention module: its name up to the last number."""
-    parts = name.split(".")
-    numbers = [i for i, part in enumerate(parts) if part.isdigit()]
-    if not numbers:
-        raise ValueError(f"brine: the attention {name} is in no numbered layer")
-    return ".".join(parts[: numbers[-1] + 1])
-
-
-def tap_attention(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **given: Any) -> Any:
-    tap = getattr(module, "brine_sea_tap", None)
-    if tap is None:
-        raise ValueError("brine: this attention is of a model that is not being dumped")
-    return tap.attention(module, q, k, v, mask, **given)
-
-
-AttentionInterface.register(IMPLEMENTATION, cast(Any, tap_attention))
-AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
-
-
-@contextmanager
-def tapped(model: nn.Module, content: str, context: bool) -> Iterator[Tap]:
-    """The model's attention goes through a tap; afterwards it is as it was."""
-    tap, modules = Tap(content, context), list(model.modules())
-    configs: dict[int, Any] = {
-        id(c): c for m in modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")
-    }
-    before = {at: config._attn_implementation for at, config in configs.items()}
-    training = [module.training for module in modules]
-    try:
-        for module in modules:
-            object.__setattr__(module, "brine_sea_tap", tap)
-        for config in configs.values():
-            config._attn_implementation = IMPLEMENTATION
-        model.eval()
-        yield tap
-    finally:
-        for at, config in configs.items():
-            config._attn_implementation = before[at]
-        for module, was in zip(modules, training, strict=True):
-            module.training = was
-            module.__dict__.pop("brine_sea_tap", None)
-
-
-@torch.no_grad()
-def run(model: Any, tap: Tap, ids: Tensor, lengths: Tensor, outputs: bool) -> tuple[list[dict[str, Tensor]], Any]:
-    """The layers of a pass over ids [B, T], with "output" of each if asked for, and what the model gives."""
-    tap.modules, tap.layers = [], []
-    kept: dict[str, list[Tensor]] = {name: [] for name in tap.names}  # a layer may be used several times
-    visible = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-
-    def keep(name: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, given: Any) -> None:
-            kept[name].append((given[0] if isinstance(given, tuple) else given).cpu())
-
-        return model.get_submodule(name).register_forward_hook(hook)
-
-    hooks = [keep(name) for name in dict.fromkeys(tap.names)] if outputs else []
-    try:
-        given = model(input_ids=ids, attention_mask=None if bool(visible.all()) else visible.long(), **no_cache(model))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for name, layer in zip(tap.names, tap.layers, strict=True):
-        if outputs:
-            layer["output"] = kept[name].pop(0)
-    return tap.layers, given
-
-
-def no_cache(model: Any) -> dict[str, bool]:
-    return {"use_cache": False} if hasattr(model.config, "use_cache") else {}
-
-
 def token_windows(tokenizer: Any, texts: Iterable[str], length: int) -> np.ndarray:
     """All texts, one after another, as windows [n, length]; the tokens at the end that fill none are left out."""
     ids: list[int] = []
@@ -206,27 +47,45 @@ def token_windows(tokenizer: Any, texts: Iterable[str], length: int) -> np.ndarr
     return np.array(ids[: count * length], np.int32).reshape(count, length)
 
 
-def token_rows(tokenizer: Any, texts: Iterable[str], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each text as a sample, with what the tokenizer adds: ids [n, longest] and lengths [n]; longer ones are cut."""
-    rows = [tokenizer(text, truncation=True, max_length=length)["input_ids"] for text in texts]
+def token_rows(tokenizer: Any, texts: Iterable[Text], length: int, pad: int) -> tuple[np.ndarray, ...]:
+    """Each text, or pair of texts, as a sample, with what the tokenizer adds; longer ones are cut.
+
+    ids [n, longest], types of the tokens (the same) and lengths [n]. pad: the id behind the end of a text.
+    """
+    pairs = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    made = [tokenizer(*pair, truncation=True, max_length=length) for pair in pairs]
+    rows = [row["input_ids"] for row in made]
     if not rows or not all(rows):
         raise ValueError("brine: a text without tokens" if rows else "brine: no texts")
     lengths = np.array([len(row) for row in rows])
-    ids = np.zeros((len(rows), int(lengths.max())), np.int32)
-    for row, of in zip(ids, rows, strict=True):
-        row[: len(of)] = of
-    return ids, lengths
+    ids = np.full((len(rows), int(lengths.max())), pad, np.int32)
+    types = np.zeros_like(ids)
+    for at, row in enumerate(rows):
+        ids[at, : len(row)] = row
+        of = made[at]["token_type_ids"] if "token_type_ids" in made[at] else 0
+        types[at, : len(row)] = of
+    return ids, types, lengths
+
+
+def process(rank: int | None, ranks: int | None) -> tuple[int, int]:
+    """The number of this process and that of all: as given, or as torch.distributed has them."""
+    if rank is None and ranks is None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return rank or 0, ranks or 1
 
 
 def dump(
     model: Any,
     tokenizer: Any,
-    texts: str | Iterable[str],
+    texts: str | Iterable[Text],
     out: str | os.PathLike[str],
     *,
     content: str = "qk",
+    value: bool = False,
+    columns: int = 64,
+    layers: Sequence[int] | None = None,
     length: int | None = None,
-    windows: bool = True,
+    windows: bool | None = None,
     samples: int = 0,
     dtype: str = "f16",
     context: bool = True,
@@ -236,127 +95,194 @@ def dump(
     samples_per_shard: int = 0,
     tokenizer_hash: str = "none",
     seed: int = 1,
+    rank: int | None = None,
+    ranks: int | None = None,
+    patience: float = 3600,
     progress: bool = True,
 ) -> None:
     """Dumps what `brine distill --dump` needs of a model of transformers, decoder or encoder.
 
     texts: a text or several, cut into windows of `length` tokens (default: the model's positions, at most
-    1,024), of which `samples` are drawn by `seed` (0: all); with windows=False each text is a sample of its own
-    length. content: "qk", "maps" or "none". Stored are q and k as attention sees them, after the rotation and
-    without a scale, its result before the output projection, each layer's output (of the last one before the
-    final norm), the `top_logits` largest logits of each token with the log-sum-exp of all (0: none), and the
-    tokens. Killed, the same call goes on. ValueError for models whose attention is not transformers'
-    attention interface's, that are encoder and decoder in one, or whose heads do not make up the hidden size, and
-    for a content that cannot say what attention is: "qk" with capped scores or a sliding window shorter than the
-    sample, "qk" and "maps" with sinks.
+    1,024), of which `samples` are drawn by `seed` (0: all); with windows=False, and of a model that classifies
+    texts always, each text or pair of texts is a sample of its own length. content: "qk", "maps", "pooled" (at
+    `columns` columns) or "none"; value: the values of heads, too; layers: the numbers of those to dump (None: all).
+    Stored are q, k and v as attention sees them, after the rotation and without a scale, its result before the
+    output projection, each layer's output (of the last one before the final norm), the `top_logits` largest
+    logits of each token with the log-sum-exp of all (0: none) or the logits of a classifier, and the tokens.
+
+    Killed, the same call goes on. Several processes share the work if each says its `rank` of `ranks` (default:
+    those of torch.distributed, if it is initialised); the files are those of one process. rank 0 ends when the
+    others have, with ValueError if nothing comes of them for `patience` seconds. ValueError for models whose
+    attention is not transformers' attention interface's or that are encoder and decoder in one, and for a content
+    that cannot say what attention is: "qk" with caps or biases of scores or a sliding window shorter than the sample,
+    all but "none" with sinks.
     """
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError("brine: a dump is of a decoder or an encoder, this model has both")
-    positions = positions_of(model)
+    if content not in CONTENTS:
+        raise ValueError(f"brine: content is {content!r}, known are {', '.join(CONTENTS)}")
+    positions = positions_of(model) or 1024
     length = min(positions, 1024) if length is None else length
     if length > positions:
-        raise ValueError(f"brine: windows of {length} tokens, the model has {positions} positions")
-    texts = [texts] if isinstance(texts, str) else texts
-    if windows:
-        ids = token_windows(tokenizer, texts, length)
-        lengths = np.full(len(ids), length)
-    else:
-        ids, lengths = token_rows(tokenizer, texts, length)
-    if 0 < samples < len(ids):
-        drawn = np.sort(np.random.default_rng(seed).choice(len(ids), samples, replace=False))
-        ids, lengths = ids[drawn], lengths[drawn]
+        raise ValueError(f"brine: samples of {length} tokens, the model has {positions} positions")
     words = model.get_input_embeddings().weight
     device = words.device
-    with tapped(model, content, context or output) as tap:
+    tap = Tap(content, context, value, columns)
+    with tapped(model, tap):
+        classes = classes_of(tap.find_layers(model))
+        if classes and windows:
+            raise ValueError("brine: a model that classifies texts reads each as a whole, windows must be False")
+        texts = cast("Iterable[Text]", [texts] if isinstance(texts, str) else texts)
+        types, pad = None, getattr(model.config.get_text_config(), "pad_token_id", None)
+        if classes or windows is False:
+            ids, types, lengths = token_rows(tokenizer, texts, length, pad or 0)
+            if not types.any() or "token_type_ids" not in inspect.signature(model.forward).parameters:
+                types = None
+        else:
+            ids = token_windows(tokenizer, cast("Iterable[str]", texts), length)
+            lengths = np.full(len(ids), length)
+        numbers = np.arange(len(ids))
+        if 0 < samples < len(ids):
+            numbers = np.sort(np.random.default_rng(seed).choice(len(ids), samples, replace=False))
+            ids, lengths = ids[numbers], lengths[numbers]
+            types = None if types is None else types[numbers]
+
+        def batch(at: int, end: int) -> tuple[Tensor, Tensor, Tensor | None]:
+            parts = [None if x is None else torch.tensor(x[at:end], device=device) for x in (ids, lengths, types)]
+            return cast("tuple[Tensor, Tensor, Tensor | None]", tuple(parts))
+
+        # A classifier finds the end of a text by the id of padding. Without one it is given each text by itself.
+        alone = classes > 0 and pad is None
+        if layers is not None:
+            tap.choose(list(layers))
         longest = int(lengths.argmax())
-        first = torch.tensor(ids[longest : longest + 1, : lengths[longest]], device=device)
-        tap.find_layers(model, first[:, :2])
-        tap.apart = None
-        layers, given = run(model, tap, first, torch.tensor(lengths[longest : longest + 1], device=device), output)
-        if len(tap.causal) > 1:
-            raise ValueError("brine: some layers are causal and others are not, a dump is of one kind")
-        if tap.apart and content not in ("none", tap.apart[1]):
-            raise ValueError(
-                f"brine: {tap.apart[0]}, so a student's attention cannot follow from {content};"
-                f" content={tap.apart[1]!r} is possible"
-            )
-        heads, d = tap.sizes
-        if output and (wide := layers[0]["output"].shape[-1]) != heads * d:
-            raise ValueError(
-                f"brine: {heads} heads of {d} do not make up the hidden size {wide}; output=False leaves the layers'"
-                " outputs out"
-            )
-        if model.get_output_embeddings() is None or getattr(given, "logits", None) is None:
+        first, sizes, of_tokens = batch(longest, longest + 1)
+        tap.checks_masks = True
+        tensors, given = run(model, tap, first[:, : int(sizes)], sizes, output, slice_of(of_tokens, int(sizes)))
+        tap.checks_masks = False
+        check_layers(tap, content)
+        places = [place for place in range(len(tap.layers)) if tap.wants(place)]
+        of = tap.layers[places[0]]
+        dumped = [tap.numbers[place] for place in places]
+        if classes or model.get_output_embeddings() is None or getattr(given, "logits", None) is None:
             top_logits = 0
+        at_rank, of_ranks = process(rank, ranks)
+        hidden = tensors[0]["output"].shape[-1] if output else model.config.get_text_config().hidden_size
         with DumpWriter(
             out,
-            layers=len(layers),
-            heads=heads,
-            head_size=d,
+            layers=len(places),
+            heads=of.heads,
+            key_heads=of.groups,
+            head_size=of.head_size,
+            hidden=hidden,
             vocab=given.logits.shape[-1] if top_logits else words.shape[0],
             tokens=ids.shape[1],
             samples=len(ids),
             content=content,
+            value=value,
+            columns=columns if content == "pooled" else 0,
             dtype=dtype,
-            causal=tap.causal.pop(),
+            causal=of.causal,
             context=context,
             output=output,
             top_logits=top_logits,
+            classes=classes,
+            model_layers=None if dumped == list(range(len(tap.layers))) else dumped,
             teacher_hash=teacher_hash(model),
             tokenizer_hash=tokenizer_hash,
             samples_per_shard=samples_per_shard,
+            rank=at_rank,
+            ranks=of_ranks,
+            patience=patience,
         ) as writer:
             same_samples(writer, ids, lengths)
-            begin, before = time.monotonic(), writer.written
+            begin, before = time.monotonic(), writer.progress[0]
             while (at := writer.written) < len(ids):
-                end = min(at + batch_size, len(ids))
-                part, sizes = torch.tensor(ids[at:end], device=device), torch.tensor(lengths[at:end], device=device)
-                layers, given = run(model, tap, part, sizes, output)
-                write(writer, layers, given, part, sizes)
-                if progress:
-                    show(writer.written, len(ids), time.monotonic() - begin, before)
+                # The batches do not depend on the number of processes.
+                end = min(at + (1 if alone else batch_size), writer.end)
+                part, sizes, of_tokens = batch(at, end)
+                seen = int(sizes) if alone else part.shape[1]
+                tensors, given = run(model, tap, part[:, :seen], sizes, output, slice_of(of_tokens, seen))
+                write(writer, tensors, given, part, sizes, numbers[at:end])
+                if progress and at_rank == 0:
+                    show(*writer.progress, time.monotonic() - begin, before)
 
 
-def positions_of(model: Any) -> int:
-    """The most tokens of a sample."""
-    positions = int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024)
-    for name, module in model.named_modules():
-        # RoBERTa's positions begin behind that of padding.
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return positions - int(module.padding_idx) - 1
-    return positions
+def classes_of(given: Any) -> int:
+    """The logits of a text, if a model gives those and not some of each token."""
+    logits = getattr(given, "logits", None)
+    return int(logits.shape[-1]) if logits is not None and logits.dim() == 2 else 0
+
+
+def slice_of(x: Tensor | None, tokens: int) -> Tensor | None:
+    return None if x is None else x[:, :tokens]
+
+
+def check_layers(tap: Tap, content: str) -> None:
+    """Raises ValueError if the layers of a pass cannot be in one dump, or not with this content."""
+    wanted = {place: layer for place, layer in enumerate(tap.layers) if tap.wants(place)}
+    for what, kinds in (
+        ("some layers are causal and others are not", {layer.causal for layer in wanted.values()}),
+        ("layers have heads of other sizes", {(x.heads, x.groups, x.head_size) for x in wanted.values()}),
+        ("values have another size than keys", {x.value_size == x.head_size for x in wanted.values()} | {True}),
+    ):
+        if len(kinds) > 1:
+            raise ValueError(f"brine: {what}, a dump is of one kind")
+    for place, layer in wanted.items():
+        if layer.apart is None or content in layer.apart[1]:
+            continue
+        hint = f"content={layer.apart[1][0]!r} is possible"
+        others = [tap.numbers[p] for p, x in wanted.items() if x.apart is None or content in x.apart[1]]
+        if others:
+            hint += f", or the layers without, layers={others}"
+        raise ValueError(
+            f"brine: in layer {tap.numbers[place]} {layer.apart[0]}, so a student's attention cannot follow from"
+            f" {content}; {hint}"
+        )
 
 
 def same_samples(writer: DumpWriter, ids: np.ndarray, lengths: np.ndarray) -> None:
     """Raises ValueError if the samples of a dump that is continued are others."""
-    if writer.written == 0:
-        return
-    there = Dump(writer.directory)
-    for sample in range(writer.written):
-        if there.tokens(sample).tolist() != ids[sample, : lengths[sample]].tolist():
-            raise ValueError(f"{writer.directory}: its sample {sample} has other tokens; choose another directory")
+    import h5py
+
+    for number in sorted(writer.shards.finished):
+        first = writer.shards.first(number)
+        with h5py.File(writer.shards.path(name_of(number)), "r") as file:
+            tokens, sizes = np.asarray(file["tokens"]), np.asarray(file["lengths"])
+        for at, (row, size) in enumerate(zip(tokens, sizes, strict=True), first):
+            if size != lengths[at] or row[:size].tolist() != ids[at, :size].tolist():
+                raise ValueError(f"{writer.directory}: its sample {at} has other tokens; choose another directory")
 
 
-def write(writer: DumpWriter, layers: list[dict[str, Tensor]], given: Any, ids: Tensor, lengths: Tensor) -> None:
-    """A batch of a pass. Rows of padding become 0."""
+def write(
+    writer: DumpWriter,
+    layers: list[dict[str, Tensor]],
+    given: Any,
+    ids: Tensor,
+    lengths: Tensor,
+    numbers: np.ndarray,
+) -> None:
+    """A batch of a pass over the first of the tokens [n, T], or all. Rows of padding become 0."""
     seen = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).cpu()  # [n, T]
+    shapes = {name.rsplit("/", 1)[1]: shape for name, (shape, _) in writer.datasets().items() if "layers/" in name}
 
-    def array(x: Tensor, heads: bool) -> np.ndarray:
-        rows = seen[:, None, :, None] if heads else seen[..., None]
-        return x.masked_fill(~rows, 0).float().numpy()
+    def array(x: Tensor, name: str) -> np.ndarray:
+        whole = torch.zeros(len(x), *shapes[name])
+        whole[tuple(slice(size) for size in x.shape)] = x
+        rows = seen if name in ("context", "output") else seen[:, None]  # tokens, or heads and tokens
+        return whole.masked_fill_(~rows.view(*rows.shape, *[1] * (x.dim() - rows.dim())), 0).numpy()
 
     h = writer.header
-    names = {"qk": ("query", "key"), "maps": ("attention",), "none": ()}[h["content"]]
-    names += ("context",) * h["has_context"] + ("output",) * h["has_output"]
-    stored = {name: [array(layer[name], name not in ("context", "output")) for layer in layers] for name in names}
-    logits = None
+    stored: dict[str, Any] = {name: [array(layer[name], name) for layer in layers] for name in shapes}
     if h["logits"] != "none":
         parts = []
         for sample in given.logits:  # one at a time: a vocabulary may be large
             values, places = sample.float().topk(h["top_n"], -1)
             parts.append((values.cpu(), places.int().cpu(), sample.float().logsumexp(-1).cpu()))
-        logits = tuple(torch.stack(x).numpy() for x in zip(*parts, strict=True))
-    writer.write(tokens=ids.cpu().numpy(), lengths=lengths.cpu().numpy(), logits=logits, **cast(Any, stored))
+        stored["logits"] = tuple(torch.stack(x).numpy() for x in zip(*parts, strict=True))
+    if h["classes"]:
+        stored |= {"classes": given.logits.float().cpu().numpy(), "windows": numbers}
+    writer.write(tokens=ids.cpu().numpy(), lengths=lengths.cpu().numpy(), **stored)
 
 
 def show(done: int, of: int, seconds: float, first: int) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import json
 import os
-import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -14,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .shards import Shards, name_of, remove
+
 Array = NDArray[Any]
 Layers = Sequence[Any]  # an array for each layer
 
 DTYPES = ("f32", "f16", "bf16")
-CONTENTS = ("qk", "maps", "none")
+CONTENTS = ("qk", "maps", "pooled", "none")
+VERSION = 4
 # Datasets are cut into chunks of at most this many bytes.
 CHUNK = 4 << 20
 # Bytes of a shard, unless its samples are given.
@@ -49,11 +48,17 @@ class DumpWriter:
             while dump.written < dump.samples:
                 dump.write(query=q, key=k, context=c, output=y, logits=z, tokens=ids)
 
-    content: "qk" (query and key), "maps" (attention) or "none". Shards are written atomically; a writer of the
-    same dump continues after the `written` samples of the shards that are complete, up to the first damaged one.
+    content: "qk" (query and key), "maps" (attention), "pooled" (masses of `columns` columns) or "none"; value:
+    values of heads, too. key_heads: heads of keys and values, of which each serves heads / key_heads heads (default:
+    heads). hidden: numbers of an output (default: heads * head_size). classes: logits of a head for tasks, whose
+    samples have the numbers of their texts; logits of tokens are top_logits = 0 then. model_layers: the numbers
+    that the layers have in the model, if they are not all of it. Shards are written atomically; a writer of the
+    same dump continues at the sample `written`, the first one of shards that are missing or damaged.
     samples_per_shard 0: as many as make 1 GiB. Hashes: that of the function teacher_hash, and what `brine inspect`
-    prints of a tokenizer; "none" if they are not known. ValueError for arrays of other sizes, or with numbers that
-    are not finite or do not fit `dtype`, and for another dump in `out`.
+    prints of a tokenizer; "none" if they are not known. Of several processes, rank of ranks, each writes every
+    ranks-th shard, where `written` jumps over those of the others; rank 0 ends when the others have, and raises
+    ValueError if nothing comes of them for `patience` seconds. ValueError for arrays of other sizes, or with
+    numbers that are not finite or do not fit `dtype`, and for another dump in `out`.
     """
 
     def __init__(
@@ -72,62 +77,85 @@ class DumpWriter:
         context: bool = True,
         output: bool = True,
         top_logits: int = 64,
+        hidden: int | None = None,
+        key_heads: int | None = None,
+        value: bool = False,
+        classes: int = 0,
+        columns: int = 0,
+        model_layers: Sequence[int] | None = None,
         teacher_hash: str = "none",
         tokenizer_hash: str = "none",
         samples_per_shard: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        patience: float = 3600,
     ):
         if content not in CONTENTS:
             raise ValueError(f"brine: content is {content!r}, known are {', '.join(CONTENTS)}")
         if dtype not in DTYPES:
             raise ValueError(f"brine: dtype is {dtype!r}, known are {', '.join(DTYPES)}")
+        groups = heads if key_heads is None else key_heads
+        wide = heads * head_size if hidden is None else hidden
         sizes = dict(layers=layers, heads=heads, head_size=head_size, vocab=vocab, tokens=tokens, samples=samples)
+        sizes |= dict(key_heads=groups, hidden=wide) | (dict(columns=columns) if content == "pooled" else {})
         for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"brine: {name} is {size}, must be at least 1")
-        self.directory, self.samples = os.fspath(out), samples
+        if heads % groups:
+            raise ValueError(f"brine: {groups} heads of keys do not divide {heads} heads")
+        if value and content == "none":
+            raise ValueError("brine: values are of a dump with content qk, maps or pooled, this one has none")
+        if columns and content != "pooled":
+            raise ValueError(f"brine: columns are of content pooled, this dump has {content}")
+        if classes and top_logits:
+            raise ValueError("brine: a dump with classes has no logits of tokens, top_logits must be 0")
+        numbers = list(model_layers or range(layers))
+        if len(numbers) != layers or any(a >= b for a, b in zip(numbers, numbers[1:], strict=False)):
+            raise ValueError(f"brine: model_layers must be {layers} ascending numbers, got {numbers}")
+        self.samples, self.patience = samples, patience
         self.header: dict[str, Any] = {
             "format": "brine-dump",
-            "version": 1,
+            "version": VERSION,
             "content": content,
             "dtype": dtype,
             "causal": int(causal),
             "packed": 0,
             "layers": layers,
             "heads": heads,
+            "key_heads": groups,
             "head_size": head_size,
-            "hidden": heads * head_size,
+            "hidden": wide,
             "tokens": tokens,
             "vocab": vocab,
+            "has_value": int(value),
             "has_context": int(context),
             "has_output": int(output),
             "logits": "top" if top_logits else "none",
             "top_n": min(top_logits, vocab),
             "has_tokens": 1,
+            "ragged": 0,
+            "classes": classes,
+            "columns": columns,
             "teacher_hash": teacher_hash,
             "tokenizer_hash": tokenizer_hash,
             "corpus_hash": "none",
         }
+        if model_layers is not None:
+            self.header["model_layers"] = ",".join(map(str, numbers))
         a_sample = sum(int(np.prod(shape)) * size for shape, size in self.datasets().values())
-        self.per_shard = max(1, min(samples_per_shard or SHARD // a_sample, samples))
-        self.shards: list[dict[str, Any]] = []
+        per_shard = max(1, min(samples_per_shard or SHARD // a_sample, samples))
         self.file: Any = None
-        os.makedirs(self.directory, exist_ok=True)
-        # As the program has it: a second writer would delete the shard of the first.
-        self.lock = os.open(self.directory, os.O_RDONLY)
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.resume()
-        except BlockingIOError:
-            os.close(self.lock)
-            raise ValueError(f"{self.directory}: another process is writing this dump") from None
-        except BaseException:
-            os.close(self.lock)
-            raise
+        self.filled = self.room = self.number = 0
+        self.shards = Shards(os.fspath(out), self.header, samples, per_shard, rank, ranks)
+
+    @property
+    def directory(self) -> str:
+        return self.shards.directory
 
     def datasets(self) -> dict[str, tuple[tuple[int, ...], int]]:
         """The shape of a sample and the bytes of a number of each dataset."""
         h = self.header
-        heads, tokens, hidden = h["heads"], h["tokens"], h["hidden"]
+        heads, groups, tokens, d = h["heads"], h["key_heads"], h["tokens"], h["head_size"]
         size = 4 if h["dtype"] == "f32" else 2
         out: dict[str, tuple[tuple[int, ...], int]] = {}
         for layer in range(h["layers"]):
@@ -135,95 +163,64 @@ class DumpWriter:
             if h["content"] == "maps":
                 out[at + "attention"] = (heads, tokens, tokens), size
             if h["content"] == "qk":
-                for name in ("query", "key"):
-                    out[at + name] = (heads, tokens, h["head_size"]), size
+                out[at + "query"] = (heads, tokens, d), size
+                out[at + "key"] = (groups, tokens, d), size
+            if h["content"] == "pooled":
+                out[at + "tau"] = (heads, tokens, h["columns"]), size
+                out[at + "t_log_t"] = out[at + "t_square"] = (heads, tokens), 4
+            if h["has_value"]:
+                out[at + "value"] = (groups, tokens, d), size
             if h["has_context"]:
-                out[at + "context"] = (tokens, hidden), size
+                out[at + "context"] = (tokens, heads * d), size
             if h["has_output"]:
-                out[at + "output"] = (tokens, hidden), size
+                out[at + "output"] = (tokens, h["hidden"]), size
         if h["logits"] != "none":
             out["logits/values"] = (tokens, h["top_n"]), size
             out["logits/ids"] = (tokens, h["top_n"]), 4
             out["logits/lse"] = (tokens,), 4
+        if h["classes"]:
+            out["logits/classes"] = (h["classes"],), 4
+            out["windows"] = (), 8
         out["tokens"] = (tokens,), 4
         out["lengths"] = (), 8
         return out
 
     @property
     def written(self) -> int:
-        """Samples that are written; after a new start those of complete shards."""
-        return sum(s["samples"] for s in self.shards) + (self.filled if self.file is not None else 0)
+        """The next sample that this process has to write, `samples` if there is none."""
+        if self.file is not None:
+            return self.shards.first(self.number) + self.filled
+        return self.shards.first(self.shards.next)
+
+    @property
+    def end(self) -> int:
+        """The end of the shard that the sample `written` is of."""
+        return self.shards.first((self.number if self.file is not None else self.shards.next) + 1)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Samples that this process has written, and all that it has to write."""
+        own = range(self.shards.rank, self.shards.count, self.shards.ranks)
+        done = sum(self.shards.size(number) for number in own if number in self.shards.finished)
+        return done + (self.filled if self.file is not None else 0), sum(map(self.shards.size, own))
 
     # ---- files
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.directory, name)
-
-    def resume(self) -> None:
-        """Continues the dump that is in the directory, if one is."""
-        manifest = self.path("manifest.json")
-        present = [n for n in os.listdir(self.directory) if re.fullmatch(r"shard-\d+\.h5(\.tmp)?", n)]
-        if not os.path.exists(manifest):
-            shards = [n for n in present if not n.endswith(".tmp")]
-            if shards:
-                raise ValueError(f"{self.directory}: has {shards[0]} but no manifest.json; choose another directory")
-        else:
-            with open(manifest, encoding="utf-8") as file:
-                there = json.load(file)
-            wanted = self.header | {"samples": self.samples, "samples_per_shard": self.per_shard}
-            for key, value in wanted.items():
-                if there.get(key) != value:
-                    raise ValueError(f"{manifest}: is of another dump: {key} is {there.get(key)!r}, not {value!r}")
-            for shard in there["shards"]:
-                if self.sum_of(shard["name"]) != (shard["bytes"], shard["sha256"]):
-                    break  # it and those after it are written again
-                self.shards.append(shard)
-        listed = {s["name"] for s in self.shards}
-        for name in present:
-            if name not in listed:
-                os.remove(self.path(name))
-        if self.shards:
-            self.write_manifest()
-
-    def sum_of(self, name: str) -> tuple[int, str]:
-        """Bytes and SHA-256 of a file; of one that is missing (0, "")."""
-        if not os.path.exists(self.path(name)):
-            return 0, ""
-        digest = hashlib.sha256()
-        with open(self.path(name), "rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-        return os.path.getsize(self.path(name)), digest.hexdigest()
-
-    def write_manifest(self) -> None:
-        text = json.dumps(
-            self.header
-            | {
-                "samples": self.samples,
-                "samples_per_shard": self.per_shard,
-                "shards": self.shards,
-                "windows": [],
-            },
-            indent=2,
-        )
-        replace(self.path("manifest.json"), text.encode() + b"\n")
 
     def open_shard(self) -> None:
         import h5py
 
-        self.first = sum(s["samples"] for s in self.shards)
-        self.room, self.filled = min(self.per_shard, self.samples - self.first), 0
-        self.name = f"shard-{len(self.shards):05d}.h5"
-        self.file = h5py.File(self.path(self.name + ".tmp"), "w")
-        for key, value in (self.header | {"first_sample": self.first, "samples": self.room}).items():
+        self.number, self.filled = self.shards.next, 0
+        self.room = self.shards.size(self.number)
+        first = self.shards.first(self.number)
+        self.file = h5py.File(self.shards.path(name_of(self.number) + ".tmp"), "w")
+        for key, value in (self.header | {"first_sample": first, "samples": self.room}).items():
             self.file.attrs[key] = np.bytes_(value) if isinstance(value, str) else np.int64(value)
         floats = {"f32": np.float32, "f16": np.float16}.get(self.header["dtype"])
-        types = {"logits/ids": np.int32, "logits/lse": np.float32, "tokens": np.int32, "lengths": np.int64}
         for name, (shape, size) in self.datasets().items():
             chunk = list((1, *shape))
             while len(chunk) > 1 and int(np.prod(chunk)) * size > CHUNK and chunk[1] > 1:
                 chunk[1] = (chunk[1] + 1) // 2
-            kind = types.get(name, floats)
+            kind = type_of(name) or floats
             if kind is None:
                 self.create_bf16(name, (self.room, *shape), tuple(chunk))
             else:
@@ -240,20 +237,12 @@ class DumpWriter:
 
     def close_shard(self) -> None:
         file, self.file = self.file, None
-        tmp = self.path(self.name + ".tmp")
         try:
             file.close()
-            sync(tmp)
-            size, digest = self.sum_of(self.name + ".tmp")
-            os.replace(tmp, self.path(self.name))
+            self.shards.add(self.number)
         except BaseException:
-            remove(tmp)
+            remove(self.shards.path(name_of(self.number) + ".tmp"))
             raise
-        sync(self.directory)
-        self.shards.append(
-            {"name": self.name, "bytes": size, "sha256": digest, "first": self.first, "samples": self.room}
-        )
-        self.write_manifest()
 
     # ---- samples
 
@@ -263,24 +252,33 @@ class DumpWriter:
         tokens: Any,
         query: Layers | None = None,
         key: Layers | None = None,
+        value: Layers | None = None,
         attention: Layers | None = None,
+        tau: Layers | None = None,
+        t_log_t: Layers | None = None,
+        t_square: Layers | None = None,
         context: Layers | None = None,
         output: Layers | None = None,
         logits: Any = None,
         lengths: Any = None,
+        classes: Any = None,
+        windows: Any = None,
     ) -> None:
         """The next n samples. tokens [n, T] and lengths [n] (all T if None): integers.
 
-        A list of the layers' arrays each: query, key [n, H, T, d] after the rotation, before the scale of
-        1 / sqrt(d), keys of grouped heads for each head; attention [n, H, T, T]; context [n, T, C] before the
-        output projection; output [n, T, C], of the last layer before the final norm. logits [n, T, V], or
-        (values, ids, lse) of the largest, [n, T, N], [n, T, N] and [n, T].
+        A list of the layers' arrays each: query [n, H, T, d] after the rotation, before the scale of 1 / sqrt(d);
+        key, after the rotation, and value [n, G, T, d]; attention [n, H, T, T]; tau [n, H, T, K], t_log_t and
+        t_square [n, H, T] of pooled attention; context [n, T, H d] before the output projection; output [n, T, C],
+        of the last layer before the final norm. logits [n, T, V], or (values, ids, lse) of the largest, [n, T, N],
+        [n, T, N] and [n, T]. Of a task classes [n, classes] and windows [n], the numbers of the texts (default:
+        those of the samples).
         """
         ids = np.asarray(tokens)
         count = len(ids)
         arrays: dict[str, Any] = {"tokens": ids}
         arrays["lengths"] = np.full(count, self.header["tokens"]) if lengths is None else np.asarray(lengths)
-        given = dict(query=query, key=key, attention=attention, context=context, output=output)
+        given = dict(query=query, key=key, value=value, attention=attention, context=context, output=output)
+        given |= dict(tau=tau, t_log_t=t_log_t, t_square=t_square)
         wanted = {name.rsplit("/", 1)[1] for name in self.datasets() if name.startswith("layers/")}
         for name, values in given.items():
             if (values is not None) != (name in wanted):
@@ -289,17 +287,31 @@ class DumpWriter:
                 raise ValueError(f"brine: {name} has {len(values)} arrays, the dump {self.header['layers']} layers")
             for layer, array in enumerate(values or ()):
                 arrays[f"layers/{layer:02d}/{name}"] = np.asarray(array)
-        if (logits is not None) != (self.header["logits"] != "none"):
-            raise ValueError(f"brine: logits are {'missing' if logits is None else 'not of this dump'}")
+        of_task = self.header["classes"] > 0
+        for name, thing, is_there in (
+            ("logits are", logits, self.header["logits"] != "none"),
+            ("classes are", classes, of_task),
+        ):
+            if (thing is not None) != is_there:
+                raise ValueError(f"brine: {name} {'missing' if thing is None else 'not of this dump'}")
         if logits is not None:
             largest = logits if isinstance(logits, tuple) else largest_of(np.asarray(logits), self.header["top_n"])
             for name, array in zip(("values", "ids", "lse"), largest, strict=True):
                 arrays[f"logits/{name}"] = np.asarray(array)
-        if self.written + count > self.samples:
-            raise ValueError(f"brine: {self.written + count} samples, the dump has {self.samples}")
+        if of_task:
+            arrays["logits/classes"] = np.asarray(classes)
+            arrays["windows"] = self.written + np.arange(count) if windows is None else np.asarray(windows)
+        room = (self.samples if self.shards.ranks == 1 else self.end) - self.written
+        if count > room:
+            what = f"the shard of sample {self.written}" if self.shards.ranks > 1 else "the dump"
+            raise ValueError(f"brine: {count} samples, {what} has room for {room}")
         self.check(arrays, count)
-        done = 0
+        begin, done = self.written, 0
         while done < count:
+            number = (begin + done) // self.shards.per_shard
+            if number in self.shards.finished:  # behind one that was missing
+                done = self.shards.first(number + 1) - begin
+                continue
             if self.file is None:
                 self.open_shard()
             part = min(count - done, self.room - self.filled)
@@ -324,7 +336,7 @@ class DumpWriter:
             largest = float(np.abs(array).max(initial=0))
             if not np.isfinite(largest):
                 raise ValueError(f"brine: {name} has a number that is not finite")
-            if limit and name != "logits/lse" and largest > limit:
+            if limit and type_of(name) is None and largest > limit:
                 kind = self.header["dtype"]
                 raise ValueError(f"brine: {name} has the number {largest:.6g}, {kind} ends at {limit:g}")
         if lengths.min(initial=1) < 1 or lengths.max(initial=1) > tokens:
@@ -339,8 +351,9 @@ class DumpWriter:
         if ids.dtype.kind not in "iu" or ids.min(initial=0) < 0 or ids.max(initial=0) >= self.header["vocab"]:
             raise ValueError(f"brine: tokens must be integers from 0 to {self.header['vocab'] - 1}")
         seen = np.arange(tokens) < lengths[:, None]
-        for layer in range(self.header["layers"] if self.header["content"] == "maps" else 0):
-            sums = arrays[f"layers/{layer:02d}/attention"].astype(np.float64).sum(-1)
+        shared = {"maps": "attention", "pooled": "tau"}.get(self.header["content"])
+        for layer in range(self.header["layers"] if shared else 0):
+            sums = arrays[f"layers/{layer:02d}/{shared}"].astype(np.float64).sum(-1)
             apart = {"f32": 0.001, "f16": 0.01, "bf16": 0.03}[self.header["dtype"]]
             if np.abs(sums - 1).max(initial=0, where=seen[:, None]) > apart:
                 raise ValueError(f"brine: rows of the attention of layer {layer} do not sum to 1")
@@ -349,7 +362,7 @@ class DumpWriter:
         import h5py
 
         into = self.file[name]
-        if self.header["dtype"] != "bf16" or array.dtype.kind in "iu" or name == "logits/lse":
+        if self.header["dtype"] != "bf16" or array.dtype.kind in "iu" or type_of(name) is not None:
             into[self.filled : self.filled + len(array)] = array
             return
         # The library's conversion of numbers to such a type need not round.
@@ -365,19 +378,29 @@ class DumpWriter:
                 file.close()
         finally:
             if file is not None:
-                remove(self.path(self.name + ".tmp"))
-            if self.lock >= 0:
-                os.close(self.lock)
-            self.lock = -1
+                remove(self.shards.path(name_of(self.number) + ".tmp"))
+            self.shards.close()
 
     def __enter__(self) -> DumpWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        missing = self.samples - self.written
-        self.close()
+        try:
+            if kind is None and self.file is None and self.shards.next == self.shards.count:
+                self.shards.finish(self.patience)
+        finally:
+            missing = self.samples - self.written
+            self.close()
         if kind is None and missing:
             raise ValueError(f"{self.directory}: {missing} of {self.samples} samples are missing")
+
+
+def type_of(dataset: str) -> Any:
+    """The type of a dataset's numbers, None if it is that of the dump."""
+    name = dataset.rsplit("/", 1)[-1]
+    floats = ("lse", "classes", "t_log_t", "t_square")
+    whole = {"ids": np.int32, "tokens": np.int32, "lengths": np.int64, "windows": np.int64}
+    return np.float32 if name in floats else whole.get(name)
 
 
 def largest_of(logits: Array, count: int) -> tuple[Array, Array, Array]:
@@ -392,26 +415,3 @@ def largest_of(logits: Array, count: int) -> tuple[Array, Array, Array]:
         values[at], ids[at] = row[largest], largest
         lse[at] = np.log(np.exp(row - row[largest[0]]).sum()) + row[largest[0]]
     return values, ids, lse
-
-
-def remove(path: str) -> None:
-    if os.path.exists(path):
-        os.remove(path)
-
-
-def sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace(path: str, content: bytes) -> None:
-    """Writes a file so that it is there as a whole or not at all."""
-    with open(path + ".tmp", "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".tmp", path)
-    sync(os.path.dirname(path) or ".")

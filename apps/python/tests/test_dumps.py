@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +22,10 @@ SIZES = dict(layers=2, heads=2, head_size=4, vocab=11, tokens=6, samples=5)
 def arrays_of(count, seed=0, content="qk"):
     rng = np.random.default_rng(seed)
     rows = dict(context=(count, 6, 8), output=(count, 6, 8))
-    if content == "qk":
-        rows |= dict(query=(count, 2, 6, 4), key=(count, 2, 6, 4))
+    if content in ("qk", "value"):
+        rows |= dict(query=(count, 2, 6, 4), key=(count, 1 if content == "value" else 2, 6, 4))
+    if content == "value":
+        rows |= dict(value=(count, 1, 6, 4))
     out = {name: [rng.normal(size=shape).astype(np.float32) for _ in range(2)] for name, shape in rows.items()}
     if content == "maps":
         maps = [np.tril(rng.random((count, 2, 6, 6))) for _ in range(2)]
@@ -31,13 +38,17 @@ def part(arrays, begin, end):
 
 
 @pytest.mark.parametrize("dtype, apart", [("f32", 0), ("f16", 2**-11), ("bf16", 2**-8)])
-@pytest.mark.parametrize("content", ["qk", "maps"])
+@pytest.mark.parametrize("content", ["qk", "maps", "value"])
 def test_what_was_written_is_read(tmp_path, dtype, apart, content):
     arrays = arrays_of(5, content=content)
-    with DumpWriter(tmp_path / "d", **SIZES, content=content, dtype=dtype, top_logits=3) as writer:
+    of = dict(value=True, key_heads=1, model_layers=[1, 4]) if content == "value" else dict(content=content)
+    with DumpWriter(tmp_path / "d", **SIZES, **of, dtype=dtype, top_logits=3) as writer:
         writer.write(**part(arrays, 0, 2), lengths=[6, 4])
         writer.write(**part(arrays, 2, 5))
     dump = Dump(tmp_path / "d")
+    assert dump.manifest["version"] == 4 and dump.key_heads == of.get("key_heads", 2)
+    assert dump.model_layers == of.get("model_layers", [0, 1])
+    assert np.allclose(dump.attention(1, 0)[:, 1:4].sum(-1), 1, atol=0.03)
     for sample in range(5):
         length = 4 if sample == 1 else 6
         assert dump.tokens(sample).tolist() == arrays["tokens"][sample, :length].tolist()
@@ -67,7 +78,7 @@ def test_a_killed_writer_continues_with_the_same_bytes(tmp_path):
     for sample in range(3):
         stopped.write(**part(arrays, sample, sample + 1))
     stopped.file.close()  # as a kill leaves it: one shard, one that is not complete
-    os.close(stopped.lock)
+    os.close(stopped.shards.locks[0])
     assert (tmp_path / "cut/shard-00001.h5.tmp").exists()
     again = DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
     assert again.written == 2 and not (tmp_path / "cut/shard-00001.h5.tmp").exists()
@@ -78,9 +89,16 @@ def test_a_killed_writer_continues_with_the_same_bytes(tmp_path):
     for name in ("manifest.json", "shard-00000.h5", "shard-00001.h5", "shard-00002.h5"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     (tmp_path / "cut/shard-00001.h5").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=r"shard-00001.h5: has 7 bytes, the manifest says \d+$"):
+        Dump(tmp_path / "cut").tokens(2)
     mended = DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
     assert mended.written == 2
+    mended.write(**part(arrays, 2, 3))
+    mended.write(**part(arrays, 3, 5))  # the last shard is there, and not written again
+    assert mended.written == 5
     mended.close()
+    for name in ("manifest.json", "shard-00001.h5", "shard-00002.h5"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     with pytest.raises(ValueError, match=r"is of another dump: vocab is 11, not 12"):
         DumpWriter(tmp_path / "cut", **SIZES | {"vocab": 12}, samples_per_shard=2)
 
@@ -117,8 +135,113 @@ def test_what_brine_would_refuse(tmp_path):
     writer.close()
     with pytest.raises(ValueError, match="5 of 5 samples are missing"), DumpWriter(tmp_path / "e", **SIZES):
         pass
-    with pytest.raises(ValueError, match="dtype is 'f64', known are f32, f16, bf16"):
-        DumpWriter(tmp_path / "f", **SIZES, dtype="f64")
+    for changes, why in (
+        (dict(dtype="f64"), "dtype is 'f64', known are f32, f16, bf16"),
+        (dict(key_heads=3), "3 heads of keys do not divide 2 heads"),
+        (dict(value=True, content="none"), "values are of a dump with content qk, maps or pooled, this one has none"),
+        (dict(content="pooled"), "columns is 0, must be at least 1"),
+        (dict(columns=4), "columns are of content pooled, this dump has qk"),
+        (dict(classes=2), "a dump with classes has no logits of tokens, top_logits must be 0"),
+        (dict(model_layers=[3]), r"model_layers must be 2 ascending numbers, got \[3\]"),
+        (dict(rank=2, ranks=2), "rank is 2, must be from 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            DumpWriter(tmp_path / "f", **SIZES, **changes)
+
+
+def test_other_shapes(tmp_path):
+    rng, sizes = np.random.default_rng(0), SIZES | dict(hidden=10)
+    with DumpWriter(
+        tmp_path / "d", **sizes, content="pooled", columns=3, top_logits=0, classes=2, dtype="f32"
+    ) as writer:
+        tau = rng.random((5, 2, 6, 3))
+        rows = dict(tau=tau / tau.sum(-1, keepdims=True), t_log_t=rng.random((5, 2, 6)), t_square=rng.random((5, 2, 6)))
+        rows |= dict(context=rng.random((5, 6, 8)), output=rng.random((5, 6, 10)))
+        layers = {name: [x, x] for name, x in rows.items()}
+        tokens, classes = rng.integers(0, 11, (5, 6)), rng.random((5, 2))
+        writer.write(**layers, tokens=tokens, classes=classes, windows=[3, 5, 6, 8, 9], lengths=[6, 2, 6, 6, 6])
+    dump = Dump(tmp_path / "d")
+    assert dump.manifest["windows"] == [3, 5, 6, 8, 9] and dump.window(1) == 5
+    assert np.allclose(dump.logits(2)["classes"], classes[2])
+    for name, x in dump.layer(1, 1).items():
+        wanted = rows[name][1]
+        assert np.allclose(x, wanted[:2] if name in ("context", "output") else wanted[:, :2]), name
+
+
+# Writes the samples of a file of arrays, slowly: rank, ranks, out.
+SLOWLY = """
+import sys, time
+import numpy as np
+sys.path.insert(0, {source!r})
+from brine_sea import DumpWriter
+rank, ranks, out, pause = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+sizes = dict(layers=1, heads=2, head_size=4, vocab=11, tokens=6, samples=12)
+with DumpWriter(out, **sizes, samples_per_shard=2, top_logits=0, rank=rank, ranks=ranks) as writer:
+    while writer.written < 12:
+        rng = np.random.default_rng(writer.written)
+        heads, rows = rng.normal(size=(1, 2, 6, 4)), rng.normal(size=(1, 6, 8))
+        writer.write(query=[heads], key=[heads], context=[rows], output=[rows], tokens=rng.integers(0, 11, (1, 6)))
+        time.sleep(pause)
+"""
+
+
+def test_two_processes_write_what_one_does_and_may_be_killed(tmp_path):
+    script = SLOWLY.format(source=str(Path(__file__).parents[1]))
+
+    def start(rank, ranks, out, pause=0.0):
+        command = [sys.executable, "-c", script, str(rank), str(ranks), str(tmp_path / out), str(pause)]
+        return subprocess.Popen(command, stderr=subprocess.PIPE)
+
+    assert start(0, 1, "whole").wait(60) == 0
+    both = [start(rank, 2, "cut", 0.15) for rank in range(2)]
+    shards = {f"shard-{n:05d}.h5" for n in range(6)}
+    for _ in range(600):
+        if len(shards & set(os.listdir(tmp_path / "cut") if (tmp_path / "cut").exists() else ())) >= 3:
+            break
+        time.sleep(0.02)
+    for process in both:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    left = set(os.listdir(tmp_path / "cut"))
+    assert "manifest.json" not in left and 3 <= len(shards & left) < 6
+    before = {name: (tmp_path / "cut" / name).stat().st_mtime_ns for name in shards & left}
+    both = [start(rank, 2, "cut") for rank in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    whole = sorted(os.listdir(tmp_path / "whole"))
+    assert sorted(os.listdir(tmp_path / "cut")) == whole == ["manifest.json", *sorted(shards)]
+    for name in whole:
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert all((tmp_path / "cut" / name).stat().st_mtime_ns == time for name, time in before.items())
+
+
+def test_processes_wait_for_their_shards_only(tmp_path):
+    arrays = arrays_of(5)
+
+    def write_own(rank, ranks, patience=0.0, end=5):
+        with DumpWriter(
+            tmp_path / "d", **SIZES, samples_per_shard=1, rank=rank, ranks=ranks, patience=patience
+        ) as writer:
+            while writer.written < min(end, writer.samples):
+                writer.write(**part(arrays, writer.written, writer.written + 1))
+
+    with pytest.raises(ValueError, match="shard-00001.h5 of another process is missing"):
+        write_own(0, 2)
+    with pytest.raises(ValueError, match="samples are missing"):
+        write_own(1, 2, end=2)
+    first = DumpWriter(tmp_path / "d", **SIZES, samples_per_shard=1, rank=1, ranks=2)
+    assert first.written == 3
+    for rank, ranks in ((1, 2), (0, 1)):
+        with pytest.raises(ValueError, match="another process is writing this dump"):
+            DumpWriter(tmp_path / "d", **SIZES, samples_per_shard=1, rank=rank, ranks=ranks)
+    with pytest.raises(ValueError, match="2 samples, the shard of sample 3 has room for 1"):
+        first.write(**part(arrays, 3, 5))
+    first.close()
+    with pytest.raises(ValueError, match="is of another dump: dtype is 'f16', not 'f32'"):
+        DumpWriter(tmp_path / "d", **SIZES, samples_per_shard=1, dtype="f32")
+    write_own(0, 1)  # one process ends what two began
+    assert sorted(os.listdir(tmp_path / "d")) == ["manifest.json", *(f"shard-0000{n}.h5" for n in range(5))]
+    dump = Dump(tmp_path / "d")
+    assert [dump.tokens(s).tolist() for s in range(5)] == arrays["tokens"].tolist()
 
 
 # ---- models of transformers
@@ -147,10 +270,15 @@ NORMS = ("model.norm", "gpt_neox.final_layer_norm", "model.decoder.final_layer_n
 
 
 class Words:
-    """A tokenizer of letters."""
+    """A tokenizer of letters, with 1 between two texts."""
 
-    def __call__(self, text, **options):
-        return {"input_ids": [ord(c) % 64 for c in text][: options.get("max_length", len(text))]}
+    def __call__(self, text, pair=None, **options):
+        ids = [2 + ord(c) % 62 for c in text]
+        types = [0] * len(ids)
+        if pair is not None:
+            ids, types = ids + [1] + [2 + ord(c) % 62 for c in pair], types + [1] * (1 + len(pair))
+        most = options.get("max_length", len(ids))
+        return {"input_ids": ids[:most], "token_type_ids": types[:most]}
 
 
 def make(name):
@@ -164,7 +292,18 @@ def make(name):
 @torch.no_grad()
 def test_a_dump_has_what_the_model_computes(name, tmp_path):
     model, text = make(name), "the quick brown fox jumps over the lazy dog, " * 4
-    dump(model, Words(), text, tmp_path / "d", length=20, dtype="f32", top_logits=5, batch_size=3, progress=False)
+    dump(
+        model,
+        Words(),
+        text,
+        tmp_path / "d",
+        length=20,
+        dtype="f32",
+        top_logits=5,
+        batch_size=3,
+        value=True,
+        progress=False,
+    )
     assert model.config._attn_implementation == "eager" and not hasattr(model, "brine_sea_tap")
     found = Dump(tmp_path / "d")
     assert found.manifest["samples"] == len(text) // 20 and found.manifest["teacher_hash"] == teacher_hash(model)
@@ -175,10 +314,15 @@ def test_a_dump_has_what_the_model_computes(name, tmp_path):
     for sample in range(len(ids)):
         for layer in range(3):
             got = {k: torch.tensor(v) for k, v in found.layer(sample, layer).items()}
-            scores = got["query"] @ got["key"].transpose(-1, -2) / 8**0.5
+            assert len(got["key"]) == getattr(model.config, "num_key_value_heads", 4)
+            key = got["key"].repeat_interleave(4 // len(got["key"]), 0)
+            scores = got["query"] @ key.transpose(-1, -2) / 8**0.5
             if name != "BertConfig":
                 scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
             assert torch.allclose(scores.softmax(-1), wanted.attentions[layer][sample], atol=1e-5)
+            value = got["value"].repeat_interleave(4 // len(got["value"]), 0)
+            context = (scores.softmax(-1) @ value).transpose(0, 1).flatten(1)
+            assert torch.allclose(context, got["context"], atol=1e-5)
             output = got["output"]
             if layer == 2 and norms:
                 output = norms[0](output)
@@ -222,7 +366,7 @@ def test_a_killed_dump_continues_and_knows_its_samples(tmp_path, monkeypatch):
     written = DumpWriter.write
 
     def killed(self, **arrays):
-        if self.written == 3:
+        if self.written == 4:
             raise KeyboardInterrupt
         written(self, **arrays)
 
@@ -255,17 +399,137 @@ def test_a_layer_that_is_used_several_times(tmp_path):
         assert torch.allclose(torch.tensor(found.layer(1, layer)["output"]), wanted[layer + 1][0], atol=1e-5)
 
 
+@torch.no_grad()
+def test_heads_that_do_not_make_up_the_hidden_size(tmp_path):
+    config = transformers.Qwen3Config(**GROUPED | dict(head_dim=16))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    dump(model, Words(), "x y z " * 10, tmp_path / "d", length=20, dtype="f32", progress=False)
+    found = Dump(tmp_path / "d")
+    assert (found.manifest["hidden"], found.manifest["heads"], found.manifest["head_size"]) == (32, 4, 16)
+    ids = torch.tensor(found.tokens(1)[None].astype(np.int64))
+    wanted = model(ids, output_hidden_states=True).hidden_states
+    context = torch.tensor(found.layer(1, 1)["context"])
+    assert context.shape == (20, 64)
+    assert torch.allclose(torch.tensor(found.layer(1, 1)["output"]), wanted[2][0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["LlamaConfig", "BertConfig"])
+@torch.no_grad()
+def test_masses_of_columns(name, tmp_path, monkeypatch):
+    import brine_sea.tap
+
+    monkeypatch.setattr(brine_sea.tap, "TILE", 3 * 4 * 30 * 7)  # 7 rows at a time
+    model, texts = make(name), ["a short one", "one that is quite a bit longer", "xy"]
+    options = dict(windows=False, dtype="f32", progress=False)
+    dump(model, Words(), texts, tmp_path / "p", content="pooled", columns=5, **options)
+    dump(model, Words(), texts, tmp_path / "m", content="maps", **options)
+    pooled, maps = Dump(tmp_path / "p"), Dump(tmp_path / "m")
+    for sample, text in enumerate(texts):
+        for layer in range(3):
+            got, t = pooled.layer(sample, layer), maps.attention(sample, layer).astype(np.float64)
+            for row in range(len(text)):
+                width = row + 1 if name == "LlamaConfig" else len(text)
+                begins = [(2 * c * width + 5) // 10 for c in range(6)]
+                tau = [t[:, row, a:b].sum(-1) for a, b in zip(begins, begins[1:], strict=False)]
+                assert np.allclose(got["tau"][:, row], np.stack(tau, -1), atol=1e-6)
+            logs = np.where(t > 0, t * np.log(np.where(t > 0, t, 1)), 0)
+            assert np.allclose(got["t_log_t"], logs.sum(-1), atol=1e-5)
+            assert np.allclose(got["t_square"], (t * t).sum(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["BertConfig", "LlamaConfig", "GPT2Config"])
+@torch.no_grad()
+def test_classes_of_texts(name, tmp_path):
+    torch.manual_seed(0)
+    padding = {} if name == "LlamaConfig" else dict(pad_token_id=0)
+    config = getattr(transformers, name)(**FAMILIES[name] | dict(num_labels=3) | padding)
+    model = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    texts = ["a short one", ("one that is", "quite a bit longer"), "x", "the last"]
+    dump(model, Words(), texts, tmp_path / "d", dtype="f32", samples=3, progress=False)
+    found = Dump(tmp_path / "d")
+    assert found.manifest["classes"] == 3 and found.manifest["logits"] == "none"
+    assert len(found.manifest["windows"]) == 3 and found.manifest["corpus_hash"] == "none"
+    for sample in range(3):
+        text = texts[found.window(sample)]
+        row = Words()(*text) if isinstance(text, tuple) else Words()(text)
+        inputs = {key: torch.tensor([ids]) for key, ids in row.items() if key == "input_ids" or name == "BertConfig"}
+        assert found.tokens(sample).tolist() == row["input_ids"]
+        if name == "GPT2Config":  # whose tokens have types, too, as words
+            inputs["token_type_ids"] = torch.tensor([row["token_type_ids"]])
+        assert np.allclose(found.logits(sample)["classes"], model(**inputs).logits[0], atol=1e-5)
+    with pytest.raises(ValueError, match="reads each as a whole, windows must be False"):
+        dump(model, Words(), texts, tmp_path / "e", windows=True, progress=False)
+
+
+def gemma(window=4):
+    torch.manual_seed(0)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = transformers.Gemma3TextConfig(**GROUPED | dict(head_dim=8, sliding_window=window, layer_types=kinds))
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def test_some_layers(tmp_path):
+    model, text = gemma(), "the quick brown fox jumps over the lazy dog"
+    options = dict(length=20, dtype="f32", value=True, progress=False)
+    with pytest.raises(ValueError, match=r"in layer 0 a layer hides.*'maps' is possible, or.* layers=\[1\]$"):
+        dump(model, Words(), text, tmp_path / "d", **options)
+    dump(model, Words(), text, tmp_path / "d", layers=[1], **options)
+    found = Dump(tmp_path / "d")
+    assert found.manifest["layers"] == 1 and found.model_layers == [1] and found.manifest["model_layers"] == "1"
+    wanted = model(
+        torch.tensor(found.tokens(1)[None].astype(np.int64)), output_attentions=True, output_hidden_states=True
+    )
+    assert np.allclose(found.attention(1, 0), wanted.attentions[1][0], atol=1e-5)
+    assert np.allclose(found.layer(1, 0)["output"], wanted.hidden_states[2][0], atol=1e-5)
+    dump(model, Words(), text, tmp_path / "all", **options | dict(content="maps"))
+    assert Dump(tmp_path / "all").model_layers == [0, 1, 2]
+
+
+def test_two_ranks_dump_what_one_does(tmp_path):
+    model, text = make("LlamaConfig"), "the quick brown fox jumps over the lazy dog, " * 4
+    options = dict(length=20, batch_size=3, samples_per_shard=2, progress=False)
+    dump(model, Words(), text, tmp_path / "one", **options)
+    for rank in (1, 0):
+        dump(model, Words(), text, tmp_path / "two", rank=rank, ranks=2, **options)
+    names = sorted(os.listdir(tmp_path / "one"))
+    assert names == sorted(os.listdir(tmp_path / "two")) and len(names) > 4
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_scores_with_a_bias():
+    from brine_sea.tap import Tap
+
+    torch.manual_seed(0)
+    tap, module = Tap("maps", True), torch.nn.Module()
+    q, (k, v), bias = torch.randn(1, 4, 9, 8), torch.randn(2, 1, 2, 9, 8), torch.randn(1, 4, 9, 9)
+    y, _ = tap.attention(module, q, k, v, None, scaling=0.3, position_bias=bias)
+    later = torch.ones(9, 9, dtype=torch.bool).triu(1)
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    t = (q @ k.transpose(-1, -2) * 0.3 + bias).masked_fill(later, -torch.inf).softmax(-1)
+    assert torch.allclose(tap.tensors[0]["attention"], t) and torch.allclose(y, (t @ v).transpose(1, 2), atol=1e-6)
+    assert tap.layers[0].apart == ("scores have a bias of positions", ("maps", "pooled", "none"))
+    with pytest.raises(ValueError, match="has sparse attention or sinks of its own"):
+        tap.attention(module, q, k, v, None, indices=torch.zeros(1))
+
+
 def test_models_that_a_dump_cannot_hold(tmp_path):
     both = transformers.BartForConditionalGeneration(
         transformers.BartConfig(vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1)
     )
     with pytest.raises(ValueError, match="of a decoder or an encoder, this model has both"):
         dump(both, Words(), "x" * 100, tmp_path / "b", length=20, progress=False)
-    wide = transformers.AutoModelForCausalLM.from_config(
-        transformers.Qwen3Config(**GROUPED | dict(head_dim=16)), attn_implementation="eager"
-    )
-    with pytest.raises(ValueError, match="4 heads of 16 do not make up the hidden size 32"):
-        dump(wide, Words(), "x" * 100, tmp_path / "d", length=20, progress=False)
+    with pytest.raises(ValueError, match="samples of 65 tokens, the model has 64 positions"):
+        dump(make("LlamaConfig"), Words(), "x" * 100, tmp_path / "d", length=65, progress=False)
+    with pytest.raises(ValueError, match="has no layer 3 with attention, its layers are 0, 1, 2"):
+        dump(make("LlamaConfig"), Words(), "x" * 100, tmp_path / "d", length=20, layers=[1, 3], progress=False)
+    broken = make("LlamaConfig")
+    with torch.no_grad():
+        broken.model.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="^brine: layers/01/query has a number that is not finite$"):
+        dump(broken, Words(), "x" * 100, tmp_path / "d", length=20, progress=False)
     for why, made in {
         "scores have a cap": transformers.Gemma2Config(**GROUPED | dict(head_dim=8)),
         "a layer hides earlier keys": transformers.MistralConfig(**GROUPED | dict(sliding_window=8)),
@@ -275,7 +539,7 @@ def test_models_that_a_dump_cannot_hold(tmp_path):
             dump(model, Words(), "x" * 100, tmp_path / "c", length=20, progress=False)
         dump(model, Words(), "x" * 100, tmp_path / why, length=20, content="maps", dtype="f32", progress=False)
         with torch.no_grad():
-            wanted = model.eval()(torch.full((1, 20), ord("x") % 64), output_attentions=True).attentions
+            wanted = model.eval()(torch.full((1, 20), 2 + ord("x") % 62), output_attentions=True).attentions
         for layer in range(3):
             maps = torch.tensor(Dump(tmp_path / why).layer(0, layer)["attention"])
             assert torch.allclose(maps, wanted[layer][0], atol=1e-5)

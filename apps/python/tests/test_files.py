@@ -65,7 +65,7 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
             {
                 "attention": maps.astype("f4"),
                 "query": rng.normal(size=(LAYERS, HEADS, length, SIZE)).astype("f4"),
-                "key": rng.normal(size=(LAYERS, HEADS, length, SIZE)).astype("f4"),
+                "key": rng.normal(size=(LAYERS, 1 if ragged else HEADS, length, SIZE)).astype("f4"),
                 "context": rng.normal(size=(LAYERS, length, WIDTH)).astype("f4"),
                 "own": rng.normal(size=(LAYERS, HEADS, length, 3)).astype("f4"),  # an additional tensor
                 "tokens": rng.integers(0, 11, length, dtype="i4"),
@@ -113,7 +113,8 @@ def test_dump(tmp_path, causal, packed, ragged, content):
         shards.append({"name": name, "first": 2 * i, "samples": len(own)})
     manifest = dict(
         format="brine-dump",
-        version=2 if ragged else 1,
+        version=4 if ragged else 1,
+        key_heads=1 if ragged else HEADS,
         causal=causal,
         packed=packed,
         ragged=ragged,
@@ -152,8 +153,8 @@ def test_dump(tmp_path, causal, packed, ragged, content):
 
 
 def test_a_newer_dump_is_refused(tmp_path):
-    (tmp_path / "manifest.json").write_text(json.dumps(dict(format="brine-dump", version=4, shards=[])))
-    with pytest.raises(ValueError, match="version 4"):
+    (tmp_path / "manifest.json").write_text(json.dumps(dict(format="brine-dump", version=5, shards=[])))
+    with pytest.raises(ValueError, match="version 5, this program reads up to 4"):
         Dump(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps(dict(format="other")))
     with pytest.raises(ValueError, match="not the manifest of a dump"):

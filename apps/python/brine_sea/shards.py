@@ -1,0 +1,271 @@
+"""The files of a dump that is being written: complete shards, the manifest, and which process writes what."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+from contextlib import suppress
+from typing import Any
+
+FILE = re.compile(r"shard-(\d+)\.h5(\.tmp|\.json|\.json\.tmp)?")
+LOCK = re.compile(r"\.rank-\d+\.lock")
+# Between two looks for the files of other processes, in seconds.
+PAUSE = 0.1
+
+
+class Shards:
+    """The directory of a dump of `samples` samples, `per_shard` of them in a shard.
+
+    Process `rank` of `ranks` writes the shards rank, rank + ranks, ... A shard is written to NAME.tmp and renamed
+    when it is complete. Of one process the manifest lists it at once. Of several each leaves NAME.json with what
+    the manifest will say of it, and rank 0 writes the manifest in finish(). Those of a dump that was cut off are
+    found again, by any number of processes. ValueError if another process has this part, or the dump is another.
+    """
+
+    def __init__(self, directory: str, header: dict[str, Any], samples: int, per_shard: int, rank: int, ranks: int):
+        if not 0 <= rank < ranks:
+            raise ValueError(f"brine: rank is {rank}, must be from 0 to {ranks - 1}")
+        self.directory, self.header, self.samples, self.per_shard = directory, header, samples, per_shard
+        self.rank, self.ranks, self.count = rank, ranks, -(-samples // per_shard)
+        self.finished: dict[int, dict[str, Any]] = {}  # of this process, what the manifest says of them
+        self.locks: list[int] = []
+        os.makedirs(directory, exist_ok=True)
+        try:
+            self.lock()
+            self.resume()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- sizes
+
+    @property
+    def next(self) -> int:
+        """The first shard that this process has to write, `count` if there is none."""
+        own = range(self.rank, self.count, self.ranks)
+        return next((number for number in own if number not in self.finished), self.count)
+
+    def first(self, number: int) -> int:
+        """The first sample of a shard; of the one after the last the number of all."""
+        return min(number * self.per_shard, self.samples)
+
+    def size(self, number: int) -> int:
+        return self.first(number + 1) - self.first(number)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    # ---- who writes
+
+    def lock(self) -> None:
+        """As the program has it, on the directory: a second writer would delete the shards of the first.
+
+        Several processes share it, and each has a file of its own.
+        """
+        self.locks.append(os.open(self.directory, os.O_RDONLY))
+        try:
+            fcntl.flock(self.locks[0], (fcntl.LOCK_EX if self.ranks == 1 else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            if self.ranks > 1:
+                self.locks.append(os.open(self.path(self.own_lock), os.O_RDWR | os.O_CREAT, 0o666))
+                fcntl.flock(self.locks[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{self.directory}: another process is writing this dump") from None
+
+    @property
+    def own_lock(self) -> str:
+        return f".rank-{self.rank:05d}.lock"
+
+    def close(self) -> None:
+        if len(self.locks) > 1 and self.finished.keys() >= set(range(self.rank, self.count, self.ranks)):
+            remove(self.path(self.own_lock))
+        for lock in self.locks:
+            os.close(lock)
+        self.locks = []
+
+    # ---- what is there
+
+    def resume(self) -> None:
+        """Finds the complete shards of this process; its other files are deleted."""
+        names: dict[int, list[str]] = {}
+        for name in os.listdir(self.directory):
+            if found := FILE.fullmatch(name):
+                names.setdefault(int(found[1]), []).append(name)
+        own = sorted(number for number in names if number % self.ranks == self.rank)
+        # In this order: rank 0 of another run may be writing the manifest, and removes the files beside after it.
+        beside = {number: self.beside(number) for number in own}
+        listed = self.listed()
+        for number in own:
+            entry = beside[number] or (listed or {}).get(number)
+            if listed is None and entry is None and name_of(number) in names[number]:
+                raise ValueError(
+                    f"{self.directory}: has {name_of(number)} but no manifest.json; choose another directory"
+                )
+            if entry is not None and number < self.count and self.is_whole(entry):
+                self.finished[number] = entry
+                continue
+            for name in names[number]:
+                remove(self.path(name))
+        if self.ranks == 1 and self.finished:
+            self.write_manifest()
+
+    def listed(self) -> dict[int, dict[str, Any]] | None:
+        """The shards of the manifest, by number; None without a manifest."""
+        there = self.read("manifest.json")
+        if there is None:
+            return None
+        return {i: entry for i, entry in enumerate(there["shards"]) if entry["name"] == name_of(i)}
+
+    def beside(self, number: int) -> dict[str, Any] | None:
+        """What NAME.json says of a shard, if there is one."""
+        there = self.read(name_of(number) + ".json")
+        return None if there is None else there["shard"]
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """The manifest or a NAME.json, if it is there; ValueError if it is of another dump."""
+        try:
+            with open(self.path(name), encoding="utf-8") as file:
+                there: dict[str, Any] = json.load(file)
+        except FileNotFoundError:
+            return None
+        wanted = self.header | {"samples": self.samples, "samples_per_shard": self.per_shard}
+        for key in [*wanted, *(k for k in ("model_layers",) if k in there and k not in wanted)]:
+            if there.get(key) != wanted.get(key):
+                raise ValueError(
+                    f"{self.path(name)}: is of another dump: {key} is {there.get(key)!r}, not {wanted.get(key)!r}"
+                )
+        return there
+
+    def is_whole(self, entry: dict[str, Any]) -> bool:
+        return self.sum_of(entry["name"]) == (entry["bytes"], entry["sha256"])
+
+    def sum_of(self, name: str) -> tuple[int, str]:
+        """Bytes and SHA-256 of a file; of one that is missing (0, "")."""
+        digest, size = hashlib.sha256(), 0
+        try:
+            with open(self.path(name), "rb") as file:
+                while part := file.read(1 << 20):
+                    digest.update(part)
+                    size += len(part)
+        except FileNotFoundError:
+            return 0, ""
+        return size, digest.hexdigest()
+
+    # ---- what is new
+
+    def add(self, number: int) -> None:
+        """NAME.tmp, which is closed, becomes a complete shard."""
+        name = name_of(number)
+        sync(self.path(name + ".tmp"))
+        size, digest = self.sum_of(name + ".tmp")
+        entry = {
+            "name": name,
+            "bytes": size,
+            "sha256": digest,
+            "first": self.first(number),
+            "samples": self.size(number),
+        }
+        if self.ranks > 1:
+            self.leave(number, entry)
+        os.replace(self.path(name + ".tmp"), self.path(name))
+        sync(self.directory)
+        self.finished[number] = entry
+        if self.ranks == 1:
+            self.write_manifest()
+
+    def leave(self, number: int, entry: dict[str, Any]) -> None:
+        of_dump = self.header | {"samples": self.samples, "samples_per_shard": self.per_shard}
+        write_whole(self.path(name_of(number) + ".json"), json.dumps(of_dump | {"shard": entry}).encode())
+
+    def write_manifest(self) -> None:
+        """Lists the shards that are complete without a gap. Those behind one have their NAME.json."""
+        end = next((n for n in range(self.count) if n not in self.finished), self.count)
+        for number in self.finished:
+            if number > end:
+                self.leave(number, self.finished[number])
+        shards = [self.finished[number] for number in range(end)]
+        text = json.dumps(
+            self.header
+            | {
+                "samples": self.samples,
+                "samples_per_shard": self.per_shard,
+                "shards": shards,
+                "windows": [window for shard in shards for window in self.windows_of(shard["name"])],
+            },
+            indent=2,
+        )
+        write_whole(self.path("manifest.json"), text.encode() + b"\n")
+        for number in range(end):
+            remove(self.path(name_of(number) + ".json"))
+        if end == self.count:
+            for name in os.listdir(self.directory):
+                if LOCK.fullmatch(name):
+                    remove(self.path(name))
+
+    def windows_of(self, name: str) -> list[int]:
+        """The numbers of a shard's samples in their corpus, of one that has them."""
+        if not self.header["classes"]:
+            return []
+        import h5py
+
+        with h5py.File(self.path(name), "r") as file:
+            return [int(window) for window in file["windows"]]
+
+    def finish(self, patience: float) -> None:
+        """Of rank 0: waits until the other processes' shards are there, and writes the manifest.
+
+        ValueError if none comes for `patience` seconds.
+        """
+        if self.ranks == 1 or self.rank:
+            return
+        left = [n for n in range(self.count) if n not in self.finished]
+        last = time.monotonic()
+        while left:
+            listed = self.listed() or {}
+            for number in list(left):
+                entry = self.beside(number) or listed.get(number)
+                if entry is not None and self.size_of(entry["name"]) == entry["bytes"] and self.is_whole(entry):
+                    self.finished[number] = entry
+                    left.remove(number)
+                    last = time.monotonic()
+            if left and time.monotonic() - last > patience:
+                raise ValueError(f"{self.directory}: {name_of(left[0])} of another process is missing")
+            if left:
+                time.sleep(PAUSE)
+        self.write_manifest()
+
+    def size_of(self, name: str) -> int:
+        try:
+            return os.path.getsize(self.path(name))
+        except FileNotFoundError:
+            return -1
+
+
+def name_of(number: int) -> str:
+    return f"shard-{number:05d}.h5"
+
+
+def remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.remove(path)
+
+
+def sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: str, content: bytes) -> None:
+    """Writes a file so that it is there as a whole or not at all."""
+    with open(path + ".tmp", "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".tmp", path)
+    sync(os.path.dirname(path) or ".")
