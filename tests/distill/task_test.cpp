@@ -6,8 +6,11 @@
 
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/file_io.h"
+#include "distill/teachers/dump_batch.h"
+#include "distill/teachers/dump_teacher.h"
 #include "tests/distill/evaluated.h"
 #include "tests/distill/task_setup.h"
+#include "tests/messages.h"
 
 namespace brine::test {
 namespace {
@@ -273,6 +276,71 @@ TEST_CASE("task: a distillation with dropout resumes to the bit") {
     CHECK(data::read_file(data::checkpoint_path(whole, 10) / name) !=
           data::read_file(data::checkpoint_path(whole, 5) / name));
   }
+}
+
+TEST_CASE(
+    "tasks: a padded dump of some texts of a split, as Python writes it, gives their losses") {
+  Encoder teacher("flash", 2), student("sea", 2, 0, 2);
+  const auto split = letter_tokens(9);
+  const TaskSource all(split, 3);
+  const std::vector<int64_t> texts = {5, 1, 3};
+  Batch batch = all.gather(texts);
+  Scratch scratch;
+  const std::string dir = (scratch / "dump").string();
+  const nn::ModelShape shape = teacher.model->shape();
+  data::DumpSpec spec{.dtype = Dtype::f32,
+                      .causal = false,
+                      .layers = 2,
+                      .heads = 3,
+                      .head_size = 8,
+                      .key_heads = 3,
+                      .hidden = 24,
+                      .tokens = batch.ids.dim(1),
+                      .vocab = 260,
+                      .logits = data::DumpLogits::none,
+                      .top_n = 0,
+                      .classes = 2,
+                      .stores_tokens = true,
+                      .teacher_hash = data::kNoHash,
+                      .tokenizer_hash = data::kNoHash,
+                      .samples = 3,
+                      .windows = texts};
+  {
+    NoGrad off;
+    OnlineTeacher online(teacher.model);
+    Downloads arriving;
+    data::DumpWriter writer(dir, spec);
+    writer.put(dump_batch(online, batch, spec, arriving), std::move(arriving));
+    writer.finish();
+  }
+  const DumpTeacher::Expected expected{.source = {}, .window = 0, .shape = shape};
+  DumpTeacher dumped(dir, expected);
+  const auto part = dumped.texts(split);
+  REQUIRE(part->texts.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    const size_t text = std::vector<size_t>{1, 3, 5}[i];
+    CHECK(part->texts[i].ids == split->texts[text].ids);
+    CHECK(part->targets[i] == split->targets[text]);
+  }
+  const TaskSource source(part, 3);
+  // Shorter than the dump's longest sample, too.
+  for (const std::vector<int64_t>& numbers : {std::vector<int64_t>{2, 0, 1}, {0}, {1}}) {
+    Batch of_part = source.gather(numbers);
+    dumped.check_sample(teacher.model, source.gather({numbers[0]}));
+    auto terms_of = [&](Teacher& from, const Batch& of) {
+      Objective objective(*student.model, &from, {});
+      student.store->zero_gradients();
+      LossTerms terms;
+      objective.run(of, {}, terms);
+      return terms;
+    };
+    OnlineTeacher online(teacher.model);
+    const LossTerms a = terms_of(dumped, of_part), b = terms_of(online, of_part);
+    for (const auto& [name, value] : b)
+      CHECK_MESSAGE(a.at(name) == doctest::Approx(value).epsilon(1e-5), name);
+  }
+  const std::string other = message([&] { DumpTeacher(dir, expected).texts(letter_tokens(4)); });
+  CHECK(contains(other, "sample 0 is text 5 of the split, which has 4"));
 }
 
 }  // namespace brine::test
