@@ -193,7 +193,7 @@ void Preparation::attention() {
   losses["approx"] = *what.approx;
   losses["context"] = *what.context;
   const auto shown =
-      dump ? inputs_of(dump, run.model->attention_traits()) : inputs_of(teacher.model);
+      dump ? inputs_of(dump, *run.model) : inputs_of(teacher.model);
   auto stage = std::make_unique<AttentionStage>(shown, *run.model, losses);
   divide_layers(*stage);
   run.store = std::make_unique<nn::ParameterStore>(

@@ -41,7 +41,9 @@ class ModelInputs : public LayerInputs {
 
 class DumpInputs : public LayerInputs {
  public:
-  explicit DumpInputs(std::shared_ptr<DumpTeacher> dump) : dump_(std::move(dump)) {}
+  // back: of the positions, if q and k before them are wanted.
+  DumpInputs(std::shared_ptr<DumpTeacher> dump, std::optional<nn::Positions> back)
+      : dump_(std::move(dump)), back_(std::move(back)) {}
 
   int64_t layers() const override { return dump_->spec().layers; }
 
@@ -57,6 +59,10 @@ class DumpInputs : public LayerInputs {
                     .v = wide(layer["value"]),
                     .hidden = {},
                     .visible = {.causal = dump_->spec().causal, .lengths = batch.lengths}};
+      if (back_) {
+        seen.input->q_content = back_->turned(seen.input->q, {});
+        seen.input->k_content = back_->turned(seen.input->k, {});
+      }
       seen.output = layer["attention_output"];
       at(i, seen);
     }
@@ -64,6 +70,7 @@ class DumpInputs : public LayerInputs {
 
  private:
   std::shared_ptr<DumpTeacher> dump_;
+  std::optional<nn::Positions> back_;
 };
 
 }  // namespace
@@ -73,20 +80,22 @@ std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<nn::Model> teacher) {
 }
 
 std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump,
-                                       const nn::AttentionTraits& method) {
+                                       const nn::Model& student) {
   const std::string dir = dump->dir();
+  const nn::AttentionTraits method = student.attention_traits();
   check(dump->spec().content == data::DumpContent::qk, dir, ": has no q and k, which stage ",
         "attention reads; dump the teacher with content qk");
   check(dump->spec().value, dir, ": has no values, which stage attention reads; dump the teacher ",
         "with values (brine dump --value, or value=True in Python)");
-  check(!method.reads_content, dir, ": has no q and k from before their rotation, which this ",
-        "attention method reads; give its other prior (--attention.prior none), or --data");
   check(!method.reads_hidden, dir, ": has no inputs of the layers, which this attention method ",
         "reads; let the teacher run (--data, without --dump)");
   dump->require({{.part = data::part::attention, .losses = {"approx"}},
                  {.part = data::part::values, .losses = {"context"}},
                  {.part = data::part::attention_outputs, .losses = {"context"}}});
-  return std::make_shared<DumpInputs>(std::move(dump));
+  std::optional<nn::Positions> back;
+  const nn::Positions* positions = student.rotary_positions();
+  if (method.reads_content && positions) back = positions->reversed();
+  return std::make_shared<DumpInputs>(std::move(dump), std::move(back));
 }
 
 }  // namespace brine::distill

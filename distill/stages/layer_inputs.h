@@ -34,9 +34,9 @@ class LayerInputs {
 
 // The model runs without a tape up to the last of the layers.
 std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<nn::Model> teacher);
-// Throws unless the dump has q and k, values and attention outputs, and for a method that reads
-// more than these: q and k before their rotation, or the layer's hidden states.
-std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump,
-                                       const nn::AttentionTraits& method);
+// Throws unless the dump has q and k, values and attention outputs, and for a method that reads the
+// layer's hidden states. q and k from before their rotation, for a method that reads them, are
+// turned back by the positions of the student.
+std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump, const nn::Model& student);
 
 }  // namespace brine::distill

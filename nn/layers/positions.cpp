@@ -33,4 +33,13 @@ Tensor Positions::turned(const Tensor& heads, const Tensor& first) const {
   return kind == Kind::rotary ? brine::rotary(heads, frequencies, first) : heads;
 }
 
+Positions Positions::reversed() const {
+  Positions out = *this;
+  if (kind != Kind::rotary) return out;
+  out.frequencies = frequencies.clone();
+  double* angle = out.frequencies.data<double>();
+  for (int64_t i = 0; i < out.frequencies.numel(); ++i) angle[i] = -angle[i];
+  return out;
+}
+
 }  // namespace brine::nn

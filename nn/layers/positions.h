@@ -27,6 +27,8 @@ struct Positions {
   Tensor added_at(const Tensor& x, const Tensor& rows) const;
   // Queries or keys [B, H, T, d] turned by their positions; themselves under the other kinds.
   Tensor turned(const Tensor& heads, const Tensor& first) const;
+  // The positions that turn back: reversed().turned(turned(x, first), first) is x, rounded.
+  Positions reversed() const;
 };
 
 }  // namespace brine::nn

@@ -95,6 +95,8 @@ class Model : public Module {
   AttentionTraits attention_traits() const { return attention(0).traits(); }
   // Path of layer i's attention method: "model.decoder.layers.0.self_attn.sea.".
   virtual std::string attention_prefix(int64_t i) const = 0;
+  // Rotary positions of all layers; null under other kinds.
+  virtual const Positions* rotary_positions() const { return nullptr; }
   // True for the names of tensors that belong to an attention method.
   bool is_attention_tensor(const std::string& name) const;
 

@@ -107,6 +107,7 @@ class RotaryDecoder : public Model {
   Attention& attention(int64_t i) const override;
   Module* layer_module(int64_t i) const override;
   std::string attention_prefix(int64_t i) const override;
+  const Positions* rotary_positions() const override { return &positions_; }
 
  private:
   void check_window(const ModelCall& call) const;
