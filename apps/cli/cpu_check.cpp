@@ -89,6 +89,12 @@ void missing_features(const CpuFeature* features, int count, char* out, int size
 
 namespace {
 
+#ifdef BRINE_DISPATCH  // it is portable already
+constexpr const char* kAdvice = "; build it on this machine\n";
+#else
+constexpr const char* kAdvice = "; build it on this machine, or with the preset \"portable\"\n";
+#endif
+
 int length_of(const char* text) {
   int length = 0;
   while (text[length] != '\0') ++length;
@@ -102,8 +108,7 @@ __attribute__((constructor(101))) void compare_build_with_cpu() {
   char missing[512];
   missing_features(features, count, missing, sizeof missing);
   if (missing[0] == '\0') return;
-  const char* parts[] = {"brine: this build needs features that the CPU lacks: ", missing,
-                         "; build it on this machine, or with the preset \"portable\"\n"};
+  const char* parts[] = {"brine: this build needs features that the CPU lacks: ", missing, kAdvice};
   for (const char* part : parts) {
     if (write(STDERR_FILENO, part, size_t(length_of(part))) < 0) break;
   }

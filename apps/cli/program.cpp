@@ -6,6 +6,7 @@
 #include <iostream>
 #include <new>
 
+#include "apps/cli/hub_cache.h"
 #include "apps/cli/options.h"
 #include "apps/cli/ranks.h"
 #include "apps/cli/terminal.h"
@@ -13,6 +14,7 @@
 #include "apps/selftest/device_choice.h"
 #include "autograd/compute_type.h"
 #include "data/io/file_io.h"
+#include "data/weights/hub_cache.h"
 #include "tensor/comm/communicator.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/device.h"
@@ -92,6 +94,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
   for (const std::string& note : keys.earlier_names_used()) log_warning(command.name, ": ", note);
+  data::set_hub_cache(hub_cache());
   set_threads(int(common.threads));
   const auto [device, note] = selftest::choose_device(common.device, own_gpu);
   if (!note.empty() && command.name != "gpu-selftest") log_info(note);

@@ -15,6 +15,7 @@
 #include "data/io/human.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
+#include "data/weights/hub_cache.h"
 #include "distill/log/log.h"
 #include "nn/io/model_io.h"
 
@@ -202,8 +203,9 @@ std::string manifest_format(const fs::path& dir) {
 
 }  // namespace
 
-std::string inspect(const std::string& path, const InspectOptions& options) {
-  check(fs::exists(path), path, ": no such file or directory");
+std::string inspect(const std::string& target, const InspectOptions& options) {
+  const std::string path = data::local_model(target);
+  check(fs::exists(path), path, ": no such file or directory", data::how_to_fetch(path));
   if (!fs::is_directory(path)) {
     return options.tokenizer.empty() ? inspect_file(path) : inspect_text(path, options.tokenizer);
   }

@@ -11,6 +11,7 @@
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/wordpiece.h"
+#include "data/weights/hub_cache.h"
 #include "tensor/error.h"
 
 namespace brine::data {
@@ -34,12 +35,13 @@ std::unique_ptr<Tokenizer> load_json(const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& name) {
   namespace fs = std::filesystem;
+  const std::string path = local_model(name);
   std::error_code ignored;
   auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
-  check_found(fs::exists(path, ignored), path,
-              ": no such file or directory (expected a tokenizer)");
+  check_found(fs::exists(path, ignored), path, ": no such file or directory (expected a tokenizer)",
+              how_to_fetch(path));
   if (is_gguf(path)) return make_tokenizer(gguf_vocabulary(Path(path)), path);
   if (!fs::is_directory(path, ignored)) return load_json(path);
   if (has("tokenizer.json")) return load_json((fs::path(path) / "tokenizer.json").string());

@@ -86,8 +86,9 @@ class Tokenizer {
 
 // Loads a directory, a single tokenizer.json or the vocabulary of a GGUF file. A directory contains
 // tokenizer.json, or vocab.json with merges.txt, or vocab.txt; tokenizer_config.json,
-// special_tokens_map.json and config.json are used if they exist. Throws Error with the file and
-// the reason; an unsupported setting that affects encoding is refused by name.
+// special_tokens_map.json and config.json are used if they exist. A path where nothing is may be a
+// name in the Hub's cache (data/weights/hub_cache.h). Throws Error with the file and the reason; an
+// unsupported setting that affects encoding is refused by name.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
 }  // namespace brine::data

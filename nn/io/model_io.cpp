@@ -11,6 +11,7 @@
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
+#include "data/weights/hub_cache.h"
 #include "nn/optim/parameter_store.h"
 
 namespace brine::nn {
@@ -24,12 +25,14 @@ void add_tensor(data::Sha256& hash, const std::string& name, const Tensor& x) {
 
 }  // namespace
 
-bool is_model_path(const std::string& path) {
+bool is_model_path(const std::string& name) {
+  const std::string path = data::local_model(name);
   return fs::is_directory(path) || data::is_gguf(path);
 }
 
-std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
-  check_found(fs::exists(path), path, ": no such model directory");
+std::string resolve_model(const std::string& name, std::vector<std::string>* notes) {
+  const std::string path = data::local_model(name);
+  check_found(fs::exists(path), path, ": no such model directory", data::how_to_fetch(path));
   data::refuse_lfs_pointer(path);
   check_found(is_model_path(path), path, ": not a directory and not a GGUF file");
   if (!fs::is_directory(path)) return path;

@@ -56,7 +56,8 @@ inline constexpr data::Named<Dtype> kWeightTypes[] = {
 inline constexpr const char* kWeightsHelp =
     "Type of the model's weights in memory; 16 bits are half the memory to read for a token";
 
-// Whether a path can be a model: a directory or a GGUF file.
+// Whether a path can be a model: a directory, a GGUF file, or a name in the Hub's cache
+// (data/weights/hub_cache.h), which all functions below take for a path, too.
 bool is_model_path(const std::string& path);
 
 // A run directory resolves to its newest intact checkpoint (`notes` receives the skipped ones), any
