@@ -1,6 +1,7 @@
 // How long files and lines may be, how many files a folder has, and how a file begins.
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "tests/architecture/sources.h"
 
@@ -61,12 +62,17 @@ TEST_CASE("no folder has more than 26 sources at one level") {
   }
 }
 
-TEST_CASE("the front page has at most 150 lines") {
+TEST_CASE("the front page has at most 90 lines of 100 columns, 700 words") {
   std::ifstream readme(brine::test::source_dir() + "/README.md");
-  size_t lines = 0;
-  for (std::string line; std::getline(readme, line);) ++lines;
+  size_t lines = 0, words = 0;
+  for (std::string line; std::getline(readme, line); ++lines) {
+    CHECK_MESSAGE(line.size() <= 100, line);
+    std::istringstream in(line);
+    for (std::string word; in >> word;) ++words;
+  }
   CHECK(lines > 50);
-  CHECK(lines <= 150);
+  CHECK(lines <= 90);
+  CHECK(words <= 700);
 }
 
 TEST_CASE("every source says on its first line what it is for") { hold(bad_beginning); }
