@@ -10,9 +10,8 @@
 #include "data/safetensors/safetensors.h"
 #include "distill/ranks/exchange.h"
 #include "distill/ranks/rank_grid.h"
-#include "distill/runs/dump_windows.h"
-#include "distill/runs/mixed_text.h"
 #include "distill/runs/run_weights.h"
+#include "distill/runs/run_windows.h"
 #include "distill/stages/block_report.h"
 #include "nn/io/shared_student.h"
 #include "nn/layers/low_rank.h"
@@ -192,8 +191,7 @@ void Preparation::attention() {
   losses["task"] = 0;
   losses["approx"] = *what.approx;
   losses["context"] = *what.context;
-  const auto shown =
-      dump ? inputs_of(dump, *run.model) : inputs_of(teacher.model);
+  const auto shown = dump ? inputs_of(dump, *run.model) : inputs_of(teacher.model);
   auto stage = std::make_unique<AttentionStage>(shown, *run.model, losses);
   divide_layers(*stage);
   run.store = std::make_unique<nn::ParameterStore>(

@@ -40,8 +40,8 @@ class DumpTeacher : public Teacher {
   std::unique_ptr<WindowSource> samples(std::shared_ptr<const data::TokenSource> corpus,
                                         uint64_t seed) const;
   // The texts of a task's split that have a sample, in the split's order; from now on they have
-  // these numbers. Throws for a sample that is no text of the split, or has another length or, if
-  // stored, other tokens.
+  // these numbers. Throws for a sample that is not a text of the split, or has another length or,
+  // if stored, other tokens.
   std::shared_ptr<const data::TaskTokens> texts(std::shared_ptr<const data::TaskTokens> split);
   const data::DumpSpec& spec() const { return reader_.spec(); }
   std::string dir() const { return reader_.dir().string(); }

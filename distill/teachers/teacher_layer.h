@@ -12,8 +12,8 @@
 namespace brine::distill {
 
 // What losses may request of one layer, all detached: "attention" [B, H, T, T] or "query" and "key"
-// [B, H, T, d], keys and "value" of a group for each of its heads; "tau", "t_log_t" and "t_square" of a pooled dump; "attention_output" and "output"
-// [B, T, C]; registered tensors.
+// [B, H, T, d], keys and "value" of a group for each of its heads; "tau", "t_log_t" and "t_square"
+// of a pooled dump; "attention_output" [B, T, H d] and "output" [B, T, C]; registered tensors.
 using TeacherLayer = data::TensorSet;
 
 // The map, or the q and k from which it is computed.

@@ -95,7 +95,7 @@ class Shards:
             if found := FILE.fullmatch(name):
                 names.setdefault(int(found[1]), []).append(name)
         own = sorted(number for number in names if number % self.ranks == self.rank)
-        # In this order: rank 0 of another run may be writing the manifest, and removes the files beside after it.
+        # In this order: rank 0 of another run may be writing the manifest, and removes the files next to it afterwards.
         beside = {number: self.beside(number) for number in own}
         listed = self.listed()
         for number in own:
