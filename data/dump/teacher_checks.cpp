@@ -103,8 +103,8 @@ void check_logits(const Tensor& x, const TensorSet& all, int64_t length, const D
 
 namespace {
 
-// The relative distance of attention outputs from the attention of q and k, which is scaled by
-// `factor`, or of the map, in a few rows of every head.
+// The distance of attention outputs from the attention of q and k, relative to it, which is scaled
+// by `factor`, or of the map, in a few rows of every head.
 double context_distance(const Tensor& x, const TensorSet& layer, int64_t length, const DumpSpec& s,
                         double factor) {
   constexpr int64_t kRows = 16;
@@ -143,7 +143,7 @@ double context_distance(const Tensor& x, const TensorSet& layer, int64_t length,
           y += weights[size_t(j)] / sum * value[(g * T + j) * d + i];
         const double stored = context[(t * H + h) * d + i];
         apart += (stored - y) * (stored - y);
-        all += stored * stored;
+        all += y * y;
       }
     }
   }

@@ -6,6 +6,7 @@
 #include "data/io/json.h"
 #include "data/io/sha256.h"
 #include "distill/batches/task_source.h"
+#include "distill/losses/loss_table.h"
 #include "distill/runs/run_windows.h"
 #include "distill/teachers/dump_teacher.h"
 #include "distill/teachers/massive_activation.h"
@@ -209,6 +210,12 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
         "distill: stage attention takes a teacher and text, or a dump, without model, task, copies "
         "and top_logits");
   Recipe& recipe = what.recipe;
+  check(!recipe.name && !recipe.epochs, "distill: recipe and epochs are for stage joint");
+  for (const Loss& loss : losses()) {
+    const bool learned = loss.name == "approx" || loss.name == "context";
+    check(learned || recipe.losses[loss.name].value_or(0) == 0, "distill: losses.", loss.name,
+          " is for stage joint; stage attention has approx and context");
+  }
   Conversion c;
   c.teacher = what.teacher;
   c.dump = what.dump;

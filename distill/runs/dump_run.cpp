@@ -252,8 +252,16 @@ data::DumpManifest adopt_dump(const std::vector<data::Path>& files, const std::s
                               const Messages& messages) {
   if (teacher.empty()) return data::adopt_dump(files);
   const nn::LoadedModel loaded = load_model(teacher, messages, {.map = true});
+  check(nn::is_full_attention(loaded.config.attention), "dump: the teacher ", teacher,
+        " has attention '", loaded.config.attention, "'; a dump is of a dense one");
   return data::adopt_dump(files, [&](const data::DumpReader& dump) {
     const data::DumpSpec& spec = dump.spec();
+    data::check_dump_source(spec, dump.dir(), {loaded.hash(), "", ""});
+    if (spec.classes > 0) {  // of pairs of texts the segments are not stored
+      messages.info(dump.dir().string(), ": is of a task, no sample is compared with the teacher; ",
+                    "brine distill --task compares one");
+      return;
+    }
     check(spec.stores_tokens, dump.dir().string(), ": stores no tokens for the teacher to read");
     check_dump_sizes(dump.dir().string(), spec, loaded.config.shape());
     for (const data::DumpShard& shard : dump.manifest().shards) {

@@ -33,7 +33,8 @@ std::shared_ptr<DumpTeacher> use_dump(TrainingRun& run, const GivenDump& given,
                                       const RunHost& host) {
   const std::string& dump = given.directory;
   const data::DumpSpec spec = data::read_manifest(dump).spec;
-  const bool own = spec.stores_tokens && (!spec.has_windows() || text.train.empty());
+  const bool own =
+      spec.stores_tokens && (!spec.has_windows() || text.train.empty() || !run.tokenizer);
   check(own || !text.train.empty(), dump,
         ": has the numbers of its windows, not their tokens, so --data is needed");
   check(own || run.tokenizer, dump,

@@ -139,6 +139,8 @@ void Preparation::use_windows() {
   if (!what.dump.empty()) {
     dump = use_dump(run, {what.dump, what.trust_dump}, teacher, files, host);
     run.teacher = dump;
+    // Before stage attention: what stage joint will need of the dump.
+    if (what.has(Stage::joint)) dump->require(what.joint.losses.resolved().needs());
     if (run.tokenizer) use_valid_text(run, files, host);
     return;
   }
@@ -191,7 +193,8 @@ void Preparation::attention() {
   losses["task"] = 0;
   losses["approx"] = *what.approx;
   losses["context"] = *what.context;
-  const auto shown = dump ? inputs_of(dump, *run.model) : inputs_of(teacher.model);
+  const auto shown =
+      dump ? inputs_of(dump, *run.model, *what.context > 0) : inputs_of(teacher.model);
   auto stage = std::make_unique<AttentionStage>(shown, *run.model, losses);
   divide_layers(*stage);
   run.store = std::make_unique<nn::ParameterStore>(

@@ -79,8 +79,8 @@ std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<nn::Model> teacher) {
   return std::make_shared<ModelInputs>(std::move(teacher));
 }
 
-std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump,
-                                       const nn::Model& student) {
+std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump, const nn::Model& student,
+                                       bool context) {
   const std::string dir = dump->dir();
   const nn::AttentionTraits method = student.attention_traits();
   check(dump->spec().content == data::DumpContent::qk, dir, ": has no q and k, which stage ",
@@ -89,9 +89,10 @@ std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump,
         "with values (brine dump --value, or value=True in Python)");
   check(!method.reads_hidden, dir, ": has no inputs of the layers, which this attention method ",
         "reads; let the teacher run (--data, without --dump)");
-  dump->require({{.part = data::part::attention, .losses = {"approx"}},
-                 {.part = data::part::values, .losses = {"context"}},
-                 {.part = data::part::attention_outputs, .losses = {"context"}}});
+  TeacherNeeds needs = {{.part = data::part::attention, .losses = {"approx"}},
+                        {.part = data::part::values, .losses = {"approx"}}};
+  if (context) needs.push_back({.part = data::part::attention_outputs, .losses = {"context"}});
+  dump->require(needs);
   std::optional<nn::Positions> back;
   const nn::Positions* positions = student.rotary_positions();
   if (method.reads_content && positions) back = positions->reversed();

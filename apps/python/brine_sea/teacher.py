@@ -121,9 +121,9 @@ def dump(
         raise ValueError("brine: a dump is of a decoder or an encoder, this model has both")
     if content not in CONTENTS:
         raise ValueError(f"brine: content is {content!r}, known are {', '.join(CONTENTS)}")
-    positions = positions_of(model) or 1024
-    length = min(positions, 1024) if length is None else length
-    if length > positions:
+    positions = positions_of(model)
+    length = min(positions or 1024, 1024) if length is None else length
+    if positions and length > positions:
         raise ValueError(f"brine: samples of {length} tokens, the model has {positions} positions")
     words = model.get_input_embeddings().weight
     device = words.device
@@ -154,6 +154,8 @@ def dump(
         # A classifier finds the end of a text by the id of padding. Without one it is given each text by itself.
         alone = classes > 0 and pad is None
         if layers is not None:
+            if not list(layers):
+                raise ValueError("brine: layers is empty")
             tap.choose(list(layers))
         longest = int(lengths.argmax())
         first, sizes, of_tokens = batch(longest, longest + 1)

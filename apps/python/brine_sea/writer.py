@@ -109,7 +109,7 @@ class DumpWriter:
             raise ValueError(f"brine: columns are of content pooled, this dump has {content}")
         if classes and top_logits:
             raise ValueError("brine: a dump with classes has no logits of tokens, top_logits must be 0")
-        numbers = list(model_layers or range(layers))
+        numbers = list(range(layers)) if model_layers is None else [int(number) for number in model_layers]
         if len(numbers) != layers or any(a >= b for a, b in zip(numbers, numbers[1:], strict=False)):
             raise ValueError(f"brine: model_layers must be {layers} ascending numbers, got {numbers}")
         self.samples, self.patience = samples, patience

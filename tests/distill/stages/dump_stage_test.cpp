@@ -26,7 +26,8 @@ struct DumpSite {
   std::string teacher = path("teacher"), text = path("text.txt"), dump = path("dump");
   nn::LoadedModel loaded;
 
-  explicit DumpSite(bool values = true) {
+  explicit DumpSite(bool values = true, data::DumpLogits logits = data::DumpLogits::top,
+                    bool context = true) {
     nn::ModelConfig config = nn::make_config("llama", {{"vocab_size", 260},
                                                        {"hidden_size", 24},
                                                        {"num_hidden_layers", 2},
@@ -47,6 +48,8 @@ struct DumpSite {
     DumpRequest request;
     request.dtype = Dtype::f32;
     request.value = values;
+    request.logits = logits;
+    request.context = context;
     request.out = dump;
     request.data = {text};
     request.sequence_length = kWindow;
@@ -233,6 +236,18 @@ TEST_CASE("stage attention: what a dump lacks is named") {
   check_says(refused([](Conversion&) {}), {site.dump, "no values", "--value", "value=True"});
   check_says(refused([](Conversion& c) { c.text.lengths = "16,32"; }), {"lengths", "dump"});
   check_says(refused([](Conversion& c) { c.turns = 4; }), {"steps_per_pass", "dump"});
+  {
+    const DumpSite plain(true, data::DumpLogits::none, false);
+    Conversion joint = plain.what();
+    joint.joint.steps = 2;
+    check_says(message([&] { plain.convert_to("x", joint); }),
+               {plain.dump, "no logits", "kd_task"});
+    CHECK_FALSE(std::filesystem::exists(plain.path("x")));
+    check_says(message([&] { plain.convert_to("y", plain.what()); }), {"attention outputs"});
+    Conversion without = plain.what();
+    without.context = 0;
+    CHECK(message([&] { plain.convert_to("z", without); }) == "no error");
+  }
   check_says(refused([&](Conversion& c) {
                c.teacher.clear();
                c.valid = {site.text};
@@ -247,7 +262,8 @@ TEST_CASE("stage attention: what a dump lacks is named") {
   Conversion sizes = valued.what();
   sizes.dump =
       changed_dump(valued, "half", [](data::DumpSpec& s) { s.vocab = 259, s.top_n = 64; }, {});
-  check_says(message([&] { valued.convert_to("y", sizes); }), {"half", "259 words", "260"});
+  check_says(message([&] { valued.convert_to("y", sizes); }),
+             {"half", "259 words", "the model 260"});
 }
 
 TEST_CASE("dumps that are not what the teacher gives are named with the likely reason") {
@@ -276,6 +292,7 @@ TEST_CASE("dumps that are not what the teacher gives are named with the likely r
   check_says(refused("scaled", every("query", 1 / std::sqrt(8.0))),
              {"sample 0", "layers/00/context", "multiplied by 1 / sqrt(d) already"});
   check_says(refused("value", layer_of("value", 1, -1)), {"layers/01/context", "another place"});
+  check_says(refused("zero", every("attention_output", 0)), {"context", "differs by 100 %"});
   check_says(refused("output", layer_of("output", 0, 0.5)),
              {"layers/00/output", "differs by 50 %", "the teacher's divided by 2", "--trust-dump"});
   check_says(refused("norm",
@@ -334,6 +351,11 @@ TEST_CASE("dump --adopt compares files with the teacher") {
              {"layers/00/output", "divided by 4"});
   CHECK_FALSE(std::filesystem::exists(data::manifest_path(wrong)));
   CHECK_NOTHROW(adopt_dump({data::Path(wrong) / "shard-00000.h5"}, "", {}));
+  const std::string other = changed_dump(
+      site, "other", [](data::DumpSpec& s) { s.teacher_hash = std::string(64, '0'); }, {});
+  std::filesystem::remove(data::manifest_path(other));
+  check_says(message([&] { adopt_dump({data::Path(other) / "shard-00000.h5"}, site.teacher, {}); }),
+             {"made with the teacher " + std::string(64, '0'), site.loaded.hash()});
 }
 
 }  // namespace brine::test
