@@ -188,7 +188,7 @@ class Dump:
 
     BY_HEAD = ("attention", "query", "tau", "t_log_t", "t_square")
     BY_KEY_HEAD = ("key", "value")
-    VERSION = 4
+    NEWEST = 4
 
     def __init__(self, directory: Path):
         path = os.path.join(directory, "manifest.json")
@@ -196,8 +196,8 @@ class Dump:
             self.manifest: dict[str, Any] = json.load(file)
         if self.manifest.get("format") != "brine-dump":
             raise ValueError(f"{path}: not the manifest of a dump")
-        if self.manifest["version"] != self.VERSION:
-            raise ValueError(f"{path}: version {self.manifest['version']}, this program reads version {self.VERSION}")
+        if self.manifest["version"] > self.NEWEST:
+            raise ValueError(f"{path}: version {self.manifest['version']}, this program reads up to {self.NEWEST}")
         self.directory = os.fspath(directory)
         self.open_shards: dict[int, Any] = {}
 
