@@ -54,8 +54,8 @@ std::string describe_dump(const std::string& path, bool verify) {
       << (s.columns ? join(" into ", s.columns, " columns") : "") << " in " << s.dtype
       << (s.packs_rows() ? ", rows packed" : "") << (s.causal ? ", causal" : ", not causal") << "\n"
       << "  layers     " << s.layers << ", " << s.heads << " heads of " << s.head_size
-      << ", hidden " << s.hidden << (s.context ? ", context" : "") << (s.output ? ", output" : "")
-      << "\n"
+      << ", hidden " << s.hidden << (s.value ? ", values" : "") << (s.context ? ", context" : "")
+      << (s.output ? ", output" : "") << "\n"
       << "  logits     " << data::name_of(s.logits);
   if (s.logits == data::DumpLogits::top) out << " " << s.top_n;
   if (s.classes) out << ", of " << s.classes << " classes";

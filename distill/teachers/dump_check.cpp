@@ -81,6 +81,16 @@ std::string Comparison::reason(const data::TeacherTensor& tensor, int64_t layer,
                                const Tensor& given, const std::vector<double>& x,
                                const std::vector<double>& y) const {
   const std::string& name = tensor.name;
+  if (name == "output" && layer + 1 == dump.spec().layers) {
+    const std::vector<double> normed = teacher->finish(given.to(default_device())).to_vector();
+    if (normed.size() == x.size() && sums_of(x, normed).distance() < kTolerance)
+      return "it is from after the final norm, as transformers' last hidden_states; store the "
+             "output of the last layer";
+  }
+  const bool head = name == "query" || name == "key";
+  if (head && is_rotation(x, y, tokens, dump.spec().head_size))
+    return "its rows have the right lengths and other directions: it is from before the rotation "
+           "by positions, store it after the rotation";
   const Sums sums = sums_of(x, y);
   const double factor = sums.best_factor();
   if (sums.distance(factor) < kTolerance) {
@@ -90,16 +100,6 @@ std::string Comparison::reason(const data::TeacherTensor& tensor, int64_t layer,
                 by_scale ? join(", the root of the head size ", d,
                                 ": store q before the scale of attention")
                          : "");
-  }
-  const bool head = name == "query" || name == "key";
-  if (head && is_rotation(x, y, tokens, dump.spec().head_size))
-    return "its rows have the right lengths and other directions: it is from before the rotation "
-           "by positions, store it after the rotation";
-  if (name == "output" && layer + 1 == dump.spec().layers) {
-    const std::vector<double> normed = teacher->finish(given.to(default_device())).to_vector();
-    if (normed.size() == x.size() && sums_of(x, normed).distance() < kTolerance)
-      return "it is from after the final norm, as transformers' last hidden_states; store the "
-             "output of the last layer";
   }
   if (!any_equal) return "the dump is of other tokens or of other weights";
   return "what was stored before it is the teacher's, so it is another tensor";
@@ -112,6 +112,7 @@ void Comparison::compare(const data::TeacherTensor& tensor, int64_t layer, const
   check(x.size() == y.size(), what, ": has ", x.size(), " values of ", tokens,
         " tokens, the teacher gives ", y.size());
   const double distance = sums_of(x, y).distance();
+  check(std::isfinite(distance), what, ": has a value that is not finite");
   check(distance < kTolerance, what, ": differs by ", percent(distance),
         " from what the teacher gives; ", reason(tensor, layer, given, x, y));
   any_equal = true;
@@ -137,8 +138,12 @@ void compare_with_teacher(const data::DumpReader& dump, int64_t sample,
   spec.stores_tokens = false;  // compared before with the run's
   OnlineTeacher online(teacher, spec.logits == data::DumpLogits::top ? spec.top_n : 0);
   Downloads arriving;
-  const data::DumpBatch given = dump_batch(online, batch, spec, arriving);
+  data::DumpBatch given = dump_batch(online, batch, spec, arriving);
   arriving.finish();
+  if (spec.logits == data::DumpLogits::top && !given.tensors["logit_ids"].defined()) {
+    const Tensor all = given.tensors["logits"];  // N is the vocabulary: they are not sorted
+    data::keep_top_logits(given, all, spec.top_n);
+  }
   Comparison comparison{.dump = dump, .sample = sample, .tokens = T, .teacher = teacher};
   for (int64_t layer = 0; layer < spec.layers; ++layer) {
     for (const data::TeacherTensor* tensor : data::teacher_tensors()) {

@@ -139,9 +139,10 @@ std::shared_ptr<const data::TaskTokens> DumpTeacher::texts(
 void DumpTeacher::check_sample(std::shared_ptr<nn::Model> teacher, const Batch& batch) const {
   const int64_t sample = samples_of(batch.windows).front();
   try {
-    data::check_dump_sample(reader_, sample, dir());
+    // First the comparison, which knows more of the reason.
     if (teacher)
       compare_with_teacher(reader_, sample, std::move(teacher), batch.ids, batch.type_ids);
+    data::check_dump_sample(reader_, sample, dir());
   } catch (const Error& error) {
     throw Error(join(error.what(), " (--trust-dump goes on)"), error.kind);
   }

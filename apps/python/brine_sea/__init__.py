@@ -52,7 +52,10 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Any:
     """
     from .modeling_brine_sea import STUDENTS
 
-    with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+    path = os.path.join(directory, "config.json")
+    if not os.path.exists(path):
+        raise ValueError(f"{directory}: has no config.json; of a run, `brine export` writes a directory that has one")
+    with open(path, encoding="utf-8") as file:
         names = json.load(file).get("architectures") or [None]
     inside = os.path.join(directory, "blocks")
     if os.path.isdir(inside) and names[0]:
@@ -62,5 +65,8 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Any:
 
         return attach(getattr(transformers, names[0]).from_pretrained(directory, **options), inside)
     if names[0] not in STUDENTS:
-        raise ValueError(f"{directory}: {names[0]} is not a model of which Brine makes students")
+        raise ValueError(
+            f"{directory}: {names[0] or 'blocks without a model'}: not a student that `brine export` wrote;"
+            " brine_sea.attach puts blocks into a model of transformers"
+        )
     return STUDENTS[names[0]][0].from_pretrained(directory, **options)

@@ -11,6 +11,7 @@ model. Each runs where the attention of its layer calls the attention function; 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -397,6 +398,11 @@ def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> N
         for at, block in enumerate(blocks(model))
         for name, x in block.state_dict().items()
     }
+    config = copy.deepcopy(state.config)
+    kept: set[int] = {cast(Any, block).k for block in blocks(model)}
+    if len(kept) > 1:
+        raise ValueError(f"brine: blocks have several k, {sorted(kept)}, a directory has one")
+    config["brine"]["attention"]["k"] = kept.pop()
     os.makedirs(directory, exist_ok=True)
     write_whole(os.path.join(directory, "model.safetensors"), safetensors_of(tensors, {"format": "pt"}))
-    write_whole(os.path.join(directory, "config.json"), json.dumps(state.config, indent=2).encode() + b"\n")
+    write_whole(os.path.join(directory, "config.json"), json.dumps(config, indent=2).encode() + b"\n")

@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -57,6 +58,9 @@ def token_rows(tokenizer: Any, texts: Iterable[Text], length: int, pad: int) -> 
     rows = [row["input_ids"] for row in made]
     if not rows or not all(rows):
         raise ValueError("brine: a text without tokens" if rows else "brine: no texts")
+    cut = sum(len(tokenizer(*pair, verbose=False)["input_ids"]) > length for pair in pairs)
+    if cut:
+        warnings.warn(f"brine: {cut} of {len(rows)} texts were cut to {length} tokens", stacklevel=3)
     lengths = np.array([len(row) for row in rows])
     ids = np.full((len(rows), int(lengths.max())), pad, np.int32)
     types = np.zeros_like(ids)

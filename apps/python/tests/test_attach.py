@@ -485,3 +485,16 @@ def test_the_example(family):
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.split(" ")[0] in ("dense", "trained"))
     assert float(found["trained"]) == pytest.approx(float(found["dense"]), rel=0.1)
     assert "generated [" in done.stdout
+
+
+def test_saved_blocks_keep_their_number_of_keys(tmp_path):
+    model = make("llama", "blocks")
+    for block in brine_sea.blocks(model):
+        block.k = 4
+    brine_sea.save(model, tmp_path / "b")
+    brine_sea.detach(model)
+    brine_sea.attach(model, tmp_path / "b")
+    assert [block.k for block in brine_sea.blocks(model)] == [4, 4]
+    next(iter(brine_sea.blocks(model))).k = 2
+    with pytest.raises(ValueError, match="several k"):
+        brine_sea.save(model, tmp_path / "c")

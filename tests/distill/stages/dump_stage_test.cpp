@@ -27,7 +27,7 @@ struct DumpSite {
   nn::LoadedModel loaded;
 
   explicit DumpSite(bool values = true, data::DumpLogits logits = data::DumpLogits::top,
-                    bool context = true) {
+                    bool context = true, int64_t top_logits = 64) {
     nn::ModelConfig config = nn::make_config("llama", {{"vocab_size", 260},
                                                        {"hidden_size", 24},
                                                        {"num_hidden_layers", 2},
@@ -50,6 +50,7 @@ struct DumpSite {
     request.value = values;
     request.logits = logits;
     request.context = context;
+    request.top_logits = top_logits;
     request.out = dump;
     request.data = {text};
     request.sequence_length = kWindow;
@@ -288,11 +289,23 @@ TEST_CASE("dumps that are not what the teacher gives are named with the likely r
       for (data::TensorSet& layer : b.layers) layer[tensor] = scale(layer[tensor], factor);
     };
   };
-  // Without the teacher the context shows it, and with it, too.
+  // Without the teacher the context shows it.
+  auto alone = [&](const char* name, const std::function<void(data::DumpBatch&)>& edit) {
+    Conversion what = site.what(false);
+    what.dump = changed_dump(site, name, {}, edit);
+    return message([&] { site.convert_to(std::string("alone_") + name, what); });
+  };
+  check_says(
+      alone("scaled_alone", every("query", 1 / std::sqrt(8.0))),
+      {"sample 0", "layers/00/context", "multiplied by 1 / sqrt(d) already", "--trust-dump"});
+  check_says(alone("value_alone", layer_of("value", 1, -1)),
+             {"layers/01/context", "another place"});
+  check_says(alone("zero", every("attention_output", 0)), {"context", "differs by 100 %"});
+  check_says(alone("loud", every("attention_output", 1.05)), {"context", "differs by 5 %"});
   check_says(refused("scaled", every("query", 1 / std::sqrt(8.0))),
-             {"sample 0", "layers/00/context", "multiplied by 1 / sqrt(d) already"});
-  check_says(refused("value", layer_of("value", 1, -1)), {"layers/01/context", "another place"});
-  check_says(refused("zero", every("attention_output", 0)), {"context", "differs by 100 %"});
+             {"sample 0", "layers/00/query", "divided by 2.8284", "store q before the scale"});
+  check_says(refused("value", layer_of("value", 1, 2)),
+             {"layers/01/value", "the teacher's divided by 0.5"});
   check_says(refused("output", layer_of("output", 0, 0.5)),
              {"layers/00/output", "differs by 50 %", "the teacher's divided by 2", "--trust-dump"});
   check_says(refused("norm",
@@ -320,6 +333,12 @@ TEST_CASE("dumps that are not what the teacher gives are named with the likely r
   CHECK(contains(
       refused("nan", [](data::DumpBatch& b) { b.layers[1]["output"].data<float>()[5] = 1e30f; }),
       "layers/01/output"));
+}
+
+TEST_CASE("dumps: logits of the whole vocabulary, sorted, are those of the teacher") {
+  const DumpSite site(true, data::DumpLogits::top, true, 1000);
+  CHECK(data::DumpReader(site.dump).spec().top_n == 260);
+  CHECK(message([&] { site.convert_to("run", site.what()); }) == "no error");
 }
 
 TEST_CASE("dumps: q and k from before the rotation are named without values, too") {
