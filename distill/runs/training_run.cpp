@@ -191,8 +191,19 @@ void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenize
   compare_counts(nn::load_config(teacher), tokenizer, messages, Tokens::read, "teacher");
 }
 
+namespace {
+
+void check_whole(const nn::LoadedModel& loaded) {
+  check(loaded.config.family().is_whole(), loaded.directory,
+        ": these are the attention blocks of a model without the model; brine_sea.attach() puts "
+        "them into it in PyTorch");
+}
+
+}  // namespace
+
 std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
                                               const Messages& messages, Tokens tokens) {
+  check_whole(loaded);
   std::unique_ptr<data::Tokenizer> tokenizer = nn::tokenizer_of(loaded.directory);
   compare_vocabularies(loaded.config, *tokenizer, messages, tokens);
   return tokenizer;
@@ -200,6 +211,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
 
 std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
                                                      const Messages& messages) {
+  check_whole(loaded);
   if (nn::tokenizer_place(loaded.directory).empty()) {
     messages.warning(loaded.directory, ": no tokenizer next to the model, so none is written");
     return nullptr;

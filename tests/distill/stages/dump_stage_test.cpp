@@ -204,6 +204,12 @@ TEST_CASE("stage attention: without the teacher a dump makes the same blocks, ki
                nn::load_model(site.path("blocks")).model->embed({.ids = ids({1, 4}, 1, 9)});
              }),
              {"attention blocks of a model without the model", "brine_sea.attach()"});
+  for (const Tokens tokens : {Tokens::read, Tokens::copied}) {
+    check_says(message([&] { tokenizer_of(nn::load_model(site.path("blocks")), {}, tokens); }),
+               {site.path("blocks"), "attention blocks of a model without the model"});
+  }
+  check_says(message([&] { tokenizer_to_export(nn::load_model(site.path("blocks")), {}); }),
+             {site.path("blocks"), "attention blocks of a model without the model"});
 }
 
 TEST_CASE("stage attention: some layers of a model keep their numbers") {
