@@ -27,13 +27,13 @@ fs::path folder() {
 }
 
 std::string file_of(const std::string& name) {
-  if (fs::is_regular_file(name)) return name;
+  if (!name.empty() && fs::is_regular_file(name)) return name;
   const fs::path file = folder() / (name + ".toml");
-  if (fs::is_regular_file(file)) return file.string();
+  if (!name.empty() && fs::is_regular_file(file)) return file.string();
   std::string known;
   for (const std::string& one : experiment_names()) known += " " + one;
-  throw Error(join("experiment: there is no ", name, "; known are", known.empty() ? " none" : known,
-                   ", or a TOML file"));
+  throw Error(join("experiment: ", name.empty() ? "a name is needed" : "there is no " + name,
+                   "; known are", known.empty() ? " none" : known, ", or a TOML file"));
 }
 
 std::string commands(const Plan& plan, const Rows& rows, const std::string& runs) {
@@ -61,8 +61,7 @@ void claim_rows(const Request& request, const Plan& plan, const Execution& how) 
 }  // namespace
 
 void Request::describe(data::Schema& s) {
-  s.field("name", name, "Experiment of configs/experiments, or a TOML file",
-          {.required = true, .positional = true});
+  s.field("name", name, "Experiment of configs/experiments, or a TOML file", {.positional = true});
   s.choice("scale", scale, kScales,
            "small: what two cores finish in a night; paper: the paper's own setting");
   s.field("out", out, "Directory of rows, runs, tables; none: runs/experiments/NAME-SCALE");

@@ -243,6 +243,7 @@ TEST_CASE("experiment: what is wrong with a file or a run is one line") {
   const Finished f = w.run("experiment unknown-name --out bad");
   CHECK(f.status == 1);
   check_says(f.error, {"unknown-name", "known are"});
+  check_says(w.run("experiment").error, {"a name is needed", "known are"});
   CHECK(w.run("experiment bad.toml --render --out nothing-there").status == 1);
 }
 
