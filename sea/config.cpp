@@ -73,9 +73,8 @@ void SeaConfig::describe(data::Schema& s) {
       "columns where these are not given: paper; lean, with the Performer's prior; light, learned "
       "and pooled prior without decoder, gates of heads, 256 columns; blocks, a mask of key blocks "
       "chosen by mean keys, for causal models. distill takes light for a task or a causal model "
-      "unless --recipe "
-      "former or paper, another preset or a decoder is given; convert takes blocks for a causal "
-      "model, else light",
+      "unless --recipe paper, another preset or a decoder is given; convert takes blocks for a "
+      "causal model, else light",
       {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.choice("mask", mask, kMaskForms,
            "columns: single columns of keys for each row and head; blocks: blocks of keys at fixed "
