@@ -88,8 +88,7 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field(
       "keep_moments", keep_moments,
       "The checkpoint of a finished run has the optimizer's moments, twice the bytes of what was "
-      "trained; only a run that is not finished needs them",
-      {.before = "true"});
+      "trained; only a run that is not finished needs them");
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
            "What to do with a step whose loss or gradient (without loss scaling) is not finite");
   s.section("loss_scale", loss_scale);

@@ -44,9 +44,6 @@ struct FieldOptions {
   std::string alias = {};   // a second key for the same value, in full
   // For a key that may be empty: its default as help and documentation show it.
   std::string unset = {};
-  // As JSON: the value in a configuration that was stored before the key existed; empty: there is
-  // none, the configuration lacks the key.
-  std::string before = {};
   std::function<void()> then = {};  // called after each change of the value
 };
 
@@ -157,7 +154,7 @@ class Schema {
   // A sentence for each earlier name that was used.
   std::vector<std::string> earlier_names_used() const;
   // The to_json() of an earlier version under the present names. An alias becomes its key; a
-  // missing selector gets its default, a missing key its FieldOptions::before.
+  // missing selector gets its default.
   Json with_current_names(const Json& earlier) const;
   // Throws Error naming the required fields that were not set.
   void check_required() const;

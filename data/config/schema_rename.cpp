@@ -98,12 +98,6 @@ Json Schema::with_current_names(const Json& earlier) const {
   for (const Field& field : fields_) {
     if (field.selects && !look(out, field.key)) put(out, field.key, Json::parse(field.initial));
   }
-  for (const Field& field : fields_) {
-    if (field.options.before.empty() || look(out, field.key)) continue;
-    const Json* chosen = field.selector.empty() ? nullptr : look(out, field.selector);
-    if (!field.selector.empty() && (!chosen || *chosen != field.when)) continue;
-    put(out, field.key, Json::parse(field.options.before));
-  }
   return out;
 }
 

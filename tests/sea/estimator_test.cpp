@@ -410,7 +410,7 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
   CHECK(lean.decoder == DecoderPreset::lean);
   CHECK(lean.prior == sea::Prior::performer);
   CHECK(lean.gates == sea::Gates::token);
-  // A model that was stored before prior_units existed has none of them.
+  // Keys that a config.json lacks are those of its preset.
   nn::ModelConfig now = nn::from_hf_config(
       data::Json::parse(R"({"model_type": "opt", "vocab_size": 9, "hidden_size": 8,
           "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 8,
@@ -419,7 +419,7 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
       "config.json");
   data::Schema stored;
   now.describe_attention(stored);
-  CHECK(stored.to_json()["attention"]["prior_units"] == 0);
+  CHECK(stored.to_json()["attention"]["prior_units"] == 4);
   CHECK(stored.to_json()["attention"]["columns"] == 256);
   // Written out and read again, it is the same, whatever the preset means then.
   sea::SeaConfig again;

@@ -152,25 +152,6 @@ TEST_CASE("a selector that an earlier configuration lacks had its default") {
   CHECK(earlier["model"]["type"] == "small");
 }
 
-TEST_CASE("a key that an earlier configuration lacks had the value of before it existed") {
-  int64_t units = 4, width = 1;
-  std::string method = "sea";
-  data::Schema s;
-  s.variants("attention", "method", method,
-             {{"sea",
-               [&](data::Schema& v) {
-                 v.field("width", width, "").field("units", units, "", {.before = "0"});
-               }},
-              {"flash", {}}},
-             "");
-  CHECK(s.with_current_names({{"attention", {{"method", "sea"}, {"width", 2}}}}) ==
-        Json({{"attention", {{"method", "sea"}, {"width", 2}, {"units", 0}}}}));
-  const Json given = {{"attention", {{"method", "sea"}, {"units", 3}}}};
-  CHECK(s.with_current_names(given) == given);
-  const Json other = {{"attention", {{"method", "flash"}}}};
-  CHECK(s.with_current_names(other) == other);
-}
-
 TEST_CASE("a present key has no second meaning as an earlier name, and a new name must exist") {
   Config c;
   CHECK(message([&] { c.schema.renamed("learning_rate", "model.from"); }) ==
