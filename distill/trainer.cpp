@@ -457,7 +457,6 @@ std::vector<std::string> Trainer::resume() {
   std::string file = (dir / "trainer.json").string();
   data::Json state = parse_ordered_json(data::read_file(file), file);
   data::Json before = state.at("configuration"), now = parse_ordered_json(parts_.configuration);
-  if (parts_.keys) before = parts_.keys->with_current_names(before);
   const bool limited = before.contains("max_seconds") && before["max_seconds"].is_number();
   if (limited && !config_.max_seconds) config_.max_seconds = before["max_seconds"].get<double>();
   const std::vector<std::string> changed = changed_settings(std::move(before), std::move(now));

@@ -137,7 +137,6 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("gate_bias", gate_bias,
           "Both gates of the output start at its sigmoid; distill --recipe short takes 2 for a "
           "task when neither it nor preset is given");
-  s.renamed("scaler_bias", "gate_bias");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
   s.field("max_positions", max_positions,

@@ -98,7 +98,6 @@ void Pretraining::describe(data::Schema& s) {
   config.describe(s);
   s.collect("model", size_keys);
   s.collect("attention", attention_keys);
-  s.renamed("decoder", "model");
 }
 
 std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& options,
