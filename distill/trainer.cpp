@@ -88,8 +88,7 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field(
       "keep_moments", keep_moments,
       "The checkpoint of a finished run has the optimizer's moments, twice the bytes of what was "
-      "trained; only a run that is not finished needs them",
-      {.before = "true"});
+      "trained; only a run that is not finished needs them");
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
            "What to do with a step whose loss or gradient (without loss scaling) is not finite");
   s.section("loss_scale", loss_scale);
@@ -458,7 +457,6 @@ std::vector<std::string> Trainer::resume() {
   std::string file = (dir / "trainer.json").string();
   data::Json state = parse_ordered_json(data::read_file(file), file);
   data::Json before = state.at("configuration"), now = parse_ordered_json(parts_.configuration);
-  if (parts_.keys) before = parts_.keys->with_current_names(before);
   const bool limited = before.contains("max_seconds") && before["max_seconds"].is_number();
   if (limited && !config_.max_seconds) config_.max_seconds = before["max_seconds"].get<double>();
   const std::vector<std::string> changed = changed_settings(std::move(before), std::move(now));

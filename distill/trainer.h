@@ -66,8 +66,6 @@ struct TrainerParts {
   std::string run_dir;
   std::string stage = {};     // of a conversion, for the checkpoint
   std::string configuration;  // of the run as JSON; resume() compares it (changed_settings)
-  // Keys of the run: they translate earlier names in the configuration of a checkpoint.
-  const data::Schema* keys = nullptr;
   uint64_t seed = 1;
   std::function<std::string()> stop = {};  // called before every step: the reason to stop, empty =
                                            // continue

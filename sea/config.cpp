@@ -73,14 +73,12 @@ void SeaConfig::describe(data::Schema& s) {
       "columns where these are not given: paper; lean, with the Performer's prior; light, learned "
       "and pooled prior without decoder, gates of heads, 256 columns; blocks, a mask of key blocks "
       "chosen by mean keys, for causal models. distill takes light for a task or a causal model "
-      "unless --recipe "
-      "former or paper, another preset or a decoder is given; convert takes blocks for a causal "
-      "model, else light",
+      "unless --recipe paper, another preset or a decoder is given; convert takes blocks for a "
+      "causal model, else light",
       {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.choice("mask", mask, kMaskForms,
            "columns: single columns of keys for each row and head; blocks: blocks of keys at fixed "
-           "places for each row and group of heads",
-           {.before = "\"columns\""});
+           "places for each row and group of heads");
   s.field(
       "k", keys,
       "Keys kept per query and head; of blocks, keys of the blocks that a row chooses, in whole "
@@ -88,19 +86,17 @@ void SeaConfig::describe(data::Schema& s) {
       {.min = 1});
   s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
           {.min = 1});
-  s.field("block", block, "Keys of a block", {.min = 1, .before = "32"});
+  s.field("block", block, "Keys of a block", {.min = 1});
   s.field("parts", parts, "Parts of a block, each scored by its mean key; divides block",
-          {.min = 1, .before = "1"});
+          {.min = 1});
   s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
-          {.min = 1, .max = kMostTileRows, .before = "16"});
-  s.field("sinks", sinks, "First blocks that every row keeps", {.min = 0, .before = "1"});
-  s.field("local", local, "Blocks before a row's current one that it keeps",
-          {.min = 0, .before = "1"});
+          {.min = 1, .max = kMostTileRows});
+  s.field("sinks", sinks, "First blocks that every row keeps", {.min = 0});
+  s.field("local", local, "Blocks before a row's current one that it keeps", {.min = 0});
   s.field("survivors", survivors,
-          "Of blocks: super-blocks whose blocks are scored, for each block to choose",
-          {.min = 1, .before = "2"});
+          "Of blocks: super-blocks whose blocks are scored, for each block to choose", {.min = 1});
   s.field("opinion", opinion, "Of blocks: share of mean keys alone in the choice",
-          {.min = 0, .max = 1, .before = "0.0"});
+          {.min = 0, .max = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
            "Preset of the convolutional decoder, or none: a table for each head; train takes lean "
@@ -127,7 +123,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("prior_units", prior_units,
           "Borders of columns in both priors and the scores of mean keys fall on multiples of the "
           "largest power of two of keys that leaves a column this many; 0 = on every key",
-          {.min = 0, .max = 65536, .before = "0"});
+          {.min = 0, .max = 65536});
   s.field("pooled", pooled,
           "Share of the scores of mean keys in the choice of columns, next to the estimate",
           {.min = 0, .max = 1});
@@ -141,7 +137,6 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("gate_bias", gate_bias,
           "Both gates of the output start at its sigmoid; distill --recipe short takes 2 for a "
           "task when neither it nor preset is given");
-  s.renamed("scaler_bias", "gate_bias");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
   s.field("max_positions", max_positions,
@@ -150,12 +145,10 @@ void SeaConfig::describe(data::Schema& s) {
           "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
   s.choice("identity_interpolation", identity_interpolation, kInterpolations,
            "How an encoder resamples the identity V_I to its tokens; nearest is the paper's; a "
-           "causal model, whose V_I is learned, takes bilinear alone",
-           {.before = "\"bilinear\""});
+           "causal model, whose V_I is learned, takes bilinear alone");
   s.choice("widen", widen, kWidens,
            "What L_approx widens from columns to keys: scores, before a softmax over the keys, or "
-           "probabilities, after the softmax over columns and without another one (the paper's)",
-           {.before = "\"scores\""});
+           "probabilities, after the softmax over columns and without another one (the paper's)");
 }
 
 MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {

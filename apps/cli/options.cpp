@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 
 #include "apps/cli/config_file.h"
 #include "data/config/schema_text.h"
@@ -17,8 +16,6 @@ namespace {
 
 struct Flag {
   const data::Schema::Field* field;
-  std::string key;    // of the field; an earlier name of it
-  std::string shown;  // "--learning-rate"
   CLI::Option* option;
 };
 
@@ -52,16 +49,6 @@ std::vector<std::string> flag_names(const data::Schema& schema, const data::Sche
   return names;
 }
 
-// The flags of an earlier name of a field.
-std::vector<std::string> earlier_flag_names(const data::Schema& schema,
-                                            const data::Schema::Field& field,
-                                            const std::string& earlier) {
-  std::vector<std::string> names = {dashed(earlier)};
-  const bool other_word = last_part(earlier) != last_part(field.key);
-  if (other_word && has_short_flag(schema, earlier)) names.push_back(dashed(last_part(earlier)));
-  return names;
-}
-
 std::string meaning(const data::Schema::Field& field) {
   std::string text = field.help;
   std::string allowed = field.allowed();
@@ -76,9 +63,9 @@ std::string meaning(const data::Schema::Field& field) {
   return text;
 }
 
-Flag add_flag(CLI::App& app, const data::Schema::Field& field, const std::string& key,
+Flag add_flag(CLI::App& app, const data::Schema::Field& field,
               const std::vector<std::string>& all_names) {
-  Flag flag{&field, key, dashed(key), nullptr};
+  Flag flag{&field, nullptr};
   std::string names;
   for (const std::string& name : all_names) {
     names += (names.empty() ? "" : ",") + name;
@@ -88,7 +75,7 @@ Flag add_flag(CLI::App& app, const data::Schema::Field& field, const std::string
     flag.option = app.add_flag(names);
     flag.option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   } else {
-    if (field.options.positional && key == field.key) names += "," + key;
+    if (field.options.positional) names += "," + field.key;
     flag.option = app.add_option(names);
   }
   if (field.is_list()) {
@@ -98,16 +85,6 @@ Flag add_flag(CLI::App& app, const data::Schema::Field& field, const std::string
   std::string section = field.key.substr(0, field.key.size() - last_part(field.key).size());
   if (!section.empty()) flag.option->group(section.substr(0, section.size() - 1));
   return flag;
-}
-
-// The earlier names of a key.
-std::vector<std::string> earlier_keys(const data::Schema& schema, const std::string& key) {
-  std::vector<std::string> out;
-  for (const data::Schema::Renaming& r : schema.renamings()) {
-    const bool inside = r.section && key.starts_with(r.now + ".");
-    if (inside || key == r.now) out.push_back(r.before + key.substr(r.now.size()));
-  }
-  return out;
 }
 
 void describe_flag(const Flag& flag) {
@@ -133,12 +110,8 @@ struct Parser {
       if (known) continue;  // variants share a key
       const data::Schema::Field* active = schema.find(field.key);
       const data::Schema::Field& shown = active ? *active : field;
-      flags.push_back(add_flag(app, shown, field.key, flag_names(schema, field)));
+      flags.push_back(add_flag(app, shown, flag_names(schema, field)));
       describe_flag(flags.back());
-      for (const std::string& earlier : earlier_keys(schema, field.key)) {
-        flags.push_back(add_flag(app, shown, earlier, earlier_flag_names(schema, shown, earlier)));
-        flags.back().option->group("");  // not in the help
-      }
     }
     auto* config = app.add_option("--config", invocation.config_files, "TOML file of keys");
     config->type_name("FILE")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -164,17 +137,11 @@ struct Parser {
   [[noreturn]] void refuse(const std::string& word) const {
     check(is_option(word), "unexpected argument ", show(word));
     std::vector<std::string> known = {"--help", "--version", "--quiet", "--verbose", "--config"};
-    std::map<std::string, std::string> present;  // of the earlier names
     for (const Flag& flag : flags) {
-      for (const std::string& name : flag.option->get_lnames()) {
-        known.push_back("--" + name);
-        if (flag.key != flag.field->key) present["--" + name] = dashed(flag.field->key);
-      }
+      for (const std::string& name : flag.option->get_lnames()) known.push_back("--" + name);
     }
     const std::string name = word.substr(0, word.find('='));
-    std::string best = data::nearest(name, known);
-    if (const auto now = present.find(best); now != present.end()) best = now->second;
-    throw Error(join("unknown option ", name, "; the nearest is ", best));
+    throw Error(join("unknown option ", name, "; the nearest is ", data::nearest(name, known)));
   }
 
   static std::string show(const std::string& word) { return data::toml_value(word); }
@@ -226,11 +193,8 @@ Invocation apply_options(const std::string& name, const std::string& help, data:
                         [](const Flag& flag) { return flag.field->selects; });
   for (const Flag& flag : parser.flags) {
     if (flag.option->count() == 0) continue;
-    for (const Flag& other : parser.flags) {
-      if (&other == &flag || other.option->count() == 0) continue;
-      check(other.field->key != flag.field->key, other.shown, " and ", flag.shown, " are the same");
-    }
-    schema.set_text(flag.key, flag.option->reduced_results(), flag.shown);
+    const std::string& key = flag.field->key;
+    schema.set_text(key, flag.option->reduced_results(), dashed(key));
   }
   schema.check_required();
   return parser.invocation;

@@ -93,7 +93,6 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
              : invocation.quiet   ? LogLevel::warning
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
-  for (const std::string& note : keys.earlier_names_used()) log_warning(command.name, ": ", note);
   data::set_hub_cache(hub_cache());
   set_threads(int(common.threads));
   const auto [device, note] = selftest::choose_device(common.device, own_gpu);
@@ -248,9 +247,6 @@ std::string configuration_page() {
     data::Schema keys;
     body.describe(keys);
     page += "\n## brine " + command.name + "\n\n" + command.help + ".\n\n" + keys.to_markdown();
-    for (const data::Schema::Renaming& r : keys.renamings()) {
-      page += "\n`" + r.now + "` was called `" + r.before + "` before; that name still works.\n";
-    }
   }
   return page;
 }

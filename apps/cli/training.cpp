@@ -25,7 +25,6 @@ int run_training(const RunContext& context, const distill::TrainingSettings& set
       .seed = context.seed,
       .messages = ranks.is_first() ? log_messages() : distill::Messages(),
       .configuration = [&] { return json_text(context.keys.to_json()); },
-      .keys = &context.keys,
       .keep_configuration = [&](const std::string& dir) { keep_configuration(context, dir); },
       .progress = {.every_seconds = context.quiet ? 1e9 : 10,
                    .columns = bar ? terminal_columns(STDERR_FILENO) : 0},

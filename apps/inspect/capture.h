@@ -19,7 +19,7 @@ struct CaptureCall {
 };
 
 // Writes `out`, which must not exist: /ids i32 [1, T], /hidden [1, T, C] after the last norm, and
-// under /layers/00, /layers/01... the entries of the Tap and "output"; three entries have earlier
+// under /layers/00, /layers/01... the entries of the Tap and "output"; three entries have other
 // names there: scores is "S", gates is "scalers", attention_output is "context". Attributes of the
 // root give the format, the model and its configuration.
 void capture(nn::LoadedModel& model, const CaptureCall& call, const std::string& out);

@@ -229,9 +229,7 @@ Schema& Schema::variants(const std::string& name, const std::string& selector, s
   return *this;
 }
 
-const Schema::Field* Schema::find(std::string_view given) const {
-  std::string key(given);
-  rename(key);
+const Schema::Field* Schema::find(std::string_view key) const {
   for (const Field& field : fields_) {
     bool named = field.key == key || (!field.options.alias.empty() && field.options.alias == key);
     if (named && field.active()) return &field;
@@ -239,11 +237,7 @@ const Schema::Field* Schema::find(std::string_view given) const {
   return nullptr;
 }
 
-bool Schema::has_section(std::string_view given) const {
-  std::string name(given);
-  for (const Renaming& r : renamings_) {
-    if (r.section && r.before == name) name = r.now;
-  }
+bool Schema::has_section(std::string_view name) const {
   return std::any_of(fields_.begin(), fields_.end(), [&](const Field& field) {
     return field.key.size() > name.size() && field.key.compare(0, name.size(), name) == 0 &&
            field.key[name.size()] == '.';
@@ -255,10 +249,9 @@ bool Schema::is_selector(std::string_view key) const {
   return field != nullptr && field->selects;
 }
 
-void Schema::set(std::string_view given, const Json& value, std::string_view shown) {
-  const std::string key = current_name(given);
+void Schema::set(std::string_view key, const Json& value, std::string_view shown) {
   auto* field = const_cast<Field*>(find(key));
-  check(field != nullptr, unknown_key(given));
+  check(field != nullptr, unknown_key(key));
   std::string name(shown.empty() ? std::string_view(field->key) : shown);
   assign_to(*field, value, name);
   field->given = true;

@@ -44,9 +44,6 @@ struct FieldOptions {
   std::string alias = {};   // a second key for the same value, in full
   // For a key that may be empty: its default as help and documentation show it.
   std::string unset = {};
-  // As JSON: the value in a configuration that was stored before the key existed; empty: there is
-  // none, the configuration lacks the key.
-  std::string before = {};
   std::function<void()> then = {};  // called after each change of the value
 };
 
@@ -136,10 +133,6 @@ class Schema {
   // From now on `chosen` collects the name, without the section, of every key of section `name`
   // that is set, to tell set values from defaults; "" is the section that is being described.
   Schema& collect(const std::string& name, std::set<std::string>& chosen);
-  // `before` is an earlier name of the key or section `now`, both relative to the section that is
-  // being described. All functions that take a key accept it; those that set a key record its use.
-  // Call it after `now` was described.
-  Schema& renamed(const std::string& before, const std::string& now);
 
   // Sets a key from JSON: strict types, except that an integer is accepted for a number. Throws an
   // Error that starts with `shown` (default: the key). Set selectors before the keys they select.
@@ -152,23 +145,10 @@ class Schema {
   // Gives the optional keys that are empty their values in a nested object. Keys that have a value
   // are not changed, other keys of the object are ignored.
   void fill(const Json& object);
-  // The present name of a key; the use of an earlier one is recorded.
-  std::string current_name(std::string_view key);
-  // A sentence for each earlier name that was used.
-  std::vector<std::string> earlier_names_used() const;
-  // The to_json() of an earlier version under the present names. An alias becomes its key; a
-  // missing selector gets its default, a missing key its FieldOptions::before.
-  Json with_current_names(const Json& earlier) const;
   // Throws Error naming the required fields that were not set.
   void check_required() const;
 
   const std::vector<Field>& fields() const { return fields_; }
-  struct Renaming {
-    std::string before, now;
-    bool section = false;  // of all keys of a section
-    bool used = false;
-  };
-  const std::vector<Renaming>& renamings() const { return renamings_; }
   // The active field of a key or alias, or null.
   const Field* find(std::string_view key) const;
   bool has_section(std::string_view name) const;
@@ -186,8 +166,6 @@ class Schema {
   Schema& add(const std::string& name, Target target, const std::vector<std::string>& choices,
               const std::string& help, const FieldOptions& options);
   std::string open(const std::string& name);
-  // The renaming that applies to a key, or null; renames `key`.
-  const Renaming* rename(std::string& key) const;
 
   template <class E, class Member, size_t N>
   Schema& add_enum(const std::string& name, Member& member, const Named<E> (&names)[N],
@@ -222,7 +200,6 @@ class Schema {
     std::set<std::string>* chosen;
   };
   std::vector<Collector> collectors_;
-  std::vector<Renaming> renamings_;
   std::string prefix_;  // "attention." inside that section
   const std::string* chosen_ = nullptr;
   std::string selector_, when_;

@@ -162,9 +162,7 @@ std::string Schema::Field::allowed() const {
   return out;
 }
 
-std::string Schema::unknown_key(std::string_view given) const {
-  std::string key(given);
-  rename(key);
+std::string Schema::unknown_key(std::string_view key) const {
   std::vector<std::string> known;
   for (const Field& field : fields_) {
     if (!field.active()) {
@@ -175,12 +173,8 @@ std::string Schema::unknown_key(std::string_view given) const {
     known.push_back(field.key);
     if (!field.options.alias.empty()) known.push_back(field.options.alias);
   }
-  for (const Renaming& r : renamings_) {
-    if (!r.section) known.push_back(r.before);
-  }
   if (has_section(key)) return join("\"", key, "\" is a section, not a value");
-  std::string best = nearest(key, known);
-  rename(best);  // an earlier name is not for new files
+  const std::string best = nearest(key, known);
   return join("unknown key \"", key, "\"",
               best.empty() ? "" : "; the nearest known key is \"" + best + "\"");
 }

@@ -50,12 +50,7 @@ void Preparation::resolve(bool causal, nn::Model* teacher) {
     std::optional<int64_t>& length = what.recipe.training.sequence_length;
     if (!what.on_task() && !length) length = spec.tokens;
   }
-  if (options.resume) {
-    if (!what.recipe.name) what.recipe.name = recipe_of_run(options.out);
-    const data::Json stored = stored_configuration(options.out);
-    if (stored.contains("attention")) what.recipe.keep_attention(stored["attention"]);
-    if (stored.contains("losses")) what.recipe.keep_losses(stored["losses"]);
-  }
+  if (options.resume) what.recipe.keep(stored_configuration(options.out));
   if (teacher && !what.recipe.losses["kd"]) {
     const std::optional<MassiveActivation> massive = massive_activation(*teacher);
     if (massive) facts.massive = massive->text();

@@ -24,19 +24,13 @@ TrainingSettings pretraining_settings() {
   return defaults;
 }
 
-// A causal model's SEA gets the lean preset unless another one was chosen; a resumed run keeps its
-// own.
-void decide_attention(Pretraining& what, const RunOptions& options) {
+// A causal model's SEA gets the lean decoder unless a decoder or a preset was chosen.
+void decide_attention(Pretraining& what) {
   data::Schema keys;
   what.config.method().describe(keys);
-  if (what.attention_keys.count("decoder") || what.attention_keys.count("preset") ||
-      !keys.find("decoder")) {
-    return;
-  }
-  const data::Json stored = options.resume ? stored_configuration(options.out) : data::Json();
-  const data::Json* attention = stored.contains("attention") ? &stored["attention"] : nullptr;
-  const bool has = attention && attention->contains("decoder");
-  keys.set("decoder", has ? (*attention)["decoder"] : data::Json("lean"));
+  const std::set<std::string>& set = what.attention_keys;
+  if (set.count("decoder") || set.count("preset") || !keys.find("decoder")) return;
+  keys.set("decoder", "lean");
 }
 
 // Family and sizes that were chosen must be those of the model.
@@ -104,7 +98,6 @@ void Pretraining::describe(data::Schema& s) {
   config.describe(s);
   s.collect("model", size_keys);
   s.collect("attention", attention_keys);
-  s.renamed("decoder", "model");
 }
 
 std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& options,
@@ -112,7 +105,7 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   auto run = std::make_unique<TrainingRun>();
   claim_directory(*run, options, host);
   what.training.fill(pretraining_settings());
-  decide_attention(what, options);
+  decide_attention(what);
   if (nn::is_model_path(what.model)) {
     load(*run, what, host);
   } else {

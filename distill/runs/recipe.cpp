@@ -5,7 +5,6 @@
 
 #include "distill/losses/loss_table.h"
 #include "distill/runs/recipe_defaults.h"
-#include "distill/runs/training_run.h"
 
 namespace brine::distill {
 
@@ -59,11 +58,10 @@ LossConfig LossWeights::resolved() const {
 }
 
 void Recipe::describe(data::Schema& s) {
-  s.choice(
-      "recipe", name, kRecipeNames,
-      "Defaults of the keys below: for runs of minutes, of SEA's paper (configs/paper), or "
-      "those of brine distill before it had recipes; it decides other keys too that are not given",
-      {.unset = "short"});
+  s.choice("recipe", name, kRecipeNames,
+           "Defaults of the keys below: for runs of minutes, or of SEA's paper (configs/paper); it "
+           "decides other keys too that are not given",
+           {.unset = "short"});
   training.describe(s);
   s.section("losses", losses);
   student.describe_attention(s);
@@ -77,24 +75,11 @@ void Recipe::set_attention(const std::string& key, const std::string& value) {
   keys.set_text("attention." + key, {value});
 }
 
-void Recipe::keep_attention(const data::Json& stored) {
+void Recipe::keep(const data::Json& stored) {
   data::Schema keys;
-  student.method().describe(keys);
-  const data::Json now = keys.with_current_names(stored);
-  for (const auto& [key, value] : now.items()) {
-    const data::Schema::Field* field = keys.find(key);  // an earlier name finds the present one
-    if (value.is_null() || !field || attention_keys.count(field->key)) continue;
-    keys.set(key, value);
-  }
-  kept_attention_ = true;
-}
-
-void Recipe::keep_losses(const data::Json& stored) {
-  for (const char* loss : {"approx", "prob", "context", "kd"}) {
-    if (!losses[loss] && stored.contains(loss) && stored[loss].is_number()) {
-      losses[loss] = stored[loss].get<double>();
-    }
-  }
+  keys.choice("recipe", name, kRecipeNames, "");
+  keys.field("losses.kd", losses["kd"], "");
+  keys.fill(stored);
 }
 
 nn::AttentionTraits attention_traits(nn::ModelConfig& student, bool causal) {
@@ -125,9 +110,8 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
                     "), of which the loss kd would be almost all, so losses.kd is 0");
   }
   RecipeDefaults defaults = defaults_of(*name, facts);
-  if (!kept_attention_) choose_attention(student, attention_keys, defaults.attention);
-  if (!facts.self_taught && !kept_attention_ &&
-      !attention_traits(student, facts.causal).estimates) {
+  choose_attention(student, attention_keys, defaults.attention);
+  if (!facts.self_taught && !attention_traits(student, facts.causal).estimates) {
     bool open = false;
     for (const char* loss : {"approx", "prob", "context"}) open = without(losses[loss]) || open;
     if (open)
@@ -137,22 +121,11 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   if (!epochs) epochs = defaults.epochs;
   training.fill(defaults.training);
   data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
-  if (kept_attention_) return notes;
   if (facts.pooled && !attention_keys.count("columns")) {
     choose_attention(student, {}, {{"columns", std::to_string(facts.pooled)}});
     notes.push_back(join("attention.columns is the dump's, ", facts.pooled));
   }
   return notes;
-}
-
-std::optional<RecipeName> recipe_of_run(const std::string& run_dir) {
-  const data::Json stored = stored_configuration(run_dir);
-  if (stored.is_null()) return std::nullopt;
-  if (!stored.contains("recipe")) return RecipeName::former;
-  for (const auto& known : kRecipeNames) {
-    if (stored["recipe"] == known.name) return known.value;
-  }
-  return std::nullopt;
 }
 
 }  // namespace brine::distill

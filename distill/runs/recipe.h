@@ -14,11 +14,10 @@
 
 namespace brine::distill {
 
-// Named sets of defaults: for runs of minutes; those of SEA's paper (configs/paper); those of
-// `brine distill` before recipes had names.
-enum class RecipeName { short_run, paper, former };
-inline constexpr data::Named<RecipeName> kRecipeNames[] = {
-    {RecipeName::short_run, "short"}, {RecipeName::paper, "paper"}, {RecipeName::former, "former"}};
+// Named sets of defaults: for runs of minutes; those of SEA's paper (configs/paper).
+enum class RecipeName { short_run, paper };
+inline constexpr data::Named<RecipeName> kRecipeNames[] = {{RecipeName::short_run, "short"},
+                                                           {RecipeName::paper, "paper"}};
 
 // Weights of the losses (losses/loss_table.h) before all of them are decided; see LossConfig.
 class LossWeights {
@@ -60,11 +59,9 @@ struct Recipe {
   // The keys of a configuration. Keys of [attention] that are set through this schema are added to
   // attention_keys.
   void describe(data::Schema& s);
-  // Takes the attention of a run that continues, so that a change of defaults does not reach it;
-  // keys that were set stay.
-  void keep_attention(const data::Json& stored);
-  // The weights of the layers' losses of a stored configuration, where none are given.
-  void keep_losses(const data::Json& stored);
+  // Takes what is not given from the configuration of a run that continues: its recipe, and the
+  // weight of kd, which was decided by a measurement of the teacher.
+  void keep(const data::Json& stored);
   // Sets a key of the student's attention, which the recipe then leaves as it is.
   void set_attention(const std::string& key, const std::string& value);
 
@@ -73,17 +70,10 @@ struct Recipe {
   // steps stay empty when they follow from its epochs: TrainingSettings::plan_epochs(). Returns
   // what was decided because of the teacher or its dump, as ends of sentences about it.
   std::vector<std::string> resolve(const RunFacts& facts);
-
- private:
-  bool kept_attention_ = false;  // keep_attention() decided the attention
 };
 
 // The traits of the student's attention. Rivals of SEA do not estimate the teacher's attention:
 // they learn from what the model puts out, as in the paper.
 nn::AttentionTraits attention_traits(nn::ModelConfig& student, bool causal);
-
-// The recipe of the run in a directory, from its newest checkpoint that can be read: `former` when
-// it was made before recipes had names, empty when there is no checkpoint.
-std::optional<RecipeName> recipe_of_run(const std::string& run_dir);
 
 }  // namespace brine::distill

@@ -84,28 +84,10 @@ RecipeDefaults paper_defaults(const RunFacts& facts) {
   return d;
 }
 
-RecipeDefaults former_defaults(const RunFacts& facts) {
-  RecipeDefaults d = common(facts);
-  TrainingSettings& t = d.training;
-  t.batch_size = facts.task.empty() ? 8 : 32;
-  if (facts.task.empty()) t.steps = 1000;
-  t.learning_rate = 1e-5;
-  t.attention_learning_rate = 1e-4;
-  return d;
-}
-
 }  // namespace
 
 RecipeDefaults defaults_of(RecipeName name, const RunFacts& facts) {
-  switch (name) {
-    case RecipeName::paper:
-      return paper_defaults(facts);
-    case RecipeName::former:
-      return former_defaults(facts);
-    case RecipeName::short_run:
-      break;
-  }
-  return short_defaults(facts);
+  return name == RecipeName::paper ? paper_defaults(facts) : short_defaults(facts);
 }
 
 }  // namespace brine::distill

@@ -108,7 +108,6 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .run_dir = options.out,
           .stage = run.stage,
           .configuration = recorded(run, host),
-          .keys = host.keys,
           .seed = host.seed,
           .stop = host.stop,
           .ranks = host.ranks,

@@ -39,8 +39,6 @@ struct RunHost {
   // Settings of the run as JSON, compared when it is resumed; called when all of them are decided.
   // Empty: TrainingRun::settings.
   std::function<std::string()> configuration = {};
-  // Keys of these settings, as in TrainerParts; may be null.
-  const data::Schema* keys = nullptr;
   // Called once with the directory of a new run.
   std::function<void(const std::string&)> keep_configuration = {};
   ProgressConfig progress = {};

@@ -51,8 +51,8 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   const std::string skip = std::to_string(request_.options.query_skip);
   check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
         meta(file, "query_skip"), ", now it is ", skip);
-  check(!file.metadata().contains("sha256") || meta(file, "sha256") == nn::tensor_hash(file), name,
-        ": content does not match its checksum");  // older ones have none
+  check(meta(file, "sha256") == nn::tensor_hash(file), name,
+        ": content does not match its checksum");
   size_t count = 0;
   while (file.contains(prefix_of(count) + "ids")) ++count;
   check(count > 0 && meta(file, "sequences") == std::to_string(count), name, ": holds ", count,

@@ -177,7 +177,7 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   data::Schema keys;
   config.describe_attention(keys);
   try {
-    keys.set_all(keys.with_current_names(attention));
+    keys.set_all(attention);
   } catch (const Error& e) {
     throw Error(source + ": " + e.what());
   }

@@ -51,44 +51,6 @@ TEST_CASE("arguments without a flag go to the positional key") {
   CHECK(s.files == std::vector<std::string>{"--steps"});
 }
 
-TEST_CASE("an earlier name inside a section has the short flag, unless another key has it") {
-  Sample s;
-  data::Schema schema = data::schema_of(s);
-  schema.renamed("model.columns", "model.width");
-  apply_options("brine sample", "A sample", schema, {"--columns", "7", "x"});
-  CHECK(s.model.width == 7);
-  CHECK(schema.earlier_names_used() ==
-        std::vector<std::string>{"the key \"model.columns\" is now called "
-                                 "\"model.width\""});
-  data::Schema other = data::schema_of(s);
-  other.renamed("model.rate", "model.width");
-  apply_options("brine sample", "A sample", other, {"--rate", "0.5", "--model.rate", "8", "x"});
-  CHECK(s.rate == 0.5);
-  CHECK(s.model.width == 8);
-}
-
-TEST_CASE("earlier names of keys are flags that the help does not show, noted when used") {
-  Sample s;
-  data::Schema schema = data::schema_of(s);
-  schema.renamed("decoder", "model").renamed("speed", "rate").renamed("quick", "fast");
-  const Invocation help = apply_options("brine sample", "A sample", schema, {"--help"});
-  CHECK_FALSE(contains(help.help_text, "decoder"));
-  apply_options("brine sample", "A sample", schema,
-                {"--name", "--decoder.width", "--width", "3", "x"});
-  CHECK(s.name == "--decoder.width");
-  CHECK(schema.earlier_names_used().empty());
-  apply_options("brine sample", "A sample", schema,
-                {"--decoder.width=9", "--speed", "0.5", "--no-quick", "x"});
-  CHECK(s.model.width == 9);
-  CHECK(s.rate == 0.5);
-  CHECK_FALSE(s.fast);
-  CHECK(schema.earlier_names_used().size() == 3);
-  CHECK(message([&] {
-          apply_options("brine sample", "A sample", schema,
-                        {"--decoder.width", "9", "--model.width", "8", "x"});
-        }) == "--decoder.width and --model.width are the same");
-}
-
 TEST_CASE("texts arrive as they were written") {
   for (std::string text : {"", " ", "a b", "#", "[x]", "[a,b]", "-x", "--steps", "%%", "\"q\"",
                            "a=b", "{}", "\xc3\xa9"}) {

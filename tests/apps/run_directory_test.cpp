@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "data/config/schema.h"
 #include "data/io/directory_lock.h"
-#include "data/io/sha256.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
 
@@ -35,29 +33,6 @@ std::string refused_run(const std::string& command) {
 
 void say(const std::string& error, const std::string& part) {
   CHECK_MESSAGE(error.find(part) != std::string::npos, "no '" << part << "' in: " << error);
-}
-
-// Another content of a checkpoint's file, whole by its checksum.
-void replace_in_checkpoint(const fs::path& file, const std::string& text) {
-  const fs::path manifest = file.parent_path() / "manifest.json";
-  nlohmann::ordered_json whole = nlohmann::ordered_json::parse(read_all(manifest));
-  bool found = false;
-  for (auto& entry : whole.at("files")) {
-    if (entry.at("name") != file.filename().string()) continue;
-    data::Sha256 hash;
-    hash.update(text.data(), text.size());
-    entry["bytes"] = text.size();
-    entry["sha256"] = hash.hex();
-    found = true;
-  }
-  REQUIRE(found);
-  std::ofstream(file) << text;
-  whole.erase("sha256");  // the checksum of all bytes before it
-  std::string body = whole.dump(2);
-  body.resize(body.size() - 2);  // without "\n}"
-  data::Sha256 hash;
-  hash.update(body.data(), body.size());
-  std::ofstream(manifest) << body << ",\n  \"sha256\": \"" << hash.hex() << "\"\n}\n";
 }
 
 }  // namespace
@@ -172,32 +147,6 @@ TEST_CASE("run directory: SIGTERM saves a checkpoint, exits with 130, and nothin
     CHECK(read_all(w.path(std::string("stopped/step-00000400/") + name)) ==
           read_all(w.path(std::string("calm/step-00000400/") + name)));
   }
-}
-
-TEST_CASE("run directory: [model] was once [decoder]; such a configuration trains and resumes") {
-  const World& w = world();
-  const std::string now = read_all(w.path("model.toml"));
-  std::string before = now;
-  before.replace(before.find("[model]"), 7, "[decoder]");
-  w.write("decoder.toml", before);
-  const std::string rest = " --tokenizer tok --train text.txt --out decoder-run";
-  const std::string command = "train --config decoder.toml" + rest;
-  const Finished made = w.must(command + " --decoder.dropout 0.25");
-  CHECK(count(made.error, "the section \"decoder\" is now called \"model\"") == 1);
-  CHECK(contains(read_all(w.path("decoder-run/config.toml")), "[model]\nfrom = \"\"\ntype ="));
-  // Its checkpoint as an earlier version wrote it.
-  const fs::path file = w.path("decoder-run/step-00000003/trainer.json");
-  data::Json state = data::Json::parse(read_all(file));
-  data::Json& keys = state["configuration"];
-  data::Json sizes = keys["model"];
-  sizes.erase("type");
-  sizes.erase("from");
-  keys["model"] = "";
-  keys["decoder"] = sizes;
-  replace_in_checkpoint(file, state.dump());
-  const std::string again = "train --config model.toml" + rest + " --resume --model.dropout ";
-  say(w.must(again + "0.25").error, "the run is finished");
-  say(refused_run(again + "0.5"), "model.dropout: 0.25 -> 0.5");
 }
 
 TEST_CASE("run directory: the configuration that a run has written starts the same run again") {

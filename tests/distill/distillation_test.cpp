@@ -64,12 +64,8 @@ std::string weights(const std::string& run, const char* step) {
 }
 
 // The settings of a run, as they are recorded.
-std::function<std::string()> settings_of(Distillation& what, bool with_recipe = true) {
-  return [&what, with_recipe] {
-    data::Json settings = data::schema_of(what).to_json();
-    if (!with_recipe) settings.erase("recipe");
-    return settings.dump();
-  };
+std::function<std::string()> settings_of(Distillation& what) {
+  return [&what] { return data::schema_of(what).to_json().dump(); };
 }
 
 }  // namespace
@@ -144,43 +140,31 @@ TEST_CASE(
   CHECK(weights(place.run("measured"), "3") == weights(place.run("plain"), "3"));
 }
 
-TEST_CASE("distillation: a resumed run has its own recipe, and former when it names none") {
+TEST_CASE("distillation: a resumed run has its own recipe, and other settings are refused") {
   const Place place;
-  auto start = [&](const char* name, std::optional<RecipeName> recipe, bool recorded) {
+  auto start = [&](const char* name, RecipeName recipe) {
     Distillation what = place.what();
     what.recipe.name = recipe;
     RunHost host;
-    host.configuration = settings_of(what, recorded);
+    host.configuration = settings_of(what);
     host.stop = [asked = 0]() mutable { return ++asked > 2 ? "enough" : ""; };
     run_of(what, {.out = place.run(name)}, host);
   };
-  auto resume = [&](const char* name, std::optional<RecipeName> recipe = std::nullopt) {
+  auto resume = [&](const char* name, std::optional<RecipeName> recipe = std::nullopt,
+                    const char* prior = nullptr) {
     Distillation what = place.what();
     what.recipe.name = recipe;
+    if (prior) what.recipe.set_attention("prior", prior);
     RunHost host;
     host.configuration = settings_of(what);
     run_of(what, {.out = place.run(name), .resume = true}, host);
     return what.recipe;
   };
-  start("old", RecipeName::former, false);  // as runs were recorded before there were recipes
-  const Recipe old = resume("old");
-  CHECK(old.name == RecipeName::former);
-  CHECK(old.training.learning_rate == 1e-5);
-  // Its attention is that of its record, also where a default is another one now.
-  auto with_prior = [&](const char* prior, RunOptions options) {
-    Distillation what = place.what();
-    if (prior) what.recipe.set_attention("prior", prior);
-    RunHost host;
-    host.configuration = settings_of(what);
-    run_of(what, options, host);
-    return data::schema_of(what).to_json()["attention"]["prior"];
-  };
-  CHECK(with_prior("none", {.out = place.run("prior")}) == "none");
-  CHECK(with_prior(nullptr, {.out = place.run("prior"), .resume = true}) == "none");
-  CHECK(with_prior(nullptr, {.out = place.run("now")}) == "learned");
-  start("paper", RecipeName::paper, true);
+  start("paper", RecipeName::paper);
   CHECK(resume("paper").name == RecipeName::paper);
-  start("other", RecipeName::short_run, true);
+  start("other", RecipeName::short_run);
+  check_says(message([&] { resume("other", std::nullopt, "none"); }),
+             {"attention.prior: \"learned\" -> \"none\""});
   const std::string refused = message([&] { resume("other", RecipeName::paper); });
   CHECK(refused.find("optimizer.learning_rate: 0.0003 -> 2e-06") != std::string::npos);
   CHECK(refused.find("recipe") == std::string::npos);  // values are compared, not names

@@ -82,25 +82,24 @@ TEST_CASE("recipe: students of causal models and of tasks are light, others have
   CHECK(task["columns"] == 64);
   CHECK(task["gate_bias"] == 2);
   CHECK(attention_of(resolved({}, {.causal = true}))["decoder"] == "none");
-  CHECK(attention_of(resolved(named(RecipeName::former)))["decoder"] == "paper");
 }
 
-TEST_CASE("recipe: a run that continues keeps its attention, whatever the defaults are now") {
-  Recipe r;
-  r.set_attention("k", "5");
-  r.keep_attention({{"decoder", "lean"}, {"columns", 64}, {"k", 9}, {"preset", nullptr}});
+TEST_CASE("recipe: a run that continues keeps its recipe and the weight of kd, unless given") {
+  const data::Json stored = {{"recipe", "paper"}, {"losses", {{"kd", 0.5}, {"approx", 7}}}};
+  Recipe r, other;
+  r.keep(stored);
   r.resolve({});
-  const data::Json kept = attention_of(r);
-  CHECK(kept["decoder"] == "lean");
-  CHECK(kept["columns"] == 64);
-  CHECK(kept["k"] == 5);
-  CHECK_FALSE(kept.contains("preset"));
-  CHECK(kept["prior"] == "performer");
-  Recipe light;
-  light.keep_attention({{"columns", 32}, {"decoder", "none"}, {"preset", "light"}});
-  light.resolve({.pooled = 9});
-  CHECK(attention_of(light)["preset"] == "light");
-  CHECK(attention_of(light)["columns"] == 32);
+  CHECK(r.name == RecipeName::paper);
+  CHECK(r.losses["kd"] == 0.5);
+  CHECK(r.losses["approx"] == 1);
+  other.name = RecipeName::short_run;
+  other.losses["kd"] = 2;
+  other.keep(stored);
+  CHECK(other.name == RecipeName::short_run);
+  CHECK(other.losses["kd"] == 2);
+  Recipe fresh;
+  fresh.keep(nullptr);  // no checkpoint that can be read
+  CHECK_FALSE(fresh.name.has_value());
 }
 
 TEST_CASE("recipe: a method without a recipe's keys keeps its own") {

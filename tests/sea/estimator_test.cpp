@@ -363,17 +363,6 @@ TEST_CASE("config: refusals name the setting") {
   CHECK_THROWS_AS(block({x, x, x}, {.causal = false}), Error);
 }
 
-TEST_CASE("config: the earlier key scaler_bias in a model's config.json sets gate_bias") {
-  nn::ModelConfig config = nn::make_config("opt", data::Json::object());
-  config.attention = "sea";
-  data::Json json = nn::to_hf_config(config);
-  data::Json& attention = json["brine"]["attention"];
-  CHECK(attention.erase("gate_bias") == 1);
-  attention["scaler_bias"] = 1.5;
-  nn::ModelConfig read = nn::from_hf_config(json, "config.json");
-  CHECK(nn::to_hf_config(read)["brine"]["attention"]["gate_bias"] == 1.5);
-}
-
 TEST_CASE("config: a preset of the block sets what was not given, before it or after it") {
   auto made = [](const std::vector<std::pair<std::string, std::string>>& words) {
     sea::SeaConfig config;
@@ -394,7 +383,7 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
   CHECK(json["columns"] == 256);
   for (bool first : {true, false}) {
     std::vector<std::pair<std::string, std::string>> words = {
-        {"columns", "64"}, {"prior", "performer"}, {"scaler_bias", "1"}};
+        {"columns", "64"}, {"prior", "performer"}, {"gate_bias", "1"}};
     words.insert(first ? words.begin() : words.end(), {"preset", "light"});
     const sea::SeaConfig mine = made(words).first;
     CHECK(mine.columns == 64);
@@ -410,7 +399,7 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
   CHECK(lean.decoder == DecoderPreset::lean);
   CHECK(lean.prior == sea::Prior::performer);
   CHECK(lean.gates == sea::Gates::token);
-  // A model that was stored before prior_units existed has none of them.
+  // Keys that a config.json lacks are those of its preset.
   nn::ModelConfig now = nn::from_hf_config(
       data::Json::parse(R"({"model_type": "opt", "vocab_size": 9, "hidden_size": 8,
           "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 8,
@@ -419,7 +408,7 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
       "config.json");
   data::Schema stored;
   now.describe_attention(stored);
-  CHECK(stored.to_json()["attention"]["prior_units"] == 0);
+  CHECK(stored.to_json()["attention"]["prior_units"] == 4);
   CHECK(stored.to_json()["attention"]["columns"] == 256);
   // Written out and read again, it is the same, whatever the preset means then.
   sea::SeaConfig again;

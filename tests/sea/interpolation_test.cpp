@@ -213,16 +213,4 @@ TEST_CASE("widen = probabilities decodes as widen = scores, bit for bit") {
   CHECK(same_bits(decoded("scores"), decoded("probabilities")));
 }
 
-TEST_CASE("sea: a configuration from before there were interpolations has the defaults") {
-  const std::unique_ptr<nn::AttentionMethod> method = nn::attention_method("sea");
-  data::Schema keys;
-  method->describe(keys);
-  const data::Json now = keys.to_json();
-  data::Json earlier = now;
-  REQUIRE(earlier.erase("widen") + earlier.erase("identity_interpolation") == 2);
-  CHECK(data::differences(keys.with_current_names(earlier), now).empty());
-  keys.set("widen", "probabilities");
-  CHECK(data::differences(keys.with_current_names(earlier), keys.to_json()).size() == 1);
-}
-
 }  // namespace brine::test

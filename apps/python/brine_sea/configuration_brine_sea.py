@@ -233,8 +233,6 @@ def settings_of(config: PretrainedConfig) -> SeaSettings:
     method = attention.pop("method", None)
     if method != "sea":
         raise ValueError(f'brine: attention method {method!r} is not supported, only "sea"')
-    if "scaler_bias" in attention:  # its name in older files
-        attention.setdefault("gate_bias", attention.pop("scaler_bias"))
     if attention.get("mask") == "blocks":
         attention = OF_BLOCKS | attention
     known = {field.name for field in dataclasses.fields(SeaSettings)}

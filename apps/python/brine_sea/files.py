@@ -115,7 +115,7 @@ class Capture:
 
         self.file = h5py.File(path, "r")
         self.attributes = attributes(self.file)
-        if self.attributes.get("format") != "brine-capture" or self.attributes.get("version", 0) > 1:
+        if self.attributes.get("format") != "brine-capture" or self.attributes.get("version") != 1:
             self.file.close()
             raise ValueError(f"{os.fspath(path)}: not a capture of version 1")
 
@@ -188,7 +188,7 @@ class Dump:
 
     BY_HEAD = ("attention", "query", "tau", "t_log_t", "t_square")
     BY_KEY_HEAD = ("key", "value")
-    NEWEST = 4
+    VERSION = 4
 
     def __init__(self, directory: Path):
         path = os.path.join(directory, "manifest.json")
@@ -196,8 +196,8 @@ class Dump:
             self.manifest: dict[str, Any] = json.load(file)
         if self.manifest.get("format") != "brine-dump":
             raise ValueError(f"{path}: not the manifest of a dump")
-        if self.manifest["version"] > self.NEWEST:
-            raise ValueError(f"{path}: version {self.manifest['version']}, this program reads up to {self.NEWEST}")
+        if self.manifest["version"] != self.VERSION:
+            raise ValueError(f"{path}: version {self.manifest['version']}, this program reads version {self.VERSION}")
         self.directory = os.fspath(directory)
         self.open_shards: dict[int, Any] = {}
 
@@ -237,12 +237,12 @@ class Dump:
     @property
     def ragged(self) -> bool:
         """Samples are stored one after another with their own lengths."""
-        return bool(self.manifest.get("ragged", self.manifest["version"] == 2))
+        return bool(self.manifest["ragged"])
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values; before version 4 keys were stored for every head."""
-        return int(self.manifest.get("key_heads", self.manifest["heads"]))
+        """Heads of keys and values."""
+        return int(self.manifest["key_heads"])
 
     @property
     def model_layers(self) -> list[int]:

@@ -166,20 +166,13 @@ TEST_CASE("words of a command line are read as the type of the key") {
   CHECK(message([&] { s.set_text("steps", {"1", "2"}); }) == "steps takes one value, got 2");
 }
 
-TEST_CASE(
-    "an unknown key is compared with second names too, and an earlier one has its present name") {
-  int64_t steps = 1, rate = 1, k = 1;
+TEST_CASE("an unknown key is compared with second names too") {
+  int64_t steps = 1, rate = 1;
   Schema s;
   s.field("joint.steps", steps, "", {.alias = "more_steps"});
   s.field("rate", rate, "");
-  s.field("gate.bias", k, "");
-  s.renamed("speed", "rate");
-  s.renamed("gate.scaler_offset", "gate.bias");
   CHECK(s.unknown_key("more_stpes") ==
         "unknown key \"more_stpes\"; the nearest known key is \"more_steps\"");
-  CHECK(s.unknown_key("spede") == "unknown key \"spede\"; the nearest known key is \"rate\"");
-  CHECK(s.unknown_key("gate.scaler_ofset") ==
-        "unknown key \"gate.scaler_ofset\"; the nearest known key is \"gate.bias\"");
 }
 
 TEST_CASE("a number that is not finite is shown as itself") {
