@@ -163,6 +163,7 @@ TEST_CASE("contract: what a method does not read may be absent") {
     ++absent;
     const Inputs in = inputs(1, 65, Dtype::f32);
     nn::AttentionInput all{.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden};
+    all.visible = {.causal = block.causal};
     all.q_content = normal(in.q.shape(), 8);
     all.k_content = normal(in.k.shape(), 9);
     nn::AttentionInput without = all;
