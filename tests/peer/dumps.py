@@ -28,6 +28,7 @@ CONFIGS = {
     "Qwen3Config": GROUPED | dict(head_dim=8),
     "OPTConfig": SIZES | dict(ffn_dim=64, word_embed_proj_dim=32, dropout=0.0),
     "GPT2Config": dict(vocab_size=512, n_embd=32, n_layer=3, n_head=4, n_positions=128),
+    "BertConfig": SIZES | dict(intermediate_size=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
 }
 CONTENTS = {"qk": {"value": True}, "maps": {}, "pooled": {"columns": 12, "value": True}, "none": {}}
 
@@ -46,7 +47,9 @@ def main():
         tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(work / "tok/tokenizer.json"))
         for name, settings in CONFIGS.items():
             torch.manual_seed(0)
-            model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings))
+            encoder = name.startswith("Bert")
+            kind = transformers.AutoModelForMaskedLM if encoder else transformers.AutoModelForCausalLM
+            model = kind.from_config(getattr(transformers, name)(**settings))
             model.save_pretrained(work / name)
             for file in (work / "tok").iterdir():
                 (work / name / file.name).write_bytes(file.read_bytes())
@@ -61,7 +64,8 @@ def main():
                 print(f"{name:14s} {content:7s} largest difference {worst:.1e}", flush=True)
                 failed |= not worst <= 1e-5
             dump, out = work / f"{name}.torch.qk", work / f"{name}.run"
-            run(brine, "distill", "--teacher", work / name, "--dump", dump, "--steps", 2, "--out", out)
+            of_text = ["--losses.task", 0] if encoder else []  # an encoder predicts no next tokens
+            run(brine, "distill", "--teacher", work / name, "--dump", dump, "--steps", 2, *of_text, "--out", out)
     sys.exit(failed)
 
 
