@@ -180,6 +180,15 @@ Shape TeacherTensor::padded(const DumpSpec& spec, int64_t n, int64_t tokens) con
   return Shape(sizes);
 }
 
+Tensor TeacherTensor::first_tokens(Tensor x, int64_t T) const {
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    const bool of_tokens = shape[axis] == Axis::tokens || shape[axis] == Axis::keys;
+    const int at = int(axis) + 1;  // after the samples
+    if (of_tokens && x.dim(at) > T) x = x.slice(at, 0, T).contiguous();
+  }
+  return x;
+}
+
 std::string TeacherTensor::path(int64_t layer) const {
   const std::string& tail = dataset.empty() ? name : dataset;
   return of_layer ? layer_dataset(layer, tail.c_str()) : tail;

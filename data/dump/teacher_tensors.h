@@ -82,6 +82,8 @@ struct TeacherTensor {
   Dtype dtype(const DumpSpec& spec) const;  // in the files
   // [n, ...] of n samples padded to `tokens`.
   Shape padded(const DumpSpec& spec, int64_t n, int64_t tokens) const;
+  // x [n, ...] of this tensor without the tokens from T on.
+  Tensor first_tokens(Tensor x, int64_t T) const;
   std::string path(int64_t layer) const;  // its dataset's name in a shard
 };
 

@@ -193,9 +193,7 @@ void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenize
 namespace {
 
 void check_whole(const nn::LoadedModel& loaded) {
-  check(loaded.config.family().is_whole(), loaded.directory,
-        ": these are the attention blocks of a model without the model; brine_sea.attach() puts "
-        "them into it in PyTorch");
+  check(loaded.config.family().is_whole(), loaded.directory, ": ", nn::kBlocksAlone);
 }
 
 }  // namespace

@@ -15,16 +15,6 @@ constexpr int64_t kTokens = 256;
 // 16-bit passes through many layers differ by some percent, the mistakes below by more than half.
 constexpr double kTolerance = 0.1;
 
-// Without the tokens from T on.
-Tensor cut(const data::TeacherTensor& tensor, Tensor x, int64_t T) {
-  for (size_t axis = 0; axis < tensor.shape.size(); ++axis) {
-    const bool of_tokens =
-        tensor.shape[axis] == data::Axis::tokens || tensor.shape[axis] == data::Axis::keys;
-    if (of_tokens) x = x.slice(int(axis) + 1, 0, T).contiguous();
-  }
-  return x;
-}
-
 struct Sums {
   double xx = 0, xy = 0, yy = 0;
   double distance(double factor = 1) const {  // of factor x from y, relative to y
@@ -107,7 +97,8 @@ std::string Comparison::reason(const data::TeacherTensor& tensor, int64_t layer,
 
 void Comparison::compare(const data::TeacherTensor& tensor, int64_t layer, const Tensor& stored,
                          const Tensor& given) {
-  const std::vector<double> x = cut(tensor, stored, tokens).to_vector(), y = given.to_vector();
+  const std::vector<double> x = tensor.first_tokens(stored, tokens).to_vector(),
+                            y = given.to_vector();
   const std::string what = join(dump.dir().string(), ": sample ", sample, ": ", tensor.path(layer));
   check(x.size() == y.size(), what, ": has ", x.size(), " values of ", tokens,
         " tokens, the teacher gives ", y.size());

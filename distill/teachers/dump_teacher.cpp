@@ -242,16 +242,6 @@ void DumpTeacher::begin(const Batch& batch) {
   look_ahead();
 }
 
-Tensor DumpTeacher::fitted(const data::TeacherTensor& tensor, Tensor x) const {
-  for (size_t axis = 0; axis < tensor.shape.size(); ++axis) {
-    const bool of_tokens =
-        tensor.shape[axis] == data::Axis::tokens || tensor.shape[axis] == data::Axis::keys;
-    const int at = int(axis) + 1;
-    if (of_tokens && x.dim(at) > tokens_) x = x.slice(at, 0, tokens_).contiguous();
-  }
-  return x;
-}
-
 TeacherLayer DumpTeacher::layer(int64_t i) {
   TeacherLayer layer = grouped_layer(i);
   for (auto& [name, x] : layer) {
@@ -266,7 +256,7 @@ TeacherLayer DumpTeacher::grouped_layer(int64_t i) {
   TeacherLayer layer = now_.batch.layers.at(size_t(i));
   for (auto& [name, x] : layer) {
     const data::TeacherTensor& tensor = *data::find_teacher_tensor(name);
-    x = fitted(tensor, tensor.narrow ? x : wide(x));
+    x = tensor.first_tokens(tensor.narrow ? x : wide(x), tokens_);
   }
   return layer;
 }

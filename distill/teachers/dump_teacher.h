@@ -79,9 +79,6 @@ class DumpTeacher : public Teacher {
   data::DumpReader reader_;
   data::DumpWants wants_;
   int64_t columns_;
-  // The tensor without the padding of samples beyond the batch.
-  Tensor fitted(const data::TeacherTensor& tensor, Tensor x) const;
-
   std::unordered_map<int64_t, int64_t> sample_of_;  // by window
   int64_t tokens_ = 0;                              // of the batch, with padding
   Arrived now_;

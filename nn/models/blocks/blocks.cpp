@@ -16,12 +16,7 @@ struct BlockList : Module {
   }
 };
 
-[[noreturn]] void refuse() {
-  throw Error(
-      "blocks: these are the attention blocks of a model without the model; brine_sea.attach() "
-      "puts "
-      "them into it in PyTorch");
-}
+[[noreturn]] void refuse() { throw Error(join("blocks: ", kBlocksAlone)); }
 
 }  // namespace
 
