@@ -6,82 +6,19 @@
 // row r of head h. Of the parts of a block the logarithm of the sum of their exponentials is kept:
 // softmax over blocks of it is the sum over parts of softmax over all parts. The rest is a warp for
 // each lane or row, in scratch memory of the thread block. Products are in the type of the scores,
-// since TF32 would flip choices; or of bf16, if the scores may round (BlockScores::half).
+// since TF32 would flip choices.
 #pragma once
 
+#include "tensor/cuda/attention/choice_jobs.cuh"
 #include "tensor/cuda/attention/choice_tile.cuh"
 #include "tensor/cuda/core/block_group.cuh"
 #include "tensor/kernels/select.h"
 
 namespace brine::cuda {
 
-constexpr int kMostLevels = 26;  // of 2^25 blocks, the most that block_entry() numbers
-
 // exp(x) for x <= 0 and log(x) for x > 0 of sums over parts, relative error 2^-21.
 __device__ inline float exp_of_part(float x) { return exp2_nonpositive(x * 1.44269504f); }
 __device__ inline double exp_of_part(double x) { return std::exp(x); }
-
-// Sums of rows of `width` numbers by complete super-blocks of every level.
-template <class T>
-struct BlockSums {
-  const T* sums[kMostLevels] = {};
-  int64_t rows[kMostLevels] = {}, width = 0;  // rows of a group
-
-  explicit BlockSums(const std::vector<Tensor>& levels) {
-    for (size_t z = 0; z < std::min(levels.size(), size_t(kMostLevels)); ++z) {
-      sums[z] = levels[z].template data<T>();
-      rows[z] = levels[z].dim(2);
-      width = levels[z].dim(3);
-    }
-  }
-  __device__ const T* of(int z, int64_t bg) const { return sums[z] + bg * rows[z] * width; }
-};
-
-// BlockScores on the device; queries and sums of keys as S.
-template <class T, class S>
-struct ChoiceInputs {
-  const S* q;
-  const T *gain, *psi_q, *prior_gain, *shares;
-  const T* psi_k = nullptr;          // of every key, or null:
-  const double* psi_open = nullptr;  // sums of the features of the row's own block
-  BlockSums<S> keys;
-  BlockSums<T> features;
-  int64_t H, d, m, T_keys = 0, blocks;  // psi_k [., T_keys, m], shares [., blocks]
-  T least;
-
-  explicit ChoiceInputs(const BlockScores& s)
-      : q(s.q.defined() ? s.q.template data<S>() : nullptr),
-        gain(data(s.gain)),
-        psi_q(data(s.psi_q)),
-        prior_gain(data(s.prior_gain)),
-        shares(data(s.shares)),
-        keys(s.key_sums),
-        features(s.psi_sums),
-        H(s.shares.defined() ? s.shares.dim(1) : s.q.dim(1)),
-        d(s.q.defined() ? s.q.dim(3) : 0),
-        m(s.psi_q.defined() && !s.shares.defined() ? s.psi_q.dim(3) : 0),
-        blocks(s.shares.defined() ? s.shares.dim(3) : 0),
-        least(T(s.least_share)) {
-    if (m == 0) return;
-    if (s.psi_k.rank() == 3) {
-      psi_open = s.psi_k.template data<double>();
-    } else {
-      psi_k = s.psi_k.template data<T>();
-      T_keys = s.psi_k.dim(2);
-    }
-  }
-
- private:
-  static const T* data(const Tensor& x) { return x.defined() ? x.template data<T>() : nullptr; }
-};
-
-// The rows of a group that choose together: all are in block `own`.
-struct ChoiceJob {
-  int64_t bg, list, own, first;  // list of the mask; ordinal of the first row
-  int64_t row, head_rows;        // first row of the first head in q; rows of a head
-  int count, R, r0, heads;       // rows; lanes of a head; the first row in its tile
-  bool continues;                // the list has what earlier rows of the tile keep
-};
 
 // Numbers of scratch memory of a thread block: for C candidates at once and S super-blocks.
 struct ChoiceSizes {
@@ -158,12 +95,11 @@ struct ChoiceRoom {
 };
 
 // All threads make every call, and leave with a barrier.
-template <class Layout, class Keys>
+template <class Layout>
 class BlockChoice {
   using T = typename Layout::T;
-  using Inputs = ChoiceInputs<T, typename Keys::Factor>;
-  using Shared = ChoiceShared<Layout, Keys>;
-  static_assert(Layout::threads == Keys::threads && Layout::slots == Keys::slots);
+  using Inputs = ChoiceInputs<T, T>;
+  using Shared = ChoiceShared<Layout>;
   static constexpr int32_t kNoRow = int32_t(kMostTileRows);
   static constexpr int kWarps = Layout::threads / kWarp;
 
@@ -246,31 +182,31 @@ class BlockChoice {
   // are the products of its row of x with the sums of the candidate's parts from `part` on. A block
   // has 2^shift slots, at least as many as parts; if they are more than those of a tile, it comes
   // several times, to the same thread. begin(l0) before the lanes from l0 on.
-  template <class Tile, class S, class Begin, class Put>
-  __device__ void multiply(const S* x, const BlockSums<S>& sums, int z, int parts, Begin begin,
+  template <class Begin, class Put>
+  __device__ void multiply(const T* x, const BlockSums<T>& sums, int z, int parts, Begin begin,
                            Put put) const {
-    S *own = reinterpret_cast<S*>(shared_), *first = own + Tile::rows * Tile::step;
+    T *own = reinterpret_cast<T*>(shared_), *first = own + Layout::rows * Layout::step;
     T* products = reinterpret_cast<T*>(shared_ + Shared::tiles);
     int shift = 0;
     while (1 << shift < parts) ++shift;
-    const S* from = sums.of(z, job_.bg);
+    const T* from = sums.of(z, job_.bg);
     const int width = int(sums.width), count = int(candidates_ << shift);
-    constexpr int slots = Tile::slots;
+    constexpr int slots = Layout::slots;
     const int part_bits = 1 << shift < slots ? shift : log2_of(slots);
     const int block_bits = log2_of(slots) - part_bits, blocks = 1 << block_bits;  // of a tile
     const bool packed =
-        (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(S)) %
+        (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(T)) %
             16 ==
         0;
     auto load_own = [&](int l0, int w) {
-      load_choice_rows<Tile, Tile::rows>(
+      load_choice_rows<Layout, Layout::rows>(
           own, [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
           width - w, packed);
     };
     auto load = [&](int c0, int w, int turn) {
-      load_choice_rows<Tile, slots>(
-          first + turn * slots * Tile::step,
-          [&](int r) -> const S* {
+      load_choice_rows<Layout, slots>(
+          first + turn * slots * Layout::step,
+          [&](int r) -> const T* {
             const int c = c0 + r, part = c & ((1 << shift) - 1);
             if (c >= count || part >= parts) return nullptr;
             return from + (candidate(c >> shift) * parts + part) * width + w;
@@ -278,7 +214,7 @@ class BlockChoice {
           width - w, packed);
       end_copies();
     };
-    for (int l0 = 0; l0 < lanes(); l0 += Tile::rows) {
+    for (int l0 = 0; l0 < lanes(); l0 += Layout::rows) {
       __syncthreads();
       begin(l0);
       if (width <= kChoiceColumns) {
@@ -286,7 +222,7 @@ class BlockChoice {
         load(0, 0, 0);
       }
       for (int c0 = 0, turn = 0; c0 < count; c0 += slots, turn ^= 1) {
-        typename Tile::Sums s;
+        typename Layout::Sums s;
         if (width <= kChoiceColumns) {  // the next sums come while these are multiplied
           if (c0 + slots < count) {
             load(c0 + slots, 0, turn ^ 1);
@@ -295,7 +231,7 @@ class BlockChoice {
             wait_copies<0>();
           }
           __syncthreads();
-          Tile::add(s, own, first + turn * slots * Tile::step, width);
+          Layout::add(s, own, first + turn * slots * Layout::step, width);
         } else {
           for (int w = 0; w < width; w += kChoiceColumns) {
             __syncthreads();
@@ -303,18 +239,18 @@ class BlockChoice {
             load(c0, w, 0);
             wait_copies<0>();
             __syncthreads();
-            Tile::add(s, own, first, width - w < kChoiceColumns ? width - w : kChoiceColumns);
+            Layout::add(s, own, first, width - w < kChoiceColumns ? width - w : kChoiceColumns);
           }
         }
         // Parts apart, so that neighbouring threads read neighbouring blocks.
-        Tile::each(s, [&](int row, int slot, T value) {
+        Layout::each(s, [&](int row, int slot, T value) {
           const int part = slot & ((1 << part_bits) - 1), block = slot >> part_bits;
           products[row * Shared::product_step + (part << block_bits) + block] = value;
         });
         __syncthreads();
         const int part = c0 & ((1 << shift) - 1), left = parts - part;
         const int there = left < 1 << part_bits ? left : 1 << part_bits;
-        for (int i = threadIdx.x; i < Tile::rows << block_bits; i += Tile::threads) {
+        for (int i = threadIdx.x; i < Layout::rows << block_bits; i += Layout::threads) {
           const int r = i >> block_bits, b = i & (blocks - 1), block = (c0 >> shift) + b;
           if (block < candidates_ && there > 0) {
             put(r, l0 + r, block, part, there, products + r * Shared::product_step + b, blocks);
@@ -337,7 +273,7 @@ class BlockChoice {
     const bool opinion = config_.opinion > 0;
     // Of each lane of a tile; that of a lane without a row is not a number.
     T* factors = reinterpret_cast<T*>(shared_ + Shared::bytes) - Layout::rows;
-    multiply<Keys>(
+    multiply(
         in_.q, in_.keys, z, parts,
         [&](int l0) {
           for (int r = threadIdx.x; r < Layout::rows; r += Layout::threads) {
@@ -406,7 +342,7 @@ class BlockChoice {
   __device__ void score(int z, bool first) {
     score_parts(z);
     if (in_.m) {
-      multiply<Layout>(
+      multiply(
           in_.psi_q, in_.features, z, 1, [](int) {},
           [&](int, int lane, int block, int, int, const T* products, int) {
             if (has_row(lane)) room_.x[lane * room_.C + block] = products[0];
@@ -495,17 +431,16 @@ class BlockChoice {
     for (int r = int(threadIdx.x) / kWarp; r < job_.count; r += kWarps) {
       OrderKey<T>* keys = room_.keys + r * room_.C;
       if constexpr (sizeof(T) == 4) {
-        auto own_put = [&](int64_t c) { put(r, c); };
         if (candidates_ <= 4 * kWarp) {
-          take_few<4>(keys, candidates_, most, own_put);
+          take_few_of<4>(r, most, put);
           continue;
         }
         if (candidates_ <= 16 * kWarp) {
-          take_few<16>(keys, candidates_, most, own_put);
+          take_few_of<16>(r, most, put);
           continue;
         }
         if (candidates_ <= 32 * kWarp) {
-          take_few<32>(keys, candidates_, most, own_put);
+          take_few_of<32>(r, most, put);
           continue;
         }
       }
@@ -515,6 +450,17 @@ class BlockChoice {
                    [&](int64_t, int64_t c) { put(r, c); });
     }
     __syncthreads();
+  }
+
+  template <int kOwn, class Put>
+  __device__ void take_few_of(int r, int64_t most, Put put) const {
+    uint32_t key[kOwn];
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const int c = int(threadIdx.x) % kWarp + j * kWarp;
+      key[j] = c < candidates_ ? room_.keys[r * room_.C + c] : 0;
+    }
+    take_few(key, most, [&](int64_t c) { put(r, c); });
   }
 
   // survives [r, super-block], the incomplete one for every row.

@@ -15,7 +15,6 @@ constexpr int kChoiceSlots[2] = {64, 32};  // in f32, in f64
 template <class Number, int Lanes>
 struct ChoiceTile {
   using T = Number;
-  using Factor = Number;
   static constexpr int rows = Lanes, slots = kChoiceSlots[sizeof(T) / 8];
   static constexpr int own = 4, apart = Lanes / own, keys = slots / kAcross;
   static constexpr int threads = apart * kAcross, step = row_step<T>(kChoiceColumns);
@@ -56,77 +55,34 @@ struct ChoiceTile {
   }
 };
 
-// The same of factors in bf16, by tensor cores: a warp has 16 rows and half of the slots.
-template <int Lanes>
-struct HalfChoiceTile {
-  using T = float;
-  using Factor = bf16;
-  static constexpr int rows = Lanes, slots = kChoiceSlots[0], threads = Lanes * 4;
-  static constexpr int step = kChoiceColumns + 8, tiles = slots / 2 / 8;
-  struct Sums {
-    float of[tiles][4] = {};
-  };
-
-  __device__ static int lane() { return int(threadIdx.x) % kWarp; }
-  __device__ static int band() { return int(threadIdx.x) / kWarp / 2 * 16; }
-  __device__ static int first_slot() { return int(threadIdx.x) / kWarp % 2 * (slots / 2); }
-
-  __device__ static void add(Sums& sums, const bf16* x, const bf16* y, int used) {
-    const int l = lane();
-    for (int c = 0; c < used; c += 16) {
-      uint32_t a[4];
-      load_matrices<false>(a, x + (band() + l % 16) * step + c + l / 16 * 8);
-#pragma unroll
-      for (int n = 0; n < tiles; n += 2) {
-        uint32_t b[4];
-        load_matrices<false>(
-            b, y + (first_slot() + 8 * n + l / 16 * 8 + l % 8) * step + c + l / 8 % 2 * 8);
-        multiply_add<bf16>(sums.of[n], a, {b[0], b[1]});
-        multiply_add<bf16>(sums.of[n + 1], a, {b[2], b[3]});
-      }
-    }
-  }
-  template <class F>
-  __device__ static void each(const Sums& sums, F&& f) {
-    const int row = band() + lane() / 4, slot = first_slot() + 2 * (lane() % 4);
-#pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) f(row + e / 2 * 8, slot + 8 * n + e % 2, sums.of[n][e]);
-    }
-  }
-};
-
-// Shared memory of the choice by lanes of `Layout` whose queries are multiplied as in `Keys`: the
-// lanes' rows, two tiles of sums, the products, and what the lanes need to read them.
-template <class Layout, class Keys>
+// Shared memory of the choice by lanes of `Layout`: the lanes' rows, two tiles of sums, the
+// products, and what the lanes need to read them.
+template <class Layout>
 struct ChoiceShared {
   using T = typename Layout::T;
   static constexpr int product_step = Layout::slots + 1;
-  template <class Tile>
-  static constexpr size_t of_tiles = size_t(Tile::rows + 2 * Tile::slots) * Tile::step *
-                                     sizeof(typename Tile::Factor);
-  static constexpr size_t tiles = std::max(of_tiles<Layout>, of_tiles<Keys>);
+  static constexpr size_t tiles =
+      size_t(Layout::rows + 2 * Layout::slots) * Layout::step * sizeof(T);
   static constexpr size_t products = Layout::rows * product_step * sizeof(T);
   static constexpr size_t bytes = tiles + (products + 15) / 16 * 16 + Layout::rows * sizeof(T);
 };
 
 // tile [count, kChoiceColumns] = the rows of d numbers at from(r), 0 where that is null, once
 // wait_copies() and a barrier were passed.
-template <class Layout, int count, class F, class S = typename Layout::Factor>
-__device__ inline void load_choice_rows(S* tile, F&& from, int64_t d, bool packed) {
-  constexpr int n = kWide<S>, packs = kChoiceColumns / n;
+template <class Layout, int count, class F, class T = typename Layout::T>
+__device__ inline void load_choice_rows(T* tile, F&& from, int64_t d, bool packed) {
+  constexpr int n = kWide<T>, packs = kChoiceColumns / n;
 #pragma unroll 2
   for (int i = threadIdx.x; i < count * packs; i += Layout::threads) {
     const int r = i / packs, c = i % packs * n;
-    const S* row = from(r);
-    S* to = tile + r * Layout::step + c;
+    const T* row = from(r);
+    T* to = tile + r * Layout::step + c;
     if (packed) {
       const bool there = row && c < d;
       copy_16(to, there ? row + c : nullptr, there);
     } else {
 #pragma unroll
-      for (int e = 0; e < n; ++e) to[e] = row && c + e < d ? row[c + e] : S{};
+      for (int e = 0; e < n; ++e) to[e] = row && c + e < d ? row[c + e] : T{};
     }
   }
 }
@@ -139,15 +95,14 @@ __device__ inline uint32_t warp_count(uint32_t x) {
 #endif
 }
 
-// put(i) for the `most` largest of n <= kWarp kOwn keys that are not 0, of equal ones the later, by
-// a warp: as each_largest(), with the keys in registers.
+// put(i) for the `most` largest of a warp's keys that are not 0, of equal ones the later: as
+// each_largest(), with key i in register i / kWarp of lane i % kWarp.
 template <int kOwn, class Put>
-__device__ inline void take_few(const uint32_t* keys, int64_t n, int64_t most, Put&& put) {
+__device__ inline void take_few(const uint32_t (&key)[kOwn], int64_t most, Put&& put) {
   const int lane = int(threadIdx.x) % kWarp;
-  uint32_t key[kOwn], low = 0xffffffffu, high = 0, there = 0;
+  uint32_t low = 0xffffffffu, high = 0, there = 0;
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
-    key[j] = lane + j * kWarp < n ? keys[lane + j * kWarp] : 0;
     if (key[j] == 0) continue;
     ++there;
     low = key[j] < low ? key[j] : low;
@@ -200,7 +155,7 @@ __device__ inline void take_few(const uint32_t* keys, int64_t n, int64_t most, P
       if (key[j] == low) chosen = rank >= skip;
       ties += __popc(same);
     }
-    if (chosen) put(int64_t(lane + j * kWarp));
+    if (chosen) put(lane + j * kWarp);
   }
 }
 

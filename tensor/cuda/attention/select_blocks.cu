@@ -1,5 +1,6 @@
 // The choice of key blocks: the kernels that make jobs of tiles or of new rows, and their launches.
 #include "tensor/cuda/attention/block_choice.cuh"
+#include "tensor/cuda/attention/select_blocks_half.h"
 #include "tensor/cuda/core/scratch.h"
 #include "tensor/kernels/attention.h"
 
@@ -9,40 +10,6 @@ namespace {
 // Thread blocks, each with scratch memory: as many as a device of 132 multiprocessors has at a
 // time, so that what they write stays in its L2.
 constexpr int64_t kMostSlots = 132 * 5;
-
-// A mask and where the rows of its tiles are.
-struct Lists {
-  int32_t *counts, *entries;
-  int64_t capacity, tiles, groups, heads, rows;  // groups: B G; heads: of a group; rows of q
-  int64_t sequences;                             // B
-
-  __device__ int64_t sequence(int64_t bg) const { return bg / (groups / sequences); }
-};
-
-// The tiles of sequences.
-struct TileJobs {
-  const int32_t* places;   // null: 0, 1, 2...
-  const int64_t* lengths;  // null: no padding
-
-  // The long tiles come first, so that thread blocks finish at similar times.
-  __device__ ChoiceJob operator()(int64_t turn, const Lists& to, const BlockConfig& config) const {
-    const int64_t bg = turn % to.groups, n = to.tiles - 1 - turn / to.groups, R = config.tile;
-    const int64_t first = (places ? places[n] : n) * R,
-                  in = to.rows - n * R < R ? to.rows - n * R : R;
-    const int64_t left = lengths ? lengths[to.sequence(bg)] - first : in;
-    return {.bg = bg,
-            .list = bg * to.tiles + n,
-            .own = first / config.block,
-            .first = first,
-            .row = bg * to.heads * to.rows + n * R,
-            .head_rows = to.rows,
-            .count = int(left < 0 ? 0 : (left < in ? left : in)),
-            .R = int(R),
-            .r0 = 0,
-            .heads = int(to.heads),
-            .continues = false};
-  }
-};
 
 // One new row of every sequence. Its tile keeps what its earlier rows keep.
 struct StepJobs {
@@ -64,16 +31,15 @@ struct StepJobs {
   }
 };
 
-template <class Layout, class Keys, class Jobs, class T = typename Layout::T>
+template <class Layout, class Jobs, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 640 / Layout::threads)
-    choose_kernel(const Lists to, const Jobs jobs,
-                  const __grid_constant__ ChoiceInputs<T, typename Keys::Factor> in,
+    choose_kernel(const Lists to, const Jobs jobs, const __grid_constant__ ChoiceInputs<T, T> in,
                   const __grid_constant__ BlockConfig config, const ChoiceSizes sizes,
                   const ChoiceMemory<T> memory) {
   const ChoiceRoom<T> room(sizes, memory, blockIdx.x);
   for (int64_t turn = blockIdx.x; turn < to.groups * to.tiles; turn += gridDim.x) {
     const ChoiceJob job = jobs(turn, to, config);
-    BlockChoice<Layout, Keys>(in, config, room, job, dynamic_shared<unsigned char>())
+    BlockChoice<Layout>(in, config, room, job, dynamic_shared<unsigned char>())
         .write(to.counts[job.list], to.entries + job.list * to.capacity, to.capacity);
   }
 }
@@ -93,6 +59,10 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
                  .rows = q.dim(2),
                  .sequences = B};
   if (to.groups * to.tiles == 0) return;
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<Jobs, TileJobs>) {
+    const bool of_keys = !scores.shares.defined() && !scores.psi_q.defined();
+    if (scores.half && of_keys && select_blocks_half(to, jobs, scores, config)) return;
+  }
   const int64_t blocks =
       scores.shares.defined() ? q.dim(3) : scores.key_sums[0].dim(2) / config.parts;
   const int64_t m = scores.psi_q.defined() && !scores.shares.defined() ? scores.psi_q.dim(3) : 0;
@@ -103,26 +73,14 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
   const Tensor ints = Tensor::empty({slots, sizes.ints()}, Dtype::i32, device);
   const Tensor bytes = Tensor::empty({slots, sizes.bytes()}, Dtype::u8, device);
   const ChoiceMemory<T> memory{floats.data<T>(), ints.data<int32_t>(), bytes.data<uint8_t>()};
-  auto launch_by = [&]<class Layout, class Keys>() {
-    const ChoiceInputs<T, typename Keys::Factor> in(scores);
-    launch(name, choose_kernel<Layout, Keys, Jobs>, dim3(blocks_for(slots, 1)),
-           dim3(Layout::threads), ChoiceShared<Layout, Keys>::bytes, to, jobs, in, config, sizes,
-           memory);
-  };
+  const ChoiceInputs<T, T> in(scores);
   auto launch_of = [&]<int Lanes>() {
     using Layout = ChoiceTile<T, Lanes>;
-    if constexpr (sizeof(T) == 4) {
-      if (scores.half && !scores.shares.defined() && tensor_cores(Dtype::bf16)) {
-        scores.q = scores.q.to(Dtype::bf16);
-        for (Tensor& sums : scores.key_sums) sums = sums.to(Dtype::bf16);
-        return launch_by.template operator()<Layout, HalfChoiceTile<Lanes>>();
-      }
-    }
-    launch_by.template operator()<Layout, Layout>();
+    launch(name, choose_kernel<Layout, Jobs>, dim3(blocks_for(slots, 1)), dim3(Layout::threads),
+           ChoiceShared<Layout>::bytes, to, jobs, in, config, sizes, memory);
   };
   if constexpr (sizeof(T) == 4) {
-    using Wide = ChoiceTile<T, 64>;
-    const bool fits = ChoiceShared<Wide, Wide>::bytes <= most_shared();
+    const bool fits = ChoiceShared<ChoiceTile<T, 64>>::bytes <= most_shared();
     if (heads * R > 32 && fits) return launch_of.template operator()<64>();
   }
   launch_of.template operator()<32>();

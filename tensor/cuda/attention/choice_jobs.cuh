@@ -1,0 +1,108 @@
+// What a choice of key blocks reads and writes: a mask's lists, the rows that choose together, the
+// numbers that they are scored by.
+#pragma once
+
+#include "tensor/blocks.h"
+#include "tensor/cuda/core/common.cuh"
+
+namespace brine::cuda {
+
+constexpr int kMostLevels = 26;  // of 2^25 blocks, the most that block_entry() numbers
+
+// Sums of rows of `width` numbers by complete super-blocks of every level.
+template <class T>
+struct BlockSums {
+  const T* sums[kMostLevels] = {};
+  int64_t rows[kMostLevels] = {}, width = 0;  // rows of a group
+
+  explicit BlockSums(const std::vector<Tensor>& levels) {
+    for (size_t z = 0; z < std::min(levels.size(), size_t(kMostLevels)); ++z) {
+      sums[z] = levels[z].template data<T>();
+      rows[z] = levels[z].dim(2);
+      width = levels[z].dim(3);
+    }
+  }
+  __device__ const T* of(int z, int64_t bg) const { return sums[z] + bg * rows[z] * width; }
+};
+
+// BlockScores on the device; queries and sums of keys as S.
+template <class T, class S>
+struct ChoiceInputs {
+  const S* q;
+  const T *gain, *psi_q, *prior_gain, *shares;
+  const T* psi_k = nullptr;          // of every key, or null:
+  const double* psi_open = nullptr;  // sums of the features of the row's own block
+  BlockSums<S> keys;
+  BlockSums<T> features;
+  int64_t H, d, m, T_keys = 0, blocks;  // psi_k [., T_keys, m], shares [., blocks]
+  T least;
+
+  explicit ChoiceInputs(const BlockScores& s)
+      : q(s.q.defined() ? s.q.template data<S>() : nullptr),
+        gain(data(s.gain)),
+        psi_q(data(s.psi_q)),
+        prior_gain(data(s.prior_gain)),
+        shares(data(s.shares)),
+        keys(s.key_sums),
+        features(s.psi_sums),
+        H(s.shares.defined() ? s.shares.dim(1) : s.q.dim(1)),
+        d(s.q.defined() ? s.q.dim(3) : 0),
+        m(s.psi_q.defined() && !s.shares.defined() ? s.psi_q.dim(3) : 0),
+        blocks(s.shares.defined() ? s.shares.dim(3) : 0),
+        least(T(s.least_share)) {
+    if (m == 0) return;
+    if (s.psi_k.rank() == 3) {
+      psi_open = s.psi_k.template data<double>();
+    } else {
+      psi_k = s.psi_k.template data<T>();
+      T_keys = s.psi_k.dim(2);
+    }
+  }
+
+ private:
+  static const T* data(const Tensor& x) { return x.defined() ? x.template data<T>() : nullptr; }
+};
+
+// The rows of a group that choose together: all are in block `own`.
+struct ChoiceJob {
+  int64_t bg, list, own, first;  // list of the mask; ordinal of the first row
+  int64_t row, head_rows;        // first row of the first head in q; rows of a head
+  int count, R, r0, heads;       // rows; lanes of a head; the first row in its tile
+  bool continues;                // the list has what earlier rows of the tile keep
+};
+
+// A mask and where the rows of its tiles are.
+struct Lists {
+  int32_t *counts, *entries;
+  int64_t capacity, tiles, groups, heads, rows;  // groups: B G; heads: of a group; rows of q
+  int64_t sequences;                             // B
+
+  __device__ int64_t sequence(int64_t bg) const { return bg / (groups / sequences); }
+};
+
+// The tiles of sequences.
+struct TileJobs {
+  const int32_t* places;   // null: 0, 1, 2...
+  const int64_t* lengths;  // null: no padding
+
+  // The long tiles come first, so that thread blocks finish at similar times.
+  __device__ ChoiceJob operator()(int64_t turn, const Lists& to, const BlockConfig& config) const {
+    const int64_t bg = turn % to.groups, n = to.tiles - 1 - turn / to.groups, R = config.tile;
+    const int64_t first = (places ? places[n] : n) * R,
+                  in = to.rows - n * R < R ? to.rows - n * R : R;
+    const int64_t left = lengths ? lengths[to.sequence(bg)] - first : in;
+    return {.bg = bg,
+            .list = bg * to.tiles + n,
+            .own = first / config.block,
+            .first = first,
+            .row = bg * to.heads * to.rows + n * R,
+            .head_rows = to.rows,
+            .count = int(left < 0 ? 0 : (left < in ? left : in)),
+            .R = int(R),
+            .r0 = 0,
+            .heads = int(to.heads),
+            .continues = false};
+  }
+};
+
+}  // namespace brine::cuda
