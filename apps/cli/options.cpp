@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <set>
 
 #include "apps/cli/config_file.h"
 #include "data/config/schema_text.h"
@@ -19,6 +20,8 @@ struct Flag {
   CLI::Option* option;
 };
 
+constexpr char kShownSection[] = "attention";  // in help without --help-all
+
 bool is_option(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
 
 std::string dashed(std::string key) {
@@ -28,10 +31,16 @@ std::string dashed(std::string key) {
 
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
+// "attention" of "attention.k"; "" without a section.
+std::string section_of(const std::string& key) {
+  const size_t end = key.rfind('.');
+  return end == std::string::npos ? "" : key.substr(0, end);
+}
+
 // Whether no other key or flag ends in the last part of `key`.
 bool has_short_flag(const data::Schema& schema, const std::string& key) {
   const std::string last = last_part(key);
-  const char* reserved[] = {"help", "version", "quiet", "verbose", "config"};
+  const char* reserved[] = {"help", "help_all", "version", "quiet", "verbose", "config"};
   if (last == key || std::find(reserved, std::end(reserved), last) != std::end(reserved)) {
     return false;
   }
@@ -82,8 +91,9 @@ Flag add_flag(CLI::App& app, const data::Schema::Field& field,
     flag.option->expected(1, CLI::detail::expected_max_vector_size);
     flag.option->allow_extra_args()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
-  std::string section = field.key.substr(0, field.key.size() - last_part(field.key).size());
-  if (!section.empty()) flag.option->group(section.substr(0, section.size() - 1));
+  if (const std::string section = section_of(field.key); !section.empty()) {
+    flag.option->group(section);
+  }
   return flag;
 }
 
@@ -98,12 +108,14 @@ struct Parser {
   CLI::App app;
   std::vector<Flag> flags;
   Invocation invocation;
+  bool help_all = false;
 
-  Parser(const std::string& name, const std::string& help, const data::Schema& schema)
-      : app(help, name) {
+  Parser(const std::string& name, const std::string& about, const data::Schema& schema)
+      : app(about, name) {
     app.get_formatter()->column_width(34);
     app.option_defaults()->group("Options");
     app.set_help_flag("-h,--help", "Print this help and exit");
+    app.add_flag("--help-all", help_all, "Print every option and exit");
     for (const data::Schema::Field& field : schema.fields()) {
       bool known = std::any_of(flags.begin(), flags.end(),
                                [&](const Flag& flag) { return flag.field->key == field.key; });
@@ -131,7 +143,41 @@ struct Parser {
     } catch (const CLI::ParseError& e) {
       throw Error(e.what());
     }
-    return true;
+    return !help_all;
+  }
+
+  // The help, of the variants that are chosen in the words so far.
+  std::string help_of(data::Schema& schema, std::string end) {
+    if (!help_all) {
+      for (const Flag& flag : flags) {
+        if (!flag.field->selects || flag.option->count() == 0) continue;
+        schema.set_text(flag.field->key, flag.option->reduced_results(), dashed(flag.field->key));
+      }
+      const std::set<std::string> hidden = hide_sections(schema);
+      for (const std::string& what : hidden) {
+        end += (what == *hidden.begin() ? "With --help-all: " : ", ") + what;
+      }
+      if (!hidden.empty()) end += "\n";
+    }
+    app.footer(end);
+    return app.help();
+  }
+
+  // Leaves the keys without a section, and those of the chosen attention method; returns the names
+  // of the others.
+  std::set<std::string> hide_sections(const data::Schema& schema) {
+    std::set<std::string> hidden;
+    for (Flag& flag : flags) {
+      const std::string section = section_of(flag.field->key);
+      const data::Schema::Field* active = schema.find(flag.field->key);
+      if (section.empty() || (active && section == kShownSection)) {
+        if (active) describe_flag({active, flag.option});
+        continue;
+      }
+      flag.option->group("");  // hides it
+      hidden.insert(section == kShownSection ? "other attention methods" : section);
+    }
+    return hidden;
   }
 
   [[noreturn]] void refuse(const std::string& word) const {
@@ -141,6 +187,11 @@ struct Parser {
       for (const std::string& name : flag.option->get_lnames()) known.push_back("--" + name);
     }
     const std::string name = word.substr(0, word.find('='));
+    // --max-steps means --steps, not --log-steps.
+    for (const std::string& other : known) {
+      const bool is_end = name.size() > other.size() && name.ends_with(other.substr(1));
+      check(!is_end, "unknown option ", name, "; the nearest is ", other);
+    }
     throw Error(join("unknown option ", name, "; the nearest is ", data::nearest(name, known)));
   }
 
@@ -175,12 +226,12 @@ Split split_command_line(data::Schema& everywhere, const std::vector<std::string
   return split;
 }
 
-Invocation apply_options(const std::string& name, const std::string& help, data::Schema& schema,
+Invocation apply_options(const std::string& name, const HelpText& help, data::Schema& schema,
                          const std::vector<std::string>& words) {
-  Parser parser(name, help, schema);
+  Parser parser(name, help.about, schema);
   parser.app.allow_extras();
   parser.invocation.help = !parser.parse(with_empty_values(words));
-  if (parser.invocation.help) parser.invocation.help_text = parser.app.help();
+  if (parser.invocation.help) parser.invocation.help_text = parser.help_of(schema, help.end);
   if (parser.invocation.help || parser.invocation.version) return parser.invocation;
 
   std::vector<std::string> extra = parser.app.remaining();

@@ -18,6 +18,12 @@ struct Invocation {
   std::string help_text;  // when help is set
 };
 
+// What help says of a subcommand, and the lines at its end.
+struct HelpText {
+  std::string about;
+  std::string end = {};
+};
+
 // Splits the words after the program's name at the subcommand. `subcommand` is empty when there is
 // none; `rest` then has all words. Flags before it belong to the subcommand too.
 struct Split {
@@ -29,7 +35,9 @@ Split split_command_line(data::Schema& everywhere, const std::vector<std::string
 // Sets the schema: defaults, then the --config files in their order, then the flags.
 // `learning_rate` is --learning-rate, `attention.k` is --attention.k and, if no other key ends in
 // k, --k. Checks required keys unless help or version was requested. Throws Error.
-Invocation apply_options(const std::string& name, const std::string& help, data::Schema& schema,
+// Help has the keys without a section and those of the chosen attention method; with --help-all
+// every key.
+Invocation apply_options(const std::string& name, const HelpText& help, data::Schema& schema,
                          const std::vector<std::string>& words);
 
 std::string cli_library_version();

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <new>
+#include <set>
 
 #include "apps/cli/hub_cache.h"
 #include "apps/cli/options.h"
@@ -83,7 +85,10 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   data::Schema keys;
   body.describe(keys);
   common.describe(keys);
-  Invocation invocation = apply_options("brine " + command.name, command.help, keys, words);
+  const HelpText help{
+      .about = command.help,
+      .end = join("Example: ", command.manual.example, "\nMore: ", command.manual.page, "\n")};
+  Invocation invocation = apply_options("brine " + command.name, help, keys, words);
   if (invocation.version) std::cout << version_text();
   if (invocation.help) std::cout << invocation.help_text;
   if (invocation.version || invocation.help) return 0;
@@ -120,7 +125,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
 int without_subcommand(const std::vector<std::string>& words) {
   CommonOptions common;
   data::Schema keys = data::schema_of(common);
-  Invocation invocation = apply_options("brine", "", keys, words);
+  Invocation invocation = apply_options("brine", {}, keys, words);
   check(invocation.help || invocation.version, "no subcommand; brine --help lists them");
   std::cout << (invocation.version ? version_text() : overview());
   return 0;
@@ -230,6 +235,57 @@ int run_program(const std::vector<std::string>& words) {
   return 1;
 }
 
+namespace {
+
+// A row of a key, and the section that it is in.
+using Row = data::Schema::Row;
+
+// Rows of sections that several commands have alike are in a table of the section.
+std::string tables_of_commands() {
+  std::map<std::string, int> commands_with;                 // a row of a section
+  std::map<std::string, std::vector<std::string>> rows_of;  // a section's, shared ones
+  std::vector<std::pair<const Subcommand*, std::vector<Row>>> all;
+  for (const Subcommand& command : subcommands()) {
+    if (command.hidden) continue;
+    CommandBody body = command.make();
+    data::Schema keys;
+    body.describe(keys);
+    all.emplace_back(&command, keys.rows());
+    std::set<std::string> seen;  // a row that two variants have counts once
+    for (const Row& row : all.back().second) {
+      if (row.section.empty() || !seen.insert(row.text).second) continue;
+      if (++commands_with[row.text] == 2) rows_of[row.section].push_back(row.text);
+    }
+  }
+  std::string text;
+  for (const auto& [section, rows] : rows_of) {
+    text += "\n## [" + section + "]\n\nKeys that several commands have.\n\n";
+    text += data::Schema::kTableHead;
+    for (const std::string& row : rows) text += row;
+  }
+  for (const auto& [command, rows] : all) {
+    text += "\n## brine " + command->name + "\n\n" + command->help + ".\n";
+    std::set<std::string> sections;
+    std::string table;
+    for (const Row& row : rows) {
+      const bool shared = !row.section.empty() && commands_with.at(row.text) > 1;
+      if (shared) sections.insert("[" + row.section + "]");
+      if (!shared) table += row.text;
+    }
+    if (!sections.empty()) {
+      text += "Also the keys of ";
+      for (const std::string& section : sections) {
+        text += (section == *sections.begin() ? "" : ", ") + section;
+      }
+      text += ".\n";
+    }
+    if (!table.empty()) text += "\n" + (data::Schema::kTableHead + table);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string configuration_page() {
   CommonOptions common;
   std::string page =
@@ -240,14 +296,7 @@ std::string configuration_page() {
       "with `--config FILE` (`[attention]`, then `k = 16`). Files win over defaults, later files\n"
       "over earlier ones, flags over files. An unknown key is an error.\n\n"
       "## Everywhere\n\n" +
-      data::schema_of(common).to_markdown();
-  for (const Subcommand& command : subcommands()) {
-    if (command.hidden) continue;
-    CommandBody body = command.make();
-    data::Schema keys;
-    body.describe(keys);
-    page += "\n## brine " + command.name + "\n\n" + command.help + ".\n\n" + keys.to_markdown();
-  }
+      data::schema_of(common).to_markdown() + tables_of_commands();
   return page;
 }
 

@@ -49,9 +49,16 @@ struct CommandBody {
 // they are refused.
 enum class Ranks { refused, divided };
 
+// The end of a subcommand's help.
+struct Manual {
+  std::string example;  // a command line
+  std::string page;     // of docs/
+};
+
 struct Subcommand {
   std::string name;
   std::string help;  // one line
+  Manual manual;
   Ranks ranks = Ranks::refused;
   bool hidden = false;
   std::function<CommandBody()> make;
@@ -67,9 +74,9 @@ enum class Listing { listed, hidden };
 // RunContext&)`.
 template <class Body>
 struct RegisterSubcommand {
-  RegisterSubcommand(const char* name, const char* help, Ranks ranks = Ranks::refused,
-                     Listing listing = Listing::listed) {
-    register_subcommand({name, help, ranks, listing == Listing::hidden, [] {
+  RegisterSubcommand(const char* name, const char* help, const Manual& manual,
+                     Ranks ranks = Ranks::refused, Listing listing = Listing::listed) {
+    register_subcommand({name, help, manual, ranks, listing == Listing::hidden, [] {
                            auto body = std::make_shared<Body>();
                            return CommandBody{
                                [body](data::Schema& s) { body->describe(s); },

@@ -54,7 +54,10 @@ struct Bench {
     return report.failed() ? 1 : 0;
   }
 };
-const RegisterSubcommand<Bench> registration("bench", "Measure kernels, attention and training");
+const RegisterSubcommand<Bench> registration(
+    "bench", "Measure kernels, attention and training",
+    {"brine bench attention --methods \"sea blocks\" --against flash --tokens 8192",
+     "docs/results.md"});
 
 }  // namespace
 }  // namespace brine

@@ -37,6 +37,7 @@ struct Convert {
 
 const RegisterSubcommand<Convert> registration(
     "convert", "Convert a pretrained model into a student with SEA, layer by layer",
+    {"brine convert --teacher smollm2.gguf --data book.txt --out RUN", "docs/conversion.md"},
     Ranks::divided);
 
 }  // namespace

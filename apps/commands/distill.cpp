@@ -30,9 +30,10 @@ struct Distill {
   }
 };
 
-const RegisterSubcommand<Distill> registration("distill",
-                                               "Distil a teacher into a student with SEA",
-                                               Ranks::divided);
+const RegisterSubcommand<Distill> registration(
+    "distill", "Distil a teacher into a student with SEA",
+    {"brine distill --teacher TEACHER --dump DUMP --out RUN --attention sea", "docs/guide.md"},
+    Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -27,6 +27,8 @@ struct DocsConfig {
 
 const RegisterSubcommand<DocsConfig> registration("docs-config",
                                                   "Write the page of all configuration keys",
+                                                  {"brine docs-config --out docs/configuration.md",
+                                                   "docs/configuration.md"},
                                                   Ranks::refused, Listing::hidden);
 
 }  // namespace

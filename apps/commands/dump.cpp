@@ -50,8 +50,10 @@ struct Dump {
   }
 };
 
-const RegisterSubcommand<Dump> registration("dump", "Store a teacher's attention in HDF5",
-                                            Ranks::divided);
+const RegisterSubcommand<Dump> registration(
+    "dump", "Store a teacher's attention in HDF5",
+    {"brine dump --teacher TEACHER --data book.txt --value --out DUMP", "docs/dump-format.md"},
+    Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -49,8 +49,10 @@ struct Eval {
   }
 };
 
-const RegisterSubcommand<Eval> registration("eval", "Perplexity and mask recall of a model",
-                                            Ranks::divided);
+const RegisterSubcommand<Eval> registration(
+    "eval", "Perplexity and mask recall of a model",
+    {"brine eval --model RUN --teacher TEACHER --data book.txt --k 480", "docs/evaluation.md"},
+    Ranks::divided);
 
 }  // namespace
 }  // namespace brine

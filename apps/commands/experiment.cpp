@@ -41,7 +41,8 @@ struct ExperimentCommand {
 };
 
 const RegisterSubcommand<ExperimentCommand> registration(
-    "experiment", "Run what a table or figure needs, keep its rows, draw it", Ranks::divided);
+    "experiment", "Run what a table or figure needs, keep its rows, draw it",
+    {"brine experiment perplexity --plan", "docs/experiments.md"}, Ranks::divided);
 
 }  // namespace
 }  // namespace brine

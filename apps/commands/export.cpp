@@ -48,8 +48,9 @@ struct Export {
     return 0;
   }
 };
-const RegisterSubcommand<Export> registration("export",
-                                              "Write a model as Hugging Face style directory");
+const RegisterSubcommand<Export> registration(
+    "export", "Write a model as Hugging Face style directory",
+    {"brine export --checkpoint RUN --out DIR --format transformers", "docs/transformers.md"});
 
 }  // namespace
 }  // namespace brine

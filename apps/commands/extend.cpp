@@ -28,7 +28,9 @@ struct Extend {
     return 0;
   }
 };
-const RegisterSubcommand<Extend> registration("extend", "Stretch a model to more positions");
+const RegisterSubcommand<Extend> registration(
+    "extend", "Stretch a model to more positions",
+    {"brine extend --model RUN --positions 4096 --out LONGER", "docs/guide.md"});
 
 }  // namespace
 }  // namespace brine

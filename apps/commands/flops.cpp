@@ -48,7 +48,9 @@ struct Flops {
 };
 
 const RegisterSubcommand<Flops> registration("flops",
-                                             "Multiply-adds and bytes of a model by component");
+                                             "Multiply-adds and bytes of a model by component",
+                                             {"brine flops --model RUN --tokens 16384",
+                                              "docs/guide.md"});
 
 }  // namespace
 }  // namespace brine

@@ -53,7 +53,9 @@ struct Generate {
   }
 };
 
-const RegisterSubcommand<Generate> registration("generate", "Continue prompts");
+const RegisterSubcommand<Generate> registration(
+    "generate", "Continue prompts",
+    {"brine generate --model RUN --prompt \"In the beginning\" --tokens 100", "docs/decoding.md"});
 
 }  // namespace
 }  // namespace brine

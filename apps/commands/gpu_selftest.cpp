@@ -45,7 +45,8 @@ struct GpuSelftest {
   }
 };
 const RegisterSubcommand<GpuSelftest> registration(
-    "gpu-selftest", "Compare a GPU with the CPU; passing lets --device auto use it");
+    "gpu-selftest", "Compare a GPU with the CPU; passing lets --device auto use it",
+    {"brine gpu-selftest --verbose", "docs/cuda.md"});
 
 }  // namespace
 }  // namespace brine

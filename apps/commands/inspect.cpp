@@ -50,7 +50,8 @@ struct Inspect {
   }
 };
 
-const RegisterSubcommand<Inspect> registration("inspect", "Describe a path; capture a pass");
+const RegisterSubcommand<Inspect> registration("inspect", "Describe a path; capture a pass",
+                                               {"brine inspect RUN", "docs/guide.md"});
 
 }  // namespace
 }  // namespace brine

@@ -49,7 +49,10 @@ struct Logits {
   }
 };
 
-const RegisterSubcommand<Logits> registration("logits", "Write the logits of a text to a file");
+const RegisterSubcommand<Logits> registration(
+    "logits", "Write the logits of a text to a file",
+    {"brine logits --model RUN --prompt \"In the beginning\" --out logits.npy",
+     "docs/transformers.md"});
 
 }  // namespace
 }  // namespace brine

@@ -33,7 +33,8 @@ struct Lra {
 };
 
 const RegisterSubcommand<Lra> registration("lra",
-                                           "Write data of Long Range Arena: ListOps, Pathfinder");
+                                           "Write data of Long Range Arena: ListOps, Pathfinder",
+                                           {"brine lra --task listops --out DIR", "docs/lra.md"});
 
 }  // namespace
 }  // namespace brine

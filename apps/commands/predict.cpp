@@ -29,7 +29,8 @@ struct Predict {
 };
 
 const RegisterSubcommand<Predict> registration(
-    "predict", "Label lines of text, or write prediction files for GLUE");
+    "predict", "Label lines of text, or write prediction files for GLUE",
+    {"brine predict --model RUN lines.txt", "docs/guide.md"});
 
 }  // namespace
 }  // namespace brine

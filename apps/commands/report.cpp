@@ -45,7 +45,8 @@ struct ReportCommand {
 };
 
 const RegisterSubcommand<ReportCommand> registration(
-    "report", "One HTML page: attention maps, mask health, curves, costs", Ranks::divided);
+    "report", "One HTML page: attention maps, mask health, curves, costs",
+    {"brine report RUN --data book.txt --teacher TEACHER", "docs/report.md"}, Ranks::divided);
 
 }  // namespace
 }  // namespace brine

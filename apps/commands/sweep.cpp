@@ -38,8 +38,11 @@ struct Sweep {
   }
 };
 
-const RegisterSubcommand<Sweep> registration("sweep", "Evaluate a grid of k and query skipping",
-                                             Ranks::divided);
+const RegisterSubcommand<Sweep> registration(
+    "sweep", "Evaluate a grid of k and query skipping",
+    {"brine sweep --model RUN --teacher TEACHER --data book.txt --k 480 992 --floors",
+     "docs/evaluation.md"},
+    Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -41,8 +41,9 @@ struct Tokenize {
   }
 };
 
-const RegisterSubcommand<Tokenize> registration("tokenize", "Convert a corpus to token shards",
-                                                Ranks::divided);
+const RegisterSubcommand<Tokenize> registration(
+    "tokenize", "Convert a corpus to token shards",
+    {"brine tokenize --tokenizer TOK --out SHARDS CORPUS", "docs/data.md"}, Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -40,8 +40,9 @@ struct TokenizerCommand {
     return 0;
   }
 };
-const RegisterSubcommand<TokenizerCommand> registration("tokenizer",
-                                                        "Train a byte-level BPE tokenizer");
+const RegisterSubcommand<TokenizerCommand> registration(
+    "tokenizer", "Train a byte-level BPE tokenizer",
+    {"brine tokenizer --train book.txt --vocab-size 4096 --out TOK", "docs/data.md"});
 
 }  // namespace
 }  // namespace brine

@@ -21,8 +21,10 @@ struct Train {
   }
 };
 
-const RegisterSubcommand<Train> registration("train", "Train a language model on text",
-                                             Ranks::divided);
+const RegisterSubcommand<Train> registration(
+    "train", "Train a language model on text",
+    {"brine train --tokenizer TOK --train book.txt --out TEACHER", "docs/guide.md"},
+    Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -159,8 +159,13 @@ class Schema {
   // Active fields that are not transient, in order: nested objects, and the same as TOML.
   Json to_json() const;
   std::string to_toml() const;
-  // Rows of a Markdown table (key, type, default, allowed, meaning) from the field `first` on.
-  std::string to_markdown(size_t first = 0) const;
+  // The rows of a Markdown table, and the table.
+  struct Row {
+    std::string section, text;  // "attention", "| `attention.k` | ..."
+  };
+  static const std::string kTableHead;  // key, type, default, allowed, meaning
+  std::vector<Row> rows() const;
+  std::string to_markdown() const;
 
  private:
   Schema& add(const std::string& name, Target target, const std::vector<std::string>& choices,

@@ -218,19 +218,29 @@ std::string Schema::to_toml() const {
   return out;
 }
 
-std::string Schema::to_markdown(size_t first) const {
-  std::string out =
-      "| key | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- |\n";
-  for (size_t i = first; i < fields_.size(); ++i) {
-    const Field& field = fields_[i];
+const std::string Schema::kTableHead =
+    "| key | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- |\n";
+
+std::vector<Schema::Row> Schema::rows() const {
+  std::vector<Row> out;
+  for (const Field& field : fields_) {
     std::string initial = field.options.required ? "required" : "`" + field.initial + "`";
     if (field.initial.empty()) initial = "none";
     std::string help = field.help;
     if (field.chosen != nullptr) help += " (" + field.selector + " = " + field.when + ")";
     if (!field.options.alias.empty()) help += " (also `" + field.options.alias + "`)";
-    out += "| `" + field.key + "` | " + field.type() + " | " + markdown_cell(initial) + " | " +
-           markdown_cell(field.allowed()) + " | " + markdown_cell(help) + " |\n";
+    const size_t end = field.key.rfind('.');
+    out.push_back({end == std::string::npos ? "" : field.key.substr(0, end),
+                   "| `" + field.key + "` | " + field.type() + " | " + markdown_cell(initial) +
+                       " | " + markdown_cell(field.allowed()) + " | " + markdown_cell(help) +
+                       " |\n"});
   }
+  return out;
+}
+
+std::string Schema::to_markdown() const {
+  std::string out = kTableHead;
+  for (const Row& row : rows()) out += row.text;
   return out;
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 Invocation apply(Sample& sample, const std::vector<std::string>& words) {
   data::Schema schema = data::schema_of(sample);
-  return apply_options("brine sample", "A sample", schema, words);
+  return apply_options("brine sample", {.about = "A sample", .end = "Example: brine sample\n"},
+                       schema, words);
 }
 
 std::string refusal(const std::vector<std::string>& words) {
@@ -94,6 +95,7 @@ TEST_CASE("a flag may choose another variant than the file") {
 TEST_CASE("bad flags are refused with the flag and the reason") {
   CHECK(refusal({"--stpes", "3"}) == "unknown option --stpes; the nearest is --steps");
   CHECK(refusal({"--stpes=3"}) == "unknown option --stpes; the nearest is --steps");
+  CHECK(refusal({"--max-steps", "3"}) == "unknown option --max-steps; the nearest is --steps");
   CHECK(refusal({"-x"}).find("unknown option -x") == 0);
   CHECK(refusal({"--rate", "fast"}) == "--rate must be a number, got \"fast\"");
   CHECK(refusal({"--rate", "-1"}) == "--rate must be at least 0, got -1.0");
@@ -106,9 +108,27 @@ TEST_CASE("bad flags are refused with the flag and the reason") {
   CHECK(refusal({"--name", "\xff"}) == "--name must be a text in UTF-8");
 }
 
-TEST_CASE("help names every flag, its range and its default, and checks nothing") {
+TEST_CASE("help has the keys of the chosen method and no other section") {
+  const auto help = [](const std::vector<std::string>& words) {
+    Sample s;
+    return apply(s, words).help_text;
+  };
+  const std::string dense = help({"--help"}), sea = help({"--help", "--attention", "sea"});
+  CHECK(dense.find("--attention.k") == std::string::npos);
+  CHECK(sea.find("--attention.k") != std::string::npos);
+  CHECK(help({"--help-all"}).find("--attention.k") != std::string::npos);
+  for (const std::string& text : {dense, sea}) {
+    CHECK(text.find("--model.width") == std::string::npos);
+    CHECK(text.find("Example: brine sample\n") != std::string::npos);
+  }
+  CHECK(dense.find("With --help-all: model, other attention methods\n") != std::string::npos);
+  CHECK(sea.find("With --help-all: model\n") != std::string::npos);
+  check_says(message([&] { help({"--help", "--attention", "see"}); }), {"\"sea\"", "\"see\""});
+}
+
+TEST_CASE("help-all names every flag, its range and its default, and checks nothing") {
   Sample s;
-  Invocation run = apply(s, {"--help", "--steps", "-5"});
+  Invocation run = apply(s, {"--help-all", "--steps", "-5"});
   CHECK(run.help);
   for (const char* part : {"--rate", "[>= 0] (default 0.5)", "--attention.k", "--k", "--no-fast",
                            "--config", "brine sample", "[dense, sea]"}) {

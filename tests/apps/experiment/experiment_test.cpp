@@ -269,7 +269,7 @@ TEST_CASE(
         body.describe(keys);
         common.describe(keys);
         CHECK(message([&] {
-                apply_options("brine", "", keys, {words.begin() + 1, words.end()});
+                apply_options("brine", {}, keys, {words.begin() + 1, words.end()});
               }) == "no error");
       }
       for (const experiment::TableSpec& table : plan.tables) CHECK_FALSE(table.values.empty());

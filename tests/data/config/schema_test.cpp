@@ -376,6 +376,13 @@ TEST_CASE("an optional key is empty until it is set, and checked like any other"
   const std::string page = s.to_markdown();
   CHECK(page.find("| `steps` | integer | `by the recipe` | >= 1 | Steps |\n") != std::string::npos);
   CHECK(page.find("| `rate` | number | none | > 0 | Rate |\n") != std::string::npos);
+  const auto rows = s.rows();
+  CHECK(page == Schema::kTableHead + [&] {
+    std::string text;
+    for (const auto& row : rows) text += row.text;
+    return text;
+  }());
+  CHECK(rows[0].section.empty());
 }
 
 TEST_CASE("fill gives empty keys their values and leaves those that are decided") {
