@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""scripts/render-results --check passes on the repository and notices what it has to."""
+import json
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = "docs/paper/blocks"
+
+
+class Pages(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.root = Path(scratch.name)
+        shutil.copy(ROOT / "README.md", self.root)
+        for path in ROOT.iterdir():  # links lead to folders of sources, too
+            if path.is_dir() and path.name not in ("docs", "configs", "build", ".git", "runs"):
+                (self.root / path.name).symlink_to(path)
+            elif path.suffix == ".md" and path.name != "README.md":
+                (self.root / path.name).symlink_to(path)
+        for folder in ("docs", "configs"):
+            shutil.copytree(ROOT / folder, self.root / folder)
+
+    def run_script(self, *options):
+        command = [ROOT / "scripts/render-results", "--root", self.root, *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    def change(self, name, old, new):
+        path = self.root / name
+        text = path.read_text()
+        self.assertIn(old, text)
+        path.write_text(text.replace(old, new, 1))
+
+    def refused(self, *words):
+        code, text = self.run_script("--check")
+        self.assertEqual(code, 1, text)
+        for word in words:
+            self.assertIn(word, text)
+
+    def test_the_pages_equal_their_rows(self):
+        code, text = self.run_script("--check")
+        self.assertEqual(code, 0, text)
+
+    def test_a_number_that_was_changed_by_hand(self):
+        self.change(f"{BLOCKS}/README.md", "22.51", "21.51")
+        self.refused(f"{BLOCKS}/README.md:", "differs from its rows")
+        self.assertEqual(self.run_script()[0], 0)
+        self.assertEqual(self.run_script("--check")[0], 0)
+
+    def test_a_new_row_takes_the_place_of_the_old_one(self):
+        path = self.root / BLOCKS / "rows.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        row = next(row for row in rows if row["name"] == "masks-blocks-480")
+        row["values"]["perplexity"] = 12.34
+        path.write_text(path.read_text() + json.dumps(row) + "\n")
+        self.refused(f"{BLOCKS}/README.md:")
+        self.run_script()
+        self.assertIn("| blocks | 480 | 12.34 |", (self.root / BLOCKS / "README.md").read_text())
+
+    def test_tables_without_rows_links_and_length(self):
+        with open(self.root / "docs/results.md", "a") as page:
+            page.write("| a | b |\n[x](nowhere.md) [y](method.md#no-such)\n" + "\n" * 120)
+        self.refused("no rows make", "nowhere.md", "no such heading", "at most 120")
+
+    def test_a_machine_without_a_name(self):
+        self.change(f"{BLOCKS}/rows.jsonl", '"machine":"', '"machine":"another ')
+        self.refused(f"{BLOCKS}/rows.jsonl:1", "no known machine")
+
+
+if __name__ == "__main__":
+    unittest.main()
