@@ -73,8 +73,6 @@ void finish();
 
 // Milliseconds of a monotonic clock.
 double now_ms();
-// Milliseconds for which this thread had a CPU: other processes do not count.
-double thread_ms();
 
 double median(std::vector<double> x);  // of at least one number
 
@@ -85,10 +83,6 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 // The same for two functions that alternate, so that a change of the machine's speed affects both.
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
-
-// Times of functions that take turns, after one turn that is not counted; on `clock_ms`.
-std::vector<std::vector<double>> turn_times(const std::vector<std::function<void()>>& functions,
-                                            double seconds = 0.8, double (*clock_ms)() = now_ms);
 
 // GFLOP/s of independent multiply-adds in registers, with the present number of threads of the CPU.
 double peak_flops();
@@ -115,13 +109,6 @@ void bench_pointwise(RowSink& rows);
 void bench_peaks(RowSink& rows);
 // share: of the peak of the inputs' type, measured in turns with the product.
 void bench_gemm(RowSink& rows);
-// The pieces into which the products of Brine's models are cut, by each of oneDNN's paths, on one
-// thread, in its own time of the CPU. ratio: time by the default path over that by the path in the
-// row's name. Then the products of layers that the compiled table changes, on the present number of
-// threads; ratio: time by the default paths over that by the table. `write`: file for the table of
-// paths, from more turns; empty: none.
-void bench_products(RowSink& rows, const std::string& write);
-void bench_conv(RowSink& rows);
 void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods, BlockKind kind,
                      const std::string& against);

@@ -29,15 +29,12 @@ void attention(const BenchRequest& r, RowSink& rows) {
 void paper_latency(const BenchRequest& r, RowSink& rows) {
   bench_paper_latency(rows, r.tokens, r.methods);
 }
-void products(const BenchRequest& r, RowSink& rows) { bench_products(rows, r.write); }
 void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.tokens, r.methods); }
 void tokenizer(const BenchRequest& r, RowSink& rows) { bench_tokenizer(rows, r.tokenizer, r.data); }
 
 const Suite kSuites[] = {{"peaks", without_files<bench_peaks>},
                          {"pointwise", without_files<bench_pointwise>},
                          {"gemm", without_files<bench_gemm>},
-                         {"products", products},
-                         {"conv", without_files<bench_conv>},
                          {"attention", attention, true},
                          {"breakdown", breakdown, true},
                          {"sparse", without_files<bench_sparse>, true},
@@ -95,7 +92,6 @@ void BenchRequest::describe(data::Schema& s) {
       "its time over the row's");
   s.field("bidirectional", bidirectional,
           "Blocks of encoders, which see every token, for the suite attention");
-  s.field("write", write, "File for the table of paths of products, for the suite products");
   s.field(
       "methods", methods,
       "Attention methods for the suites attention, breakdown and paper-latency, for the first two "
@@ -117,8 +113,6 @@ void BenchRequest::validate() const {
         "bench: paper-latency takes methods, not blocks with a variant");
   check(data.empty() == (tokenizer.empty() && model.empty()),
         "bench: --data goes together with --tokenizer or --model");
-  check(write.empty() || std::ranges::count(what, "products"),
-        "bench: --write has no effect without the suite products");
   if (!default_device().is_cuda()) return;
   for (const Suite& suite : kSuites) {
     check(suite.anywhere || !is_named(*this, suite), "bench: ", suite.name,

@@ -22,7 +22,6 @@ struct BenchRequest {
   std::string against = {};               // of the suite attention: a block, as in `methods`
   bool bidirectional = false;             // of the suite attention
   Dtype weights = Dtype::f32;             // of the model of the suite generate
-  std::string write = {};                 // of the suite products: a file for the table of paths
 
   void describe(data::Schema& s);
   // Throws when a suite that is named lacks its files, when files do not go together, and when a
