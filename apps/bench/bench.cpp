@@ -179,14 +179,4 @@ double read_bandwidth(int64_t bytes) {
   return double(count * n) * 4 / ms / 1e6;
 }
 
-void memory_row(RowSink& rows, const std::string& name, const std::string& shape, double bytes,
-                const std::function<void()>& f) {
-  rows.attempt(name, shape, [&] {
-    static Triad triad;
-    auto [ms, triad_ms] = median_times(f, [] { triad(); });
-    const double rate = bytes / ms / 1e6;
-    rows.add({name, shape, ms, rate, "GB/s", rate / triad.bandwidth(triad_ms)});
-  });
-}
-
 }  // namespace brine::bench

@@ -84,7 +84,9 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
 
-// GFLOP/s of independent multiply-adds in registers, with the present number of threads of the CPU.
+// GFLOP/s of independent multiply-adds of the widest vectors of the build, with the present number
+// of threads of the CPU. Each counts with the best of its 20 bursts, which are shorter than the
+// time slices of other processes.
 double peak_flops();
 // The share of a rate in that; 0 (not measured) when a device computes.
 inline double share_of_peak(double rate) {
@@ -98,16 +100,7 @@ double triad_bandwidth();
 // GB/s of all threads, each repeatedly reading its own array of that many bytes.
 double read_bandwidth(int64_t bytes);
 
-// Attempts a row for a kernel that moves `bytes` bytes (each input read once, each output written
-// once). Its share is relative to the triad's bandwidth, measured alternately: on a shared machine
-// that bandwidth changes by the minute.
-void memory_row(RowSink& rows, const std::string& name, const std::string& shape, double bytes,
-                const std::function<void()>& f);
-
-void bench_pointwise(RowSink& rows);
-// The limits of arithmetic by type, and the triad; ratio: to one thread.
-void bench_peaks(RowSink& rows);
-// share: of the peak of the inputs' type, measured in turns with the product.
+// share: of the peak of f32, measured in turns with the product.
 void bench_gemm(RowSink& rows);
 void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods, BlockKind kind,
@@ -115,19 +108,9 @@ void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
 // Time, rate and memory of the components of every method's block, forward and backward.
 void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods);
-// The parts of the sparse path; ratio = time per token over that at the smallest T.
-void bench_sparse(RowSink& rows);
-// Flat CSR against coordinates; ratio = time over that of flat CSR.
-void bench_coo(RowSink& rows);
-// tokens: lengths (none: 4,096 to 131,072); methods: by name (none: all).
-void bench_paper_latency(RowSink& rows, const std::vector<int64_t>& tokens,
-                         const std::vector<std::string>& methods);
+// Steps of an encoder and of a decoder, and of their layers alone. share: of the peak of f32, or
+// for dense layers of the rate of one large product in the computing type of layers.
 void bench_train(RowSink& rows);
-// A distillation step with streamed losses against T x T maps (ratio: of the times), and over T.
-void bench_streamed(RowSink& rows);
-void bench_encoder(RowSink& rows);
-// share: of the rate of one large product in the computing type of layers.
-void bench_decoder(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.
 void bench_decode(RowSink& rows);

@@ -1,8 +1,7 @@
-// Matrix products compared with the peak of their type.
+// Matrix products, those of f32 compared with its peak.
 #include <algorithm>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/parts/peaks.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/dense.h"
 
@@ -17,13 +16,12 @@ struct Product {
 
 BenchRow run(const Product& p, Dtype type) {
   const bool half = type == Dtype::bf16;
-  const Peak peak = half ? best_bf16_peak() : Peak::f32;
   Tensor a = ramp(p.ta ? Shape{p.batch, p.K, p.M} : Shape{p.batch, p.M, p.K}).to(type);
   Tensor b = ramp(p.tb ? Shape{p.batch, p.N, p.K} : Shape{p.batch, p.K, p.N}).to(type);
   Tensor y = Tensor::empty({p.batch, p.M, p.N});
   double limit = 0;
   const double ms = median_times([&] { BRINE_CALL(y, matmul, y, a, b, p.ta, p.tb, 1, 0); },
-                                 [&] { limit = std::max(limit, peak_rate(peak)); })
+                                 [&] { limit = std::max(limit, peak_flops()); })
                         .first;
   const double work = 2 * double(p.batch) * double(p.M) * double(p.N) * double(p.K);
   const std::string letters = join(p.ta ? 'T' : 'N', p.tb ? 'T' : 'N');
@@ -32,7 +30,7 @@ BenchRow run(const Product& p, Dtype type) {
           ms,
           work / ms / 1e6,
           "GFLOP/s",
-          work / ms / 1e6 / limit};
+          half ? 0 : work / ms / 1e6 / limit};
 }
 
 }  // namespace
