@@ -150,7 +150,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
   pending.reserve(batches.size());
   for (size_t i = 0; i < batches.size(); ++i) {
     RandomStream random = random_of(own_.begin + int64_t(i));
-    if (!is_fast() || i == 0) parts_.store.zero_gradients();
+    parts_.store.zero_gradients();
     if (i + 1 == batches.size()) buckets = bucket_sum(sum);
     if (buckets && parts_.overlap) last = std::make_unique<LastPass>(parts_.store, *buckets);
     pending.push_back(
@@ -161,7 +161,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                            .loss_from = config_.loss_from,
                                            .loss_scale = double(loss_scale),
                                            .last = last.get()}));
-    if (!is_fast() && !buckets) sum.add(parts_.store.gradients());
+    if (!buckets) sum.add(parts_.store.gradients());
   }
   std::vector<double> norms = sum_slots(sum, buckets.get(), pending, terms);
   objective_.summarize(terms);
@@ -232,11 +232,7 @@ std::unique_ptr<BucketSum> Trainer::bucket_sum(SlotSum& sum) {
   const Tensor& gradients = parts_.store.gradients();
   if (ranks_.size() == 1 || !ranks_.posts() || !gradients.device().is_cpu()) return nullptr;
   const std::string what = join("gradients of step ", step_ + 1);
-  if (!is_fast())
-    return std::make_unique<BucketSum>(ranks_, what, gradients, config_.accumulate,
-                                       sum.take_rest());
-  if (grid_.groups() > 1) return nullptr;  // a group of ranks has no sum of the library
-  return std::make_unique<BucketSum>(ranks_, what, gradients, objective_.is_ascending());
+  return std::make_unique<BucketSum>(ranks_, what, gradients, config_.accumulate, sum.take_rest());
 }
 
 void Trainer::sum_over_ranks(SlotSum& sum, BucketSum* buckets) {
@@ -246,12 +242,7 @@ void Trainer::sum_over_ranks(SlotSum& sum, BucketSum* buckets) {
     gradient_bytes_ += buckets->bytes();
     return;
   }
-  const std::string what = join("gradients of step ", step_ + 1);
-  const Tensor& gradients = parts_.store.gradients();
-  if (!is_fast()) return sum.over_ranks(ranks_, what, gradients);
-  const Tensor all = gradients.to(ranks_.moves(gradients.device()) ? gradients.device() : Device{});
-  ranks_.all_reduce(what, all);
-  if (!all.shares_memory(gradients)) assign(gradients, all);
+  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
 }
 
 std::string Trainer::stop_reason() {
@@ -334,9 +325,6 @@ TrainOutcome Trainer::run(RunLog* log) {
   std::string why;  // the run is asked to stop
   auto stopped = [&] { return !(why = stop_reason()).empty(); };
   plan_ahead(done_steps());
-  if (log && is_fast())
-    log->event(join("sum fast: the bits of these steps depend on the number of processes, now ",
-                    ranks_.size(), ", and on what connects them: ", ranks_.name()));
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !stopped()) {

@@ -20,10 +20,6 @@
 
 namespace brine::distill {
 
-// How the gradients of a step's slots are added: in the tree of SlotSum, with the same bits for any
-// number of ranks, or one after another and over the ranks in any order.
-enum class GradientSum { ordered, fast };
-
 // What to do with a step whose loss or gradient is not finite.
 enum class OnNonfinite { stop, skip };
 
@@ -73,8 +69,7 @@ struct TrainerParts {
   // The processes that share the work; null: this one alone. All have the same parts. The first
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
-  bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
-  GradientSum sum = GradientSum::ordered;
+  bool zero = false;    // each rank has the moments of its own elements only (ZeRO-1)
   bool overlap = true;  // gradients are sent while others are computed, where messages are posted
   // Groups of ranks with layers of their own (RankGrid): `store` has this rank's parameters only,
   // and the terms of the objective know their layers. 1: every rank has all parameters.
@@ -127,7 +122,6 @@ class Trainer {
   void sum_over_ranks(SlotSum& sum, BucketSum* buckets);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
-  bool is_fast() const { return parts_.sum == GradientSum::fast; }
   bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
   void share_values();  // after a step of which each rank has made its own elements
   struct Moments {

@@ -106,8 +106,6 @@ class StepObjective {
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
   virtual PendingTerms accumulate(const Batch& batch, const Call& call) = 0;
-  // Whether the gradients of the first layers are complete first.
-  virtual bool is_ascending() const { return false; }
   // Called with the sums of a step's terms before they are logged.
   virtual void summarize(LossTerms& /*terms*/) const {}
 };

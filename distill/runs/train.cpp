@@ -112,7 +112,6 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .stop = host.stop,
           .ranks = host.ranks,
           .zero = options.zero,
-          .sum = options.sum,
           .overlap = options.overlap,
           .layer_groups = run.layer_groups};
 }

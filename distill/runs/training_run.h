@@ -24,7 +24,6 @@ struct RunOptions {
   bool zero = false;          // moments are divided between the ranks
   bool nccl = true;           // it carries gradients between GPUs, if it is found
   bool overlap = true;        // gradients are sent while others are computed
-  GradientSum sum = GradientSum::ordered;
   bool resume = false, dry_run = false, anomaly = false;
   bool force = false;  // also where its memory does not suffice
 

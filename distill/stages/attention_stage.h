@@ -44,7 +44,6 @@ class AttentionStage : public StepObjective {
 
   // Terms: the losses as means over the layers, and "layer.N", the sum of those of a layer.
   PendingTerms accumulate(const Batch& batch, const Call& call) override;
-  bool is_ascending() const override { return true; }
   // Replaces "layer.N" by "worst_loss", the largest of them, and "worst_layer".
   void summarize(LossTerms& terms) const override;
   // Shows every layer of a batch, without gradients.

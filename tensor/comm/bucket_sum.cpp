@@ -40,16 +40,6 @@ BucketSum::BucketSum(Communicator& ranks, std::string what, const Tensor& gradie
         rest_.others.size() + 1, " sums for ", nodes_[size_t(ranks.rank())].size(), " nodes");
 }
 
-BucketSum::BucketSum(Communicator& ranks, std::string what, const Tensor& gradients, bool ascending)
-    : ranks_(ranks),
-      what_(std::move(what)),
-      gradients_(gradients),
-      fast_(true),
-      all_(size_t(buckets_of(gradients.numel(), ranks.size()))),
-      before_(ranks.traffic().bytes) {
-  for (int64_t b = 0; b < buckets(); ++b) order_.push_back(ascending ? b : buckets() - 1 - b);
-}
-
 // After an error memory that is still being sent or received must remain until the process ends.
 BucketSum::~BucketSum() {
   if (moving_.empty()) return;
@@ -74,10 +64,9 @@ void BucketSum::complete(int64_t bucket) {
   for (const Tensor& left : rest_.lefts) add_into(part(gradients_, bucket), part(left, bucket));
   if (range_of(bucket).size() == 0) {
     b.stage = Stage::done;
-  } else if (!fast_) {
+  } else {
     start(bucket);
   }
-  if (fast_) start_next_sums();
 }
 
 void BucketSum::start(int64_t bucket) {
@@ -150,7 +139,7 @@ bool BucketSum::move_on(int64_t bucket) {
   const int owner = int(bucket % ranks_.size());
   const bool is_done = all_done(b.out) & all_done(b.in);
   if (!is_done) return false;
-  if (b.stage == Stage::sum || fast_) {
+  if (b.stage == Stage::sum) {
     b.stage = Stage::done;
   } else if (owner == ranks_.rank()) {
     add_parts(bucket);
@@ -164,19 +153,6 @@ bool BucketSum::move_on(int64_t bucket) {
   return b.stage == Stage::done;
 }
 
-void BucketSum::start_next_sums() {
-  for (; next_ < order_.size(); ++next_) {
-    Bucket& b = all_[size_t(order_[next_])];
-    if (b.stage == Stage::open) return;
-    if (b.stage == Stage::done) continue;  // it is empty
-    std::unique_ptr<Posted> posted = ranks_.post_all_reduce(what_, part(gradients_, order_[next_]));
-    check(posted != nullptr, what_, ": ", ranks_.name(), " has no sum over ranks that is posted");
-    b.stage = Stage::sum;
-    b.in.push_back({ranks_.rank(), std::move(posted)});
-    moving_.push_back(order_[next_]);
-  }
-}
-
 void BucketSum::advance() {
   std::erase_if(moving_, [this](int64_t bucket) { return move_on(bucket); });
   while (open_ < kOpen && !for_room_.empty()) receive_parts(for_room_.front());
@@ -187,7 +163,7 @@ void BucketSum::advance() {
 int64_t BucketSum::count_left() {
   advance();
   const int64_t others = ranks_.size() - 1;
-  int64_t left = int64_t(for_room_.size()) * (foreign_ + others) + int64_t(order_.size() - next_);
+  int64_t left = int64_t(for_room_.size()) * (foreign_ + others);
   for (const int64_t b : moving_) {
     const Bucket& bucket = all_[size_t(b)];
     left += int64_t(bucket.out.size() + bucket.in.size());
@@ -221,15 +197,10 @@ void BucketSum::finish() {
   finishing_ = true;
   if (early_ < 0) early_ = bytes();
   for (int64_t b = 0; b < buckets(); ++b) {
-    const int64_t bucket = fast_ ? order_[size_t(b)] : b;
-    if (all_[size_t(bucket)].stage == Stage::open) complete(bucket);
+    if (all_[size_t(b)].stage == Stage::open) complete(b);
   }
-  // Names who is missing, which a library's operation on all ranks cannot tell.
-  if (fast_) ranks_.barrier(what_);
-  // An all-reduce is a chain of messages, each of which starts when the library is called.
   ranks_.await(
-      what_, [this] { return count_left(); }, [this] { return fast_ ? MissingRanks() : missing(); },
-      fast_ ? 20 : 500);
+      what_, [this] { return count_left(); }, [this] { return missing(); });
   gradients_.bump_version();
 }
 

@@ -20,9 +20,6 @@ class BucketSum {
   // `rest` is what they meet.
   BucketSum(Communicator& ranks, std::string what, const Tensor& gradients, int64_t slots,
             SlotSum::Rest rest);
-  // By the library's own sum over the ranks, of all that is in `gradients`. Buckets are sent from
-  // the last to the first, or `ascending`: the order must be one for all ranks.
-  BucketSum(Communicator& ranks, std::string what, const Tensor& gradients, bool ascending);
   ~BucketSum();
   BucketSum(const BucketSum&) = delete;
   BucketSum& operator=(const BucketSum&) = delete;
@@ -61,7 +58,6 @@ class BucketSum {
   void send_parts(int64_t bucket);
   void add_parts(int64_t bucket);
   bool move_on(int64_t bucket);
-  void start_next_sums();
   int64_t count_left();
   MissingRanks missing() const;
   Tensor part(const Tensor& buffer, int64_t bucket) const;
@@ -71,12 +67,10 @@ class BucketSum {
   Tensor gradients_;
   int64_t slots_ = 0;
   SlotSum::Rest rest_;
-  std::vector<std::vector<SlotRange>> nodes_;  // of each rank; empty: the library's sum
+  std::vector<std::vector<SlotRange>> nodes_;  // of each rank
   int64_t foreign_ = 0;                        // nodes of the other ranks
-  bool fast_ = false, finishing_ = false;
+  bool finishing_ = false;
   std::vector<Bucket> all_;
-  std::vector<int64_t> order_;    // fast: of the buckets
-  size_t next_ = 0;               // fast: in the order
   std::deque<int64_t> for_room_;  // complete ones of this rank's
   std::vector<int64_t> moving_;   // that have been started and are not done
   int64_t open_ = 0;              // buckets of this rank's whose parts are arriving

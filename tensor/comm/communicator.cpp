@@ -5,7 +5,6 @@
 
 #include "tensor/comm/parts.h"
 #include "tensor/comm/patience.h"
-#include "tensor/kernels/dense.h"
 
 namespace brine {
 
@@ -38,16 +37,6 @@ std::unique_ptr<Posted> Communicator::post(const std::string& what, const Incomi
                                            int number) {
   check(number >= 0 && number < kPostNumbers, what, ": message ", number, " of ", kPostNumbers);
   return start({what, limit_}, in, number);
-}
-
-std::unique_ptr<Posted> Communicator::post_all_reduce(const std::string& what,
-                                                      const Tensor& values) {
-  refuse_other(what, values);
-  std::unique_ptr<Posted> posted = start_add_up({what, limit_}, values);
-  if (!posted) return nullptr;
-  values.bump_version();
-  count_all_reduce(values);
-  return posted;
 }
 
 std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Outgoing&, int) {
@@ -163,55 +152,10 @@ void Communicator::broadcast(const std::string& what, const Tensor& values) {
   exchange(what, out, in, 1, values.device());
 }
 
-void Communicator::reduce_scatter(const std::string& what, const Tensor& values) {
-  refuse_other(what, values);
-  const int64_t n = values.numel();
-  const SlotRange own = elements_of(n, rank_, size_);
-  const Tensor arrived =
-      Tensor::empty({size_ - 1, std::min(kPiece, own.size())}, values.dtype(), values.device());
-  for (int64_t round = 0; round < rounds_of(n, size_); ++round) {
-    const SlotRange here = part_of(own, round);
-    std::vector<Tensor> given(static_cast<size_t>(size_));  // by rank
-    std::vector<Outgoing> out;
-    std::vector<Incoming> in;
-    for (int r = 0; r < size_; ++r) {
-      if (r == rank_) {
-        given[size_t(r)] = slice_of(values, here);
-        continue;
-      }
-      const Tensor there = slice_of(values, part_of(elements_of(n, r, size_), round));
-      if (there.numel() > 0) out.push_back({r, there.raw(), bytes_of(there)});
-      if (here.size() == 0) continue;
-      given[size_t(r)] = arrived.select(0, r - (r > rank_)).slice(0, 0, here.size());
-      in.push_back({r, given[size_t(r)].raw(), bytes_of(given[size_t(r)])});
-    }
-    exchange(what, out, in, 1, values.device());
-    if (here.size() == 0) continue;
-    for (size_t r = 1; r < given.size(); ++r) BRINE_CALL(given[0], accumulate, given[0], given[r]);
-    if (rank_ > 0) assign(slice_of(values, here), given[0]);
-  }
-}
-
 void Communicator::all_gather(const std::string& what, const Tensor& values) {
   refuse_other(what, values);
   for (int64_t round = 0; round < rounds_of(values.numel(), size_); ++round)
     gather_round(*this, what, values, round);
-}
-
-void Communicator::all_reduce(const std::string& what, const Tensor& values) {
-  refuse_other(what, values);
-  if (size_ == 1 || values.numel() == 0) return;
-  values.bump_version();
-  barrier(what);  // names who is missing, which a library's operation on all ranks cannot tell
-  if (add_up({what, limit_, values.device()}, values)) return count_all_reduce(values);
-  reduce_scatter(what, values);
-  all_gather(what, values);
-}
-
-// What a ring sends.
-void Communicator::count_all_reduce(const Tensor& values) {
-  traffic_.bytes += 2 * int64_t(bytes_of(values)) * (size_ - 1) / size_;
-  traffic_.messages += 2 * (size_ - 1);
 }
 
 void SelfCommunicator::abort(int status) { ::_exit(status); }

@@ -102,9 +102,6 @@ class Communicator {
   static constexpr int kPostNumbers = 1 << 14;
   std::unique_ptr<Posted> post(const std::string& what, const Outgoing& out, int number);
   std::unique_ptr<Posted> post(const std::string& what, const Incoming& in, int number);
-  // all_reduce() by the provider's own operation, which all ranks post in the same order; null when
-  // it has none, and nothing was done.
-  std::unique_ptr<Posted> post_all_reduce(const std::string& what, const Tensor& values);
   // Calls `left`, which moves on what was posted and counts what is not done, until that is 0.
   // Throws RanksMissing when nothing was done for limit() seconds, or by the alarm; `missing` are
   // the ranks that are waited for. Where these may be waiting themselves the limit is twice as
@@ -124,14 +121,8 @@ class Communicator {
   //
   // The values of rank 0, on all ranks.
   void broadcast(const std::string& what, const Tensor& values);
-  // Afterwards the elements_of() this rank have the sum over the ranks, added in the order of the
-  // ranks; the others keep their values. f32 or f64.
-  void reduce_scatter(const std::string& what, const Tensor& values);
   // Every rank has its elements_of() the tensor; afterwards all ranks have all of them.
   void all_gather(const std::string& what, const Tensor& values);
-  // The sum over the ranks, on all of them: equal there, but its bits depend on the provider and on
-  // the number of ranks (gradients are added by SlotSum). f32 or f64.
-  void all_reduce(const std::string& what, const Tensor& values);
 
   // Before the end: keeps messages that have left this rank on their way until `all_done`.
   virtual void linger(const std::function<bool()>& all_done) { (void)all_done; }
@@ -146,17 +137,13 @@ class Communicator {
   };
   virtual void move(const Wait& wait, const std::vector<Outgoing>& out,
                     const std::vector<Incoming>& in) = 0;
-  // The provider's own all-reduce of a tensor; false: it has none, and nothing was done.
-  virtual bool add_up(const Wait&, const Tensor&) { return false; }
   virtual std::unique_ptr<Posted> start(const Wait& wait, const Outgoing& out, int number);
   virtual std::unique_ptr<Posted> start(const Wait& wait, const Incoming& in, int number);
-  virtual std::unique_ptr<Posted> start_add_up(const Wait&, const Tensor&) { return nullptr; }
   // Throws RanksMissing when an alarm was set and gives a reason.
   void check_alarm(const Wait& wait) const;
   [[noreturn]] static void fail(const Wait& wait, const std::vector<int>& missing);
 
  private:
-  void count_all_reduce(const Tensor& values);
   void refuse_other(const std::string& what, const Tensor& values) const;
 
   int rank_, size_;

@@ -46,12 +46,8 @@ struct OpenMpi {
   static constexpr const char *kLibrary = "libmpi.so.40", *kName = "Open MPI";
   static Handle world(const Library& l) { return l.address("ompi_mpi_comm_world"); }
   static Handle bytes(const Library& l) { return l.address("ompi_mpi_byte"); }
-  static Handle floats(const Library& l) { return l.address("ompi_mpi_float"); }
-  static Handle doubles(const Library& l) { return l.address("ompi_mpi_double"); }
-  static Handle sum(const Library& l) { return l.address("ompi_mpi_op_sum"); }
   static Handle errors_return(const Library& l) { return l.address("ompi_mpi_errors_return"); }
   static void* status_ignore() { return nullptr; }
-  static void* in_place() { return reinterpret_cast<void*>(1); }
 };
 
 struct Mpich {
@@ -59,12 +55,8 @@ struct Mpich {
   static constexpr const char *kLibrary = "libmpich.so.12", *kName = "MPICH";
   static Handle world(const Library&) { return 0x44000000; }
   static Handle bytes(const Library&) { return 0x4c00010d; }
-  static Handle floats(const Library&) { return 0x4c00040a; }
-  static Handle doubles(const Library&) { return 0x4c00080b; }
-  static Handle sum(const Library&) { return 0x58000003; }
   static Handle errors_return(const Library&) { return 0x54000001; }
   static void* status_ignore() { return reinterpret_cast<void*>(1); }
-  static void* in_place() { return reinterpret_cast<void*>(-1); }
 };
 
 template <class Abi>
@@ -149,37 +141,11 @@ class Mpi : public Communicator {
     }
   }
 
-  bool add_up(const Wait& wait, const Tensor& t) override {
-    const std::unique_ptr<Posted> sum = start_add_up(wait, t);
-    if (!sum) return false;
-    // An all-reduce is a chain of messages, each of which starts when the library is called.
-    await(
-        wait.what, [&] { return int64_t(!sum->is_done()); }, [] { return MissingRanks(); }, 20);
-    return true;
-  }
-
   std::unique_ptr<Posted> start(const Wait& wait, const Outgoing& out, int number) override {
     return start_one(send_, wait, static_cast<const char*>(out.bytes), out.size, out.to, number);
   }
   std::unique_ptr<Posted> start(const Wait& wait, const Incoming& in, int number) override {
     return start_one(receive_, wait, static_cast<char*>(in.bytes), in.size, in.from, number);
-  }
-
-  std::unique_ptr<Posted> start_add_up(const Wait& wait, const Tensor& t) override {
-    if (t.dtype() != Dtype::f32 && t.dtype() != Dtype::f64) return nullptr;
-    const bool narrow = t.dtype() == Dtype::f32;
-    const Handle type = narrow ? Abi::floats(library_) : Abi::doubles(library_);
-    auto* const all_reduce = library_.template function<AllReduce>("MPI_Iallreduce");
-    auto sum = std::make_unique<Requests>(*this, wait.what);
-    const auto most = int64_t(kLargest / item_size(t.dtype()));
-    for (int64_t at = 0; at < t.numel(); at += most) {
-      sum->open.emplace_back();
-      verify(all_reduce(Abi::in_place(), t.raw() + size_t(at) * item_size(t.dtype()),
-                        int(std::min(most, t.numel() - at)), type, Abi::sum(library_), world_,
-                        &sum->open.back()),
-             wait);
-    }
-    return sum;
   }
 
  private:
@@ -236,7 +202,6 @@ class Mpi : public Communicator {
   using Send = int(const void*, int, Handle, int, int, Handle, Handle*);
   using Receive = int(void*, int, Handle, int, int, Handle, Handle*);
   using Test = int(Handle*, int*, void*);
-  using AllReduce = int(const void*, void*, int, Handle, Handle, Handle, Handle*);
   MpiStart start_;
   Library library_;
   Handle world_, bytes_;

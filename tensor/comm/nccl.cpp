@@ -24,8 +24,7 @@ struct UniqueId {
   char bytes[128];
 };
 enum Result : int { kSuccess = 0, kInProgress = 7 };
-enum Type : int { kBytes = 1, kFloat32 = 7, kFloat64 = 8 };
-constexpr int kSum = 0;
+constexpr int kBytes = 1;
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef, version = 21400;
@@ -105,17 +104,6 @@ class Nccl : public Communicator {
     if (!host_) return move_through_device(wait, out, in);
     host_->set_limit(wait.seconds);
     host_->exchange(wait.what, out, in);
-  }
-
-  bool add_up(const Wait& wait, const Tensor& t) override {
-    if (!t.device().is_cuda() || (t.dtype() != Dtype::f32 && t.dtype() != Dtype::f64)) return false;
-    const auto all_reduce =
-        library().function<int(const void*, void*, size_t, int, int, Comm, void*)>("ncclAllReduce");
-    verify(all_reduce(t.raw(), t.raw(), size_t(t.numel()),
-                      t.dtype() == Dtype::f32 ? kFloat32 : kFloat64, kSum, comm_, stream()),
-           wait);
-    finish(wait, {});
-    return true;
   }
 
  private:

@@ -1,4 +1,4 @@
-// Processes that no MPI launcher started, the fast sum, and what goes wrong on one rank: one line
+// Processes that no MPI launcher started, and what goes wrong on one rank: one line
 // that names it, and nothing lost.
 #include <sys/resource.h>
 
@@ -6,16 +6,6 @@
 
 namespace brine::tests {
 namespace {
-
-double last_loss(const std::string& run) {
-  double loss = 0;
-  std::istringstream log(read_all(world().path(run + "/log.jsonl")));
-  for (std::string line; std::getline(log, line);) {
-    const nlohmann::json values = parse_json(line);
-    if (values.at("type") == "step") loss = values.at("loss");
-  }
-  return loss;
-}
 
 TEST_CASE("ranks: processes that only variables connect have the same bits (needs MPICH)") {
   for_launcher(plain_launcher(), [](const Launcher& launcher) {
@@ -99,44 +89,6 @@ TEST_CASE("ranks: jobs of Slurm have the bits of one process (needs Slurm)") {
   for (const char* way : {"pmix", "pmi2", "none"})
     CHECK(contains(read_all(log), join("srun --mpi=", way, ", 3 ranks: the bits of one process")));
   CHECK(contains(read_all(log), "stopped by Slurm and resumed: the bits of one process"));
-}
-
-void fast_sum(const Launcher& launcher) {
-  const std::string keys =
-      kTrain + std::string("--steps 6 --accumulate 4 --out fast-") + launcher.id;
-  must_run(keys + "-ordered", "OMP_NUM_THREADS=1");
-  for (const int ranks : {1, 4}) {
-    const std::string run = join("fast-", launcher.id, "-", ranks);
-    const Finished done =
-        ranked_world().run(join(keys, "-", ranks, " --sum fast --zero"), launcher.of(ranks));
-    REQUIRE_MESSAGE(done.status == 0, done.error);
-    const std::string log = read_all(world().path(run + "/log.jsonl"));
-    CHECK(contains(log, join("sum fast: the bits of these steps depend on the number of processes, "
-                             "now ",
-                             ranks)));
-    const double loss = last_loss(run), ordered = last_loss("fast-" + launcher.id + "-ordered");
-    CHECK(loss == doctest::Approx(ordered).epsilon(1e-5));
-    if (ranks > 1) {
-      // A library may add in the tree's order, as Open MPI does on 4 ranks. All ranks must get one
-      // sum: here each one makes all weights from its own, there only its part.
-      must_run(join(keys, "-", ranks, "-whole --sum fast"), launcher.of(ranks));
-      check_same(run + "-whole", run);
-      continue;
-    }
-    const bool same =
-        read_all(world().path(run + "/step-00000006/model.safetensors")) ==
-        read_all(world().path("fast-" + launcher.id + "-ordered/step-00000006/model.safetensors"));
-    CHECK(!same);
-  }
-  const Finished other = ranked_world().run(join(keys, "-4 --resume"), "OMP_NUM_THREADS=1");
-  CHECK(other.status == 1);
-  CHECK(contains(other.error, "the configuration changed since; sum: "));
-}
-TEST_CASE("ranks: --sum fast trains as well and says what it gives up (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), fast_sum);
-}
-TEST_CASE("ranks: --sum fast trains as well and says what it gives up (needs MPICH)") {
-  for_launcher(mpich_launcher(), fast_sum);
 }
 
 // A directory of one rank's own, as on a machine that does not share the others' files.

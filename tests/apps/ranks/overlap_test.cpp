@@ -28,9 +28,7 @@ void overlapped(const Launcher& launcher) {
                                                    {"recomputed", train + "--recompute "},
                                                    {"distill", distill},
                                                    {"distill-recomputed", distill + "--recompute "},
-                                                   {"convert", convert},
-                                                   {"fast", train + "--sum fast "},
-                                                   {"fast-convert", convert + "--sum fast "}};
+                                                   {"convert", convert}};
   for (const auto& [name, command] : runs) {
     const std::string run = launcher.id + "-overlap-" + name;
     INFO(run);
@@ -46,7 +44,6 @@ void overlapped(const Launcher& launcher) {
     CHECK(off.early == 0);
     CHECK(off.all == on.all);
     check_same(run, run + "-off");
-    if (contains(name, "fast")) continue;
     must_run(command + "--out " + run + "-alone", "OMP_NUM_THREADS=1");
     check_same(run, run + "-alone");
     // Ranks with several nodes of the tree, and others with one.
