@@ -13,7 +13,6 @@
 #include "distill/evaluation/recall_observer.h"
 #include "distill/health/mask_health.h"
 #include "distill/ranks/exchange.h"
-#include "distill/ranks/last_pass.h"
 #include "distill/runs/run_weights.h"
 #include "nn/io/model_io.h"
 #include "tensor/device/transfer.h"
@@ -144,26 +143,21 @@ LossTerms Trainer::train_step(std::string& skipped) {
   const std::vector<Batch> batches = read_batches(rows, shares);
   const int64_t loss_scale = loss_scale_.value();
   SlotSum sum(config_.accumulate, own_);
-  std::unique_ptr<BucketSum> buckets;
-  std::unique_ptr<LastPass> last;
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
   for (size_t i = 0; i < batches.size(); ++i) {
     RandomStream random = random_of(own_.begin + int64_t(i));
     parts_.store.zero_gradients();
-    if (i + 1 == batches.size()) buckets = bucket_sum(sum);
-    if (buckets && parts_.overlap) last = std::make_unique<LastPass>(parts_.store, *buckets);
     pending.push_back(
         objective_.accumulate(batches[i], {.share = shares[i],
                                            .text_share = 1 / double(config_.accumulate),
                                            .random = &random,
                                            .recompute = config_.recompute,
                                            .loss_from = config_.loss_from,
-                                           .loss_scale = double(loss_scale),
-                                           .last = last.get()}));
-    if (!buckets) sum.add(parts_.store.gradients());
+                                           .loss_scale = double(loss_scale)}));
+    sum.add(parts_.store.gradients());
   }
-  std::vector<double> norms = sum_slots(sum, buckets.get(), pending, terms);
+  std::vector<double> norms = sum_slots(sum, pending, terms);
   objective_.summarize(terms);
   tokens_ += rows;
   const std::vector<double> all = gather_parts(grid_, join("norms of step ", step_ + 1), norms);
@@ -210,12 +204,11 @@ std::vector<Batch> Trainer::read_batches(int64_t& tokens, std::vector<double>& s
   return batches;
 }
 
-std::vector<double> Trainer::sum_slots(SlotSum& sum, BucketSum* buckets,
-                                       const std::vector<PendingTerms>& pending, LossTerms& terms) {
+std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
+                                       LossTerms& terms) {
   // The only place of a step that waits for the device.
   if (all_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
-  // Ahead of the terms, one of which may end the step: what was sent must arrive.
-  sum_over_ranks(sum, buckets);
+  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
   const std::string what = join("loss terms of step ", step_ + 1);
   std::vector<SlotTerms> slots;
   if (grid_.groups() > 1) {
@@ -226,23 +219,6 @@ std::vector<double> Trainer::sum_slots(SlotSum& sum, BucketSum* buckets,
   }
   add_slots(slots, terms);
   return items(optimizer_.part_squares());
-}
-
-std::unique_ptr<BucketSum> Trainer::bucket_sum(SlotSum& sum) {
-  const Tensor& gradients = parts_.store.gradients();
-  if (ranks_.size() == 1 || !ranks_.posts() || !gradients.device().is_cpu()) return nullptr;
-  const std::string what = join("gradients of step ", step_ + 1);
-  return std::make_unique<BucketSum>(ranks_, what, gradients, config_.accumulate, sum.take_rest());
-}
-
-void Trainer::sum_over_ranks(SlotSum& sum, BucketSum* buckets) {
-  if (buckets) {
-    buckets->finish();
-    early_bytes_ += buckets->early_bytes();
-    gradient_bytes_ += buckets->bytes();
-    return;
-  }
-  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
 }
 
 std::string Trainer::stop_reason() {
@@ -360,8 +336,6 @@ TrainOutcome Trainer::run(RunLog* log) {
   out.steps = step_;
   out.skipped = skipped_;
   out.overflows = loss_scale_.overflows();
-  out.early_bytes = early_bytes_;
-  out.gradient_bytes = gradient_bytes_;
   out.tokens = tokens_;
   out.seconds = seconds_;
   return out;

@@ -16,7 +16,7 @@
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
 #include "nn/optim/schedule.h"
-#include "tensor/comm/bucket_sum.h"
+#include "tensor/comm/slot_tree.h"
 
 namespace brine::distill {
 
@@ -69,8 +69,7 @@ struct TrainerParts {
   // The processes that share the work; null: this one alone. All have the same parts. The first
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
-  bool zero = false;    // each rank has the moments of its own elements only (ZeRO-1)
-  bool overlap = true;  // gradients are sent while others are computed, where messages are posted
+  bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
   // Groups of ranks with layers of their own (RankGrid): `store` has this rank's parameters only,
   // and the terms of the objective know their layers. 1: every rank has all parameters.
   int64_t layer_groups = 1;
@@ -79,9 +78,7 @@ struct TrainerParts {
 struct TrainOutcome {
   int64_t steps = 0, skipped = 0, tokens = 0;
   int64_t overflows = 0;  // steps skipped to lower the loss scale
-  // Of the gradients, by this rank: until the end of the steps' backward passes, and in all.
-  int64_t early_bytes = 0, gradient_bytes = 0;
-  double seconds = 0;  // without training, evaluation and saving
+  double seconds = 0;     // without training, evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };
@@ -115,11 +112,8 @@ class Trainer {
   std::vector<Batch> read_batches(int64_t& tokens, std::vector<double>& shares);
   // Gradients and terms over the slots of all ranks; returns the sums of squares by part, of this
   // rank's layers.
-  std::vector<double> sum_slots(SlotSum& sum, BucketSum* buckets,
-                                const std::vector<PendingTerms>& pending, LossTerms& terms);
-  // Instead of adding the last slot: null where messages are not posted.
-  std::unique_ptr<BucketSum> bucket_sum(SlotSum& sum);
-  void sum_over_ranks(SlotSum& sum, BucketSum* buckets);
+  std::vector<double> sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
+                                LossTerms& terms);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
   bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
@@ -150,7 +144,6 @@ class Trainer {
   SlotRange own_;  // the slots of this rank
   LossScale loss_scale_;
   int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
-  int64_t early_bytes_ = 0, gradient_bytes_ = 0;
   double seconds_ = 0;
 };
 

@@ -15,8 +15,6 @@
 
 namespace brine::distill {
 
-class LastPass;
-
 // The weights of the losses (loss_table.h, config["approx"]) and their common settings.
 class LossConfig {
  public:
@@ -99,9 +97,6 @@ class StepObjective {
     int64_t loss_from = 0;  // task loss only on targets from this position on
     double loss_scale = 1;  // multiplies every gradient; the terms do not include it
     nn::RuntimeOptions options = {};
-    // Of a rank's last micro-batch: runs the backward pass. Without it gradients are only added up
-    // over the ranks later.
-    LastPass* last = nullptr;
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.

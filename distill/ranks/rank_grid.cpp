@@ -27,16 +27,6 @@ class RankGroup : public Communicator {
     all_.abort(status);
     ::_exit(status);
   }
-  bool posts() const override { return all_.posts(); }
-  void await(const std::string& what, const std::function<int64_t()>& left,
-             const std::function<MissingRanks()>& missing, int64_t nap) override {
-    const auto in_all = [&] {
-      MissingRanks absent = missing();
-      for (int& r : absent.ranks) r = members_[size_t(r)];
-      return absent;
-    };
-    all_.await(what, left, in_all, nap);
-  }
 
  protected:
   void move(const Wait& wait, const std::vector<Outgoing>& out,
@@ -47,13 +37,6 @@ class RankGroup : public Communicator {
     for (Incoming& i : received) i.from = members_[size_t(i.from)];
     // The limit is that of all; wait.seconds has this group's own.
     all_.exchange(wait.what, sent, received, wait.seconds / limit(), wait.where);
-  }
-
-  std::unique_ptr<Posted> start(const Wait& wait, const Outgoing& out, int number) override {
-    return all_.post(wait.what, Outgoing{members_[size_t(out.to)], out.bytes, out.size}, number);
-  }
-  std::unique_ptr<Posted> start(const Wait& wait, const Incoming& in, int number) override {
-    return all_.post(wait.what, Incoming{members_[size_t(in.from)], in.bytes, in.size}, number);
   }
 
  private:

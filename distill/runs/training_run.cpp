@@ -26,10 +26,6 @@ void RunOptions::describe(data::Schema& s) {
           "With several ranks: each has the optimizer's moments of its part of the parameters only "
           "(ZeRO stage 1); the same bits",
           {.transient = true});
-  s.field("overlap", overlap,
-          "With several ranks of MPI: gradients that are complete are sent while the backward pass "
-          "computes the others; the same bits",
-          {.transient = true});
   s.field("nccl", nccl, "With several ranks on GPUs: use NCCL if it is found", {.transient = true});
   s.field("resume", resume, "Continue the run in --out from its newest checkpoint",
           {.transient = true});

@@ -23,7 +23,6 @@ struct RunOptions {
   double rank_seconds = 600;  // how long a rank waits for others
   bool zero = false;          // moments are divided between the ranks
   bool nccl = true;           // it carries gradients between GPUs, if it is found
-  bool overlap = true;        // gradients are sent while others are computed
   bool resume = false, dry_run = false, anomaly = false;
   bool force = false;  // also where its memory does not suffice
 

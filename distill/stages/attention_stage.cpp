@@ -7,7 +7,6 @@
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
-#include "distill/ranks/last_pass.h"
 
 namespace brine::distill {
 namespace {
@@ -146,12 +145,7 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
                    .in_sum = false,
                    .blame = {},
                    .layer = layer});
-    const Tensor scaled = scale(sum, call.share * call.loss_scale);
-    if (call.last) {
-      call.last->backward(scaled, {}, student_.attention_prefix(layer));
-    } else {
-      backward(scaled);
-    }
+    backward(scale(sum, call.share * call.loss_scale));
   };
   auto kept = std::find_if(kept_.begin(), kept_.end(),
                            [&](const Kept& x) { return x.windows == batch.windows; });

@@ -25,50 +25,6 @@ void Communicator::exchange(const std::string& what, const std::vector<Outgoing>
   if (!out.empty() || !in.empty()) move({what, limit_ * patience, where}, out, in);
 }
 
-std::unique_ptr<Posted> Communicator::post(const std::string& what, const Outgoing& out,
-                                           int number) {
-  check(number >= 0 && number < kPostNumbers, what, ": message ", number, " of ", kPostNumbers);
-  traffic_.bytes += int64_t(out.size);
-  ++traffic_.messages;
-  return start({what, limit_}, out, number);
-}
-
-std::unique_ptr<Posted> Communicator::post(const std::string& what, const Incoming& in,
-                                           int number) {
-  check(number >= 0 && number < kPostNumbers, what, ": message ", number, " of ", kPostNumbers);
-  return start({what, limit_}, in, number);
-}
-
-std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Outgoing&, int) {
-  throw Error(join(wait.what, ": ", name(), " does not post messages"));
-}
-std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Incoming&, int) {
-  throw Error(join(wait.what, ": ", name(), " does not post messages"));
-}
-
-void Communicator::await(const std::string& what, const std::function<int64_t()>& left,
-                         const std::function<MissingRanks()>& missing, int64_t nap) {
-  Wait wait{what, limit_};
-  Patience patience(wait.seconds, nap);
-  const auto begin_again = [&] {
-    wait.seconds = limit_;
-    patience = Patience(wait.seconds, nap);
-  };
-  int64_t before = left();
-  while (before > 0) {
-    if (patience.is_over()) {
-      const MissingRanks absent = missing();
-      if (!absent.may_wait || wait.seconds > limit_) fail(wait, absent.ranks);
-      wait.seconds = 2 * limit_;
-      patience.extend(wait.seconds);
-    }
-    if (patience.rest()) check_alarm(wait);
-    const int64_t now = left();
-    if (now < before) begin_again();
-    before = now;
-  }
-}
-
 void Communicator::check_alarm(const Wait& wait) const {
   if (!alarm_) return;
   if (const std::string why = alarm_(); !why.empty())

@@ -46,22 +46,6 @@ struct Incoming {
   size_t size;
 };
 
-// The ranks that a wait is for. `may_wait`: each of them may be waiting for another rank itself, as
-// one does that sends a sum only when it has all parts of it.
-struct MissingRanks {
-  std::vector<int> ranks = {};
-  bool may_wait = false;
-};
-
-// A message, or a sum over the ranks, that has been started. Its memory is in use until it is done,
-// and when it is never done until the process ends.
-class Posted {
- public:
-  virtual ~Posted() = default;
-  // Asking is what moves it on.
-  virtual bool is_done() = 0;
-};
-
 // What one rank has sent so far, messages to itself excluded.
 struct Traffic {
   int64_t bytes = 0, messages = 0;
@@ -95,20 +79,6 @@ class Communicator {
   // memory of both lists may be in use until the process ends when this throws.
   void exchange(const std::string& what, const std::vector<Outgoing>& out,
                 const std::vector<Incoming>& in, double patience = 1, Device where = {});
-  // Whether messages of the CPU's memory can be posted: started by one call, and asked for later.
-  virtual bool posts() const { return false; }
-  // A message of a number in [0, kPostNumbers): it meets those of its number only, in their order,
-  // so that ranks may post numbers in different orders. Throws when the library refuses.
-  static constexpr int kPostNumbers = 1 << 14;
-  std::unique_ptr<Posted> post(const std::string& what, const Outgoing& out, int number);
-  std::unique_ptr<Posted> post(const std::string& what, const Incoming& in, int number);
-  // Calls `left`, which moves on what was posted and counts what is not done, until that is 0.
-  // Throws RanksMissing when nothing was done for limit() seconds, or by the alarm; `missing` are
-  // the ranks that are waited for. Where these may be waiting themselves the limit is twice as
-  // long, so that a rank that knows who is missing speaks first. `nap`: the longest sleep between
-  // two calls, in microseconds.
-  virtual void await(const std::string& what, const std::function<int64_t()>& left,
-                     const std::function<MissingRanks()>& missing, int64_t nap = 500);
   // Returns when all ranks have called it.
   void barrier(const std::string& what, double patience = 1);
   // The bytes of every rank, by rank; their lengths may differ.
@@ -137,8 +107,6 @@ class Communicator {
   };
   virtual void move(const Wait& wait, const std::vector<Outgoing>& out,
                     const std::vector<Incoming>& in) = 0;
-  virtual std::unique_ptr<Posted> start(const Wait& wait, const Outgoing& out, int number);
-  virtual std::unique_ptr<Posted> start(const Wait& wait, const Incoming& in, int number);
   // Throws RanksMissing when an alarm was set and gives a reason.
   void check_alarm(const Wait& wait) const;
   [[noreturn]] static void fail(const Wait& wait, const std::vector<int>& missing);

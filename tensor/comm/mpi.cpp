@@ -14,7 +14,7 @@
 namespace brine {
 namespace {
 
-constexpr int kTag = 1, kNeverTag = 2, kFirstPostTag = 16, kFunneled = 1;
+constexpr int kTag = 1, kNeverTag = 2, kFunneled = 1;
 constexpr size_t kLargest = size_t(1) << 30;  // bytes of a message: counts are int
 
 class Library {
@@ -84,7 +84,6 @@ class Mpi : public Communicator {
   }
 
   std::string name() const override { return Abi::kName; }
-  bool posts() const override { return true; }
 
   // The library moves messages while it is called: here, to ask for one that is never sent.
   void linger(const std::function<bool()>& all_done) override {
@@ -141,40 +140,7 @@ class Mpi : public Communicator {
     }
   }
 
-  std::unique_ptr<Posted> start(const Wait& wait, const Outgoing& out, int number) override {
-    return start_one(send_, wait, static_cast<const char*>(out.bytes), out.size, out.to, number);
-  }
-  std::unique_ptr<Posted> start(const Wait& wait, const Incoming& in, int number) override {
-    return start_one(receive_, wait, static_cast<char*>(in.bytes), in.size, in.from, number);
-  }
-
  private:
-  // What was posted and is not done.
-  struct Requests : Posted {
-    Requests(Mpi& owner, std::string name) : mpi(owner), what(std::move(name)) {}
-    bool is_done() override {
-      const Wait wait{what, 0};
-      std::erase_if(open, [&](Handle& h) { return mpi.is_done(h, wait); });
-      return open.empty();
-    }
-    Mpi& mpi;
-    std::string what;
-    std::vector<Handle> open;
-  };
-
-  template <class Call, class Bytes>
-  std::unique_ptr<Posted> start_one(Call* call, const Wait& wait, Bytes* bytes, size_t size,
-                                    int rank, int number) {
-    auto posted = std::make_unique<Requests>(*this, wait.what);
-    for (size_t at = 0; at < size; at += kLargest) {
-      posted->open.emplace_back();
-      verify(call(bytes + at, int(std::min(kLargest, size - at)), bytes_, rank,
-                  kFirstPostTag + number, world_, &posted->open.back()),
-             wait);
-    }
-    return posted;
-  }
-
   Mpi(Library library, int rank, int size, MpiStart start)
       : Communicator(rank, size),
         start_(start),
