@@ -12,7 +12,6 @@
 #include "distill/log/log.h"
 #include "distill/losses/loss_scale.h"
 #include "distill/losses/losses.h"
-#include "distill/ranks/rank_grid.h"
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
 #include "nn/optim/schedule.h"
@@ -70,9 +69,6 @@ struct TrainerParts {
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
   bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
-  // Groups of ranks with layers of their own (RankGrid): `store` has this rank's parameters only,
-  // and the terms of the objective know their layers. 1: every rank has all parameters.
-  int64_t layer_groups = 1;
 };
 
 struct TrainOutcome {
@@ -110,8 +106,7 @@ class Trainer {
   // gradient; each rank computes some of them.
   RandomStream random_of(int64_t slot) const;
   std::vector<Batch> read_batches(int64_t& tokens, std::vector<double>& shares);
-  // Gradients and terms over the slots of all ranks; returns the sums of squares by part, of this
-  // rank's layers.
+  // Gradients and terms over the slots of all ranks; returns the sums of squares by part.
   std::vector<double> sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
                                 LossTerms& terms);
   std::string stop_reason();  // of the first rank that has one
@@ -121,8 +116,8 @@ class Trainer {
   struct Moments {
     Tensor first, second;  // [n]
   };
-  Moments whole_moments();  // of this rank's layers, on the first of the ranks that have them
-  // Of all layers by name, on the first rank, which writes them.
+  Moments whole_moments();  // on the first rank
+  // By name, on the first rank, which writes them.
   std::vector<NamedTensor> named_moments();
   void load_moments(const data::Path& file);
   void save(RunLog* log);
@@ -136,10 +131,7 @@ class Trainer {
   std::unique_ptr<Objective> losses_;  // unless the parts have an objective
   StepObjective& objective_;
   SelfCommunicator alone_;
-  RankGrid grid_;
-  Communicator& all_;
-  Communicator& ranks_;                  // those that have this rank's layers and divide the slots
-  std::unique_ptr<LayerOwners> owners_;  // with several layer groups
+  Communicator& ranks_;
   nn::Adamw optimizer_;
   SlotRange own_;  // the slots of this rank
   LossScale loss_scale_;

@@ -51,7 +51,6 @@ struct PendingTerm {
   // Called when a term of its micro-batch is not finite: describes the cause, or "". May wait for
   // the device.
   std::function<std::string()> blame = {};
-  int64_t layer = -1;  // of stage attention: the layer that it is of
 };
 using PendingTerms = std::vector<PendingTerm>;
 

@@ -111,8 +111,7 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .seed = host.seed,
           .stop = host.stop,
           .ranks = host.ranks,
-          .zero = options.zero,
-          .layer_groups = run.layer_groups};
+          .zero = options.zero};
 }
 
 void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {

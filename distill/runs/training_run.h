@@ -62,7 +62,6 @@ struct TrainingRun {
   LossConfig losses;
   std::unique_ptr<StepObjective> objective;  // null: `losses`
   nn::ParameterPlanner plan;                 // as in TrainerParts
-  int64_t layer_groups = 1;                  // as in TrainerParts
   std::string stage;                         // of a conversion; empty: none
   std::vector<std::string> other_stage;      // keys that are not part of this stage's record
   std::function<void()> after;               // called when training has ended; may throw
