@@ -1,4 +1,4 @@
-// Variables of Open MPI, PMIx, PMI (MPICH, Slurm) and torchrun.
+// Variables of Open MPI, PMIx, PMI (MPICH, Slurm) and of other launchers.
 #include "apps/cli/one_process.h"
 
 #include <unistd.h>

@@ -25,12 +25,6 @@ void Communicator::exchange(const std::string& what, const std::vector<Outgoing>
   if (!out.empty() || !in.empty()) move({what, limit_ * patience, where}, out, in);
 }
 
-void Communicator::check_alarm(const Wait& wait) const {
-  if (!alarm_) return;
-  if (const std::string why = alarm_(); !why.empty())
-    throw RanksMissing(join(wait.what, ": ", why));
-}
-
 void Communicator::fail(const Wait& wait, const std::vector<int>& missing) {
   std::string names;
   for (const int rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,8 +70,6 @@ class Communicator {
   virtual std::string name() const = 0;
   // Whether memory of that device can be sent and received; the CPU's always.
   virtual bool moves(Device where) const { return where.is_cpu(); }
-  // Asked while this rank waits for others: why the wait is in vain ("rank 2 has ended"), or empty.
-  void set_alarm(std::function<std::string()> alarm) { alarm_ = std::move(alarm); }
 
   // Sends and receives memory of one device until all is done. Messages between two ranks arrive in
   // the order of their lists. Throws RanksMissing after limit() times `patience` seconds. The
@@ -94,8 +91,6 @@ class Communicator {
   // Every rank has its elements_of() the tensor; afterwards all ranks have all of them.
   void all_gather(const std::string& what, const Tensor& values);
 
-  // Before the end: keeps messages that have left this rank on their way until `all_done`.
-  virtual void linger(const std::function<bool()>& all_done) { (void)all_done; }
   // Ends all ranks at once.
   [[noreturn]] virtual void abort(int status) = 0;
 
@@ -107,8 +102,6 @@ class Communicator {
   };
   virtual void move(const Wait& wait, const std::vector<Outgoing>& out,
                     const std::vector<Incoming>& in) = 0;
-  // Throws RanksMissing when an alarm was set and gives a reason.
-  void check_alarm(const Wait& wait) const;
   [[noreturn]] static void fail(const Wait& wait, const std::vector<int>& missing);
 
  private:
@@ -117,7 +110,6 @@ class Communicator {
   int rank_, size_;
   double limit_ = 600;
   Traffic traffic_;
-  std::function<std::string()> alarm_;
 };
 
 // One process.

@@ -14,7 +14,7 @@
 namespace brine {
 namespace {
 
-constexpr int kTag = 1, kNeverTag = 2, kFunneled = 1;
+constexpr int kTag = 1, kFunneled = 1;
 constexpr size_t kLargest = size_t(1) << 30;  // bytes of a message: counts are int
 
 class Library {
@@ -65,7 +65,7 @@ class Mpi : public Communicator {
 
  public:
   // The members of a base are set before those of this class, so the library is opened first.
-  static std::unique_ptr<Communicator> open(MpiStart start) {
+  static std::unique_ptr<Communicator> open() {
     Library library(Abi::kLibrary);
     int provided = 0, rank = 0, size = 1;
     const int status = library.function<int(int*, char***, int, int*)>("MPI_Init_thread")(
@@ -76,36 +76,17 @@ class Mpi : public Communicator {
     using Query = int(Handle, int*);
     library.function<Query>("MPI_Comm_rank")(Abi::world(library), &rank);
     library.function<Query>("MPI_Comm_size")(Abi::world(library), &size);
-    return std::unique_ptr<Communicator>(new Mpi(std::move(library), rank, size, start));
+    return std::unique_ptr<Communicator>(new Mpi(std::move(library), rank, size));
   }
 
-  ~Mpi() override {
-    if (start_ == MpiStart::by_launcher) library_.template function<int()>("MPI_Finalize")();
-  }
+  ~Mpi() override { library_.template function<int()>("MPI_Finalize")(); }
 
   std::string name() const override { return Abi::kName; }
 
-  // The library moves messages while it is called: here, to ask for one that is never sent.
-  void linger(const std::function<bool()>& all_done) override {
-    static char never = 0;  // in use until the process ends
-    Handle request;
-    const std::string what = "end";
-    const Wait wait{what, limit()};
-    verify(receive_(&never, 1, bytes_, (rank() + 1) % size(), kNeverTag, world_, &request), wait);
-    Patience patience(limit());
-    while (!all_done() && !patience.is_over()) {
-      is_done(request, wait);
-      patience.rest();
-    }
-  }
-
   [[noreturn]] void abort(int status) override {
-    if (start_ == MpiStart::by_launcher) {
-      // MPICH's launcher drops what it has not yet read of this rank's last words.
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
-    }
-    // Without a launcher MPI_Abort would wait for its answer; the others notice the end.
+    // MPICH's launcher drops what it has not yet read of this rank's last words.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
     ::_exit(status);
   }
 
@@ -136,14 +117,13 @@ class Mpi : public Communicator {
         for (const Open& o : open) missing.insert(o.rank);
         fail(wait, {missing.begin(), missing.end()});
       }
-      if (patience.rest()) check_alarm(wait);
+      patience.rest();
     }
   }
 
  private:
-  Mpi(Library library, int rank, int size, MpiStart start)
+  Mpi(Library library, int rank, int size)
       : Communicator(rank, size),
-        start_(start),
         library_(std::move(library)),
         world_(Abi::world(library_)),
         bytes_(Abi::bytes(library_)),
@@ -168,7 +148,6 @@ class Mpi : public Communicator {
   using Send = int(const void*, int, Handle, int, int, Handle, Handle*);
   using Receive = int(void*, int, Handle, int, int, Handle, Handle*);
   using Test = int(Handle*, int*, void*);
-  MpiStart start_;
   Library library_;
   Handle world_, bytes_;
   Send* send_;
@@ -178,8 +157,8 @@ class Mpi : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> open_mpi(MpiKind kind, MpiStart start) {
-  return kind == MpiKind::open_mpi ? Mpi<OpenMpi>::open(start) : Mpi<Mpich>::open(start);
+std::unique_ptr<Communicator> open_mpi(MpiKind kind) {
+  return kind == MpiKind::open_mpi ? Mpi<OpenMpi>::open() : Mpi<Mpich>::open();
 }
 
 }  // namespace brine

@@ -20,17 +20,14 @@ class Patience {
   }
   // Something has arrived: what is next may come soon.
   void renew() { round_ = 0; }
-  // More ranks than cores: one that waits gives its core to those that compute. True once in a
-  // while, for what is not worth asking every time.
-  bool rest() {
-    ++round_;
-    if (round_ < 200) {
+  // More ranks than cores: one that waits gives its core to those that compute.
+  void rest() {
+    if (++round_ < 200) {
       ::sched_yield();
-      return false;
+    } else {
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(std::min<int64_t>(20 + round_ / 10, 500)));
     }
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(std::min<int64_t>(20 + round_ / 10, 500)));
-    return round_ % 20 == 0;
   }
 
  private:

@@ -199,7 +199,7 @@ void one_line(const Launcher& launcher) {
   CHECK(!fs::exists(world().path("refused")));
   // Rank 0 says it even if it is the last to find out.
   ranked_world().write("last.sh",
-                       "rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}\n"
+                       "rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n"
                        "[ $rank = 0 ] && sleep 1\nexec \"$@\"\n");
   const Finished late = ranked_world().run("inspect student", launcher.of(3) + "sh last.sh");
   CHECK(late.status != 0);
