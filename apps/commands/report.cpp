@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/divided.h"
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
@@ -20,19 +19,14 @@ struct ReportCommand {
   void describe(data::Schema& s) { what.describe(s); }
 
   int run(const RunContext& context) {
-    return run_divided(context, [&](Communicator& ranks) { return write_page(context, ranks); });
-  }
-
-  int write_page(const RunContext& context, Communicator& ranks) {
     if (what.text.sources() == 0) {
       refuse_unused(context, {"window", "sequence_length", "teacher", "k"},
                     "without a text (--text, --tokens or --data)");
     }
     if (what.importance.empty())
       refuse_unused(context, {"importance_keys"}, "without --importance");
-    const report::Report made = report::gather(
-        what, context.line, "brine " BRINE_VERSION ", commit " + commit_name(), &ranks);
-    if (!ranks.is_first()) return 0;
+    const report::Report made =
+        report::gather(what, context.line, "brine " BRINE_VERSION ", commit " + commit_name());
     const std::string page = report::page(made, what);
     data::write_file_atomic(what.out, page);
     log_info(what.out, ": ", human_bytes(double(page.size())));
@@ -45,7 +39,7 @@ struct ReportCommand {
 };
 
 const RegisterSubcommand<ReportCommand> registration(
-    "report", "One HTML page: attention maps, mask health, curves, costs", Ranks::divided);
+    "report", "One HTML page: attention maps, mask health, curves, costs");
 
 }  // namespace
 }  // namespace brine

@@ -59,7 +59,7 @@ void check_comparable(const Attention& first, const ModelInput& input,
         shape.heads, "; they cannot be compared");
 }
 
-void attend(Report& report, const Request& r, Communicator* ranks) {
+void attend(Report& report, const Request& r) {
   const size_t models = std::min(kMostStudents, report.inputs.models.size());
   std::vector<int32_t> ids;
   for (size_t i = 0; i < models; ++i) {
@@ -69,7 +69,6 @@ void attend(Report& report, const Request& r, Communicator* ranks) {
     if (i == 0) ids = r.text.ids(m, "report");
     AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads, i);
     call.keeps_masks = models > 1;
-    call.ranks = ranks;
     if (!m.model->attention_traits().sparse) {
       check(call.importance.empty(), "report: --importance needs a mask, attention '",
             m.config.attention, "' keeps every key");
@@ -86,7 +85,7 @@ void attend(Report& report, const Request& r, Communicator* ranks) {
   }
 }
 
-void read_captures(Report& report, const Request& r, Communicator* ranks) {
+void read_captures(Report& report, const Request& r) {
   for (const ModelInput& input : report.inputs.captures) {
     if (report.attention.size() == kMostStudents) break;
     const CaptureSize size = size_of_capture(input.path);
@@ -98,7 +97,6 @@ void read_captures(Report& report, const Request& r, Communicator* ranks) {
     }
     AttentionCall call = call_of(r, size.tokens, size.layers, size.heads, report.attention.size());
     call.keeps_masks = report.inputs.captures.size() > 1;
-    call.ranks = ranks;
     Attention read = attention_of(input, call, r.tokenizer);
     const bool same = report.attention.empty() || report.attention[0].ids == read.ids;
     check(same, input.path, ": is of another text than ",
@@ -156,8 +154,7 @@ void Request::describe(data::Schema& s) {
   s.field("costs", costs, "Lengths for which multiply-adds and bytes are counted", {.min = 1});
 }
 
-Report gather(const Request& r, const std::string& command, const std::string& program,
-              Communicator* ranks) {
+Report gather(const Request& r, const std::string& command, const std::string& program) {
   Report report;
   report.command = command;
   report.program = program;
@@ -168,14 +165,13 @@ Report gather(const Request& r, const std::string& command, const std::string& p
         "report: a capture has its own text; give captures, or models with a text");
   check(r.tokenizer.empty() || !report.inputs.captures.empty(),
         "report: --tokenizer is for captures; a model has its own");
-  if (r.text.sources()) attend(report, r, ranks);
-  read_captures(report, r, ranks);
+  if (r.text.sources()) attend(report, r);
+  read_captures(report, r);
   check(r.importance.empty() || !report.attention.empty(),
         "report: --importance needs a text (--text, --data) or a capture");
   const bool selects = !r.layers.empty() || !r.heads.empty() || r.cells;
   check(!selects || !report.attention.empty(),
         "report: --layers, --heads and --cells choose maps; give a text or a capture");
-  if (ranks && !ranks->is_first()) return report;
   compare(report);
 
   std::vector<Curves> curves;

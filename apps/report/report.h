@@ -47,9 +47,7 @@ struct Report {
 };
 
 // Reads the inputs and runs the text through the first two models. `command` is shown on the page.
-// `ranks` divide the layers of the text; only the first one's report is whole.
-Report gather(const Request& request, const std::string& command, const std::string& program,
-              Communicator* ranks = nullptr);
+Report gather(const Request& request, const std::string& command, const std::string& program);
 
 // The page: one HTML file without references to others. Maps become coarser until it has at most
 // request.max_bytes bytes; throws if it is larger without maps.
