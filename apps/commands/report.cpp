@@ -1,4 +1,4 @@
-// brine report: one HTML page of a run, a model with a text, or an experiment.
+// brine report: one HTML page of runs, models with a text, captures and sweeps.
 #include "apps/report/report.h"
 
 #include <nlohmann/json.hpp>
@@ -30,8 +30,6 @@ struct ReportCommand {
     const std::string page = report::page(made, what);
     data::write_file_atomic(what.out, page);
     log_info(what.out, ": ", human_bytes(double(page.size())));
-    for (const report::Missing& each : made.missing)
-      log_info("not in it: ", each.what, each.command.empty() ? "" : "; made by: ", each.command);
     if (what.figures.empty()) return 0;
     log_info(what.figures, ": ", report::write_figures(made, what.figures), " pictures");
     return 0;
@@ -39,7 +37,7 @@ struct ReportCommand {
 };
 
 const RegisterSubcommand<ReportCommand> registration(
-    "report", "One HTML page: attention maps, mask health, curves, costs");
+    "report", "One HTML page: attention maps, mask health, curves");
 
 }  // namespace
 }  // namespace brine

@@ -1,4 +1,4 @@
-// Gathering a report: inputs, a text through models, charts, and what is missing.
+// Gathering a report: inputs, a text through models, charts.
 #include "apps/report/report.h"
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 #include <set>
 
 #include "apps/cli/terminal.h"
-#include "apps/report/missing.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::report {
@@ -124,7 +123,6 @@ std::string title_of(const Report& report) {
   add(report.attention);
   add(report.inputs.runs);
   add(report.inputs.models);
-  add(report.inputs.rows);
   return names.empty() ? "Brine report" : names;
 }
 
@@ -132,8 +130,7 @@ std::string title_of(const Report& report) {
 
 void Request::describe(data::Schema& s) {
   s.field("inputs", inputs,
-          "Runs, models, captures (brine inspect --capture), directories of experiments, tables of "
-          "brine sweep --out",
+          "Runs, models, captures (brine inspect --capture), tables of brine sweep --out",
           {.required = true, .positional = true});
   s.field("out", out, "HTML file to write");
   s.field("title", title, "Title of the page; none: the names of the inputs");
@@ -151,7 +148,6 @@ void Request::describe(data::Schema& s) {
   s.field("cells", cells, "Cells of a map's side; 0 = as many as fit the page", {.min = 0});
   s.field("max_bytes", max_bytes, "Largest page; maps become coarser until it fits",
           {.min = 1000000});
-  s.field("costs", costs, "Lengths for which multiply-adds and bytes are counted", {.min = 1});
 }
 
 Report gather(const Request& r, const std::string& command, const std::string& program) {
@@ -185,16 +181,6 @@ Report gather(const Request& r, const std::string& command, const std::string& p
   }
   add(curve_charts(curves));
   for (const SweepInput& sweep : report.inputs.sweeps) add(sweep.charts);
-  for (const RowsInput& rows : report.inputs.rows) add(row_charts(rows.name, rows.rows));
-  if (!report.inputs.models.empty() && !r.costs.empty()) {
-    const ModelInput& model = report.inputs.models[0];
-    try {
-      add(cost_charts(model.name, nn::load_config(model.path), r.costs, r.text.k));
-    } catch (const Error& e) {  // a method may refuse a length; the page says so
-      report.missing.push_back({join("Multiply-adds and bytes: ", e.what()),
-                                "brine flops --model " + model.path + " --tokens N"});
-    }
-  }
   std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.lines.empty(); });
   // Inputs may have the same names; files and elements of the page may not.
   std::set<std::string> ids;
@@ -202,7 +188,6 @@ Report gather(const Request& r, const std::string& command, const std::string& p
     const std::string id = chart.id;
     for (int number = 2; !ids.insert(chart.id).second; ++number) chart.id = join(id, "-", number);
   }
-  note_missing(report, r);
   report.title = r.title.empty() ? title_of(report) : r.title;
   return report;
 }
