@@ -1,12 +1,8 @@
 // The tape: recording, the backward walk, recomputation.
 #include "autograd/node.h"
 
-#include <algorithm>
 #include <atomic>
-#include <limits>
 #include <queue>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "autograd/ops.h"
@@ -18,8 +14,6 @@ namespace {
 
 thread_local bool recording = true;
 thread_local bool anomaly = false;
-// Where the leaves are listed that ops without a tape read: those of a checkpoint's first run.
-thread_local std::vector<std::shared_ptr<Node>>* leaves_read = nullptr;
 
 uint64_t next_order() {
   static std::atomic<uint64_t> counter{0};
@@ -33,10 +27,7 @@ void check_finite(const Tensor& t, const std::string& op, const char* what) {
         " values that are NaN or infinite (anomaly detection)");
 }
 
-// For the op `by`, which adds to it.
-Tensor leaf_buffer(Node& node, const std::string& by) {
-  check(!node.complete, by, ": adds to the gradient of a leaf ", node.shape,
-        " that was complete: an op that recomputes read more than it said");
+Tensor leaf_buffer(Node& node) {
   if (!node.grad.defined()) node.grad = Tensor::zeros(node.shape, node.dtype, node.device);
   return node.grad;
 }
@@ -78,7 +69,7 @@ void Gradients::set(int input, Tensor gradient) {
   if (anomaly) check_finite(gradient, node_.op, "a gradient");
   gradient = gradient.detach().contiguous();
   if (in->is_leaf) {
-    add_to(leaf_buffer(*in, node_.op), gradient);
+    add_to(leaf_buffer(*in), gradient);
   } else if (!in->grad.defined()) {
     in->grad = std::move(gradient);
   } else if (in->grad.is_unique()) {
@@ -98,7 +89,7 @@ Tensor Gradients::take(int input) {
 Tensor Gradients::accumulate(int input) {
   Node* in = node_.inputs.at(size_t(input)).get();
   check(in != nullptr, node_.op, ": input ", input, " requires no gradient");
-  if (in->is_leaf) return leaf_buffer(*in, node_.op);
+  if (in->is_leaf) return leaf_buffer(*in);
   if (!in->grad.defined()) {
     in->grad = Tensor::zeros(in->shape, in->dtype, in->device);
   } else if (!in->grad.is_unique()) {
@@ -160,10 +151,6 @@ Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backw
   if (CostMeter::current()) count_op(op, y, inputs);
   bool wanted = false;
   for (const Tensor& x : inputs) wanted |= wants_grad(x);
-  for (size_t i = 0; leaves_read && i < inputs.size(); ++i) {
-    if (inputs[i].defined() && inputs[i].node() && inputs[i].node()->is_leaf)
-      leaves_read->push_back(inputs[i].node());
-  }
   if (!wanted) return y;
   auto node = std::make_shared<Node>();
   for (const Tensor& x : inputs) {
@@ -193,61 +180,7 @@ Tensor record(const char* op, Tensor y, std::initializer_list<Tensor> inputs, Ba
   return record(op, std::move(y), std::vector<Tensor>(inputs), std::move(backward), saved);
 }
 
-namespace {
-
-// When the leaves of a pass are complete. Ops run in descending order of creation, and an op
-// creates no others on this tape: a leaf is complete once only older ops are left than the oldest
-// one that may add to it.
-class Completion {
- public:
-  Completion(const Node& root, const std::vector<Tensor>& leaves, BackwardWatch& watch)
-      : leaves_(leaves), watch_(watch) {
-    constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-    std::unordered_map<const Node*, uint64_t> oldest;
-    for (const Tensor& leaf : leaves) oldest.emplace(&node_of(leaf, "backward"), kNever);
-    uint64_t any = kNever;
-    std::unordered_set<const Node*> seen{&root};
-    std::vector<const Node*> open{&root};
-    while (!open.empty()) {
-      const Node& node = *open.back();
-      open.pop_back();
-      auto uses = [&](const Node* leaf) {
-        const auto found = oldest.find(leaf);
-        if (found != oldest.end()) found->second = std::min(found->second, node.order);
-      };
-      for (const auto& in : node.inputs) {
-        if (!in) continue;
-        if (in->is_leaf) {
-          uses(in.get());
-        } else if (seen.insert(in.get()).second) {
-          open.push_back(in.get());
-        }
-      }
-      for (const auto& leaf : node.may_read) uses(leaf.get());
-      if (node.may_read_any) any = std::min(any, node.order);
-    }
-    for (size_t i = 0; i < leaves.size(); ++i)
-      order_.push_back({std::min(any, oldest.at(leaves[i].node().get())), i});
-    std::sort(order_.begin(), order_.end(), std::greater<>());
-  }
-
-  // Ops of an order up to `next` are left.
-  void before(uint64_t next) {
-    for (; at_ < order_.size() && order_[at_].first > next; ++at_) {
-      leaves_[order_[at_].second].node()->complete = true;
-      watch_.complete(order_[at_].second);
-    }
-    watch_.between_ops();
-  }
-
- private:
-  const std::vector<Tensor>& leaves_;
-  BackwardWatch& watch_;
-  std::vector<std::pair<uint64_t, size_t>> order_;  // of the oldest op, and the leaf
-  size_t at_ = 0;
-};
-
-void run_backward(const Tensor& y, Tensor dy, Completion* completion) {
+void backward(const Tensor& y, Tensor dy) {
   check(y.defined() && y.node() != nullptr, "backward: nothing to differentiate");
   if (!dy.defined()) {
     check(y.numel() == 1, "backward: y ", y.shape(), " is not a scalar, give its cotangent");
@@ -257,8 +190,7 @@ void run_backward(const Tensor& y, Tensor dy, Completion* completion) {
         " must match y ", y.shape());
   NoGrad off;
   if (y.node()->is_leaf) {
-    add_to(leaf_buffer(*y.node(), "backward"), dy.contiguous());
-    if (completion) completion->before(0);
+    add_to(leaf_buffer(*y.node()), dy.contiguous());
     return;
   }
   auto older = [](const auto& a, const auto& b) { return a->order < b->order; };
@@ -271,7 +203,6 @@ void run_backward(const Tensor& y, Tensor dy, Completion* completion) {
     std::shared_ptr<Node> node = ready.top();
     ready.pop();
     node->queued = false;
-    if (completion) completion->before(node->order);
     check(bool(node->backward), node->op, ": backward was already run through this op");
     for (const auto& [tensor, version] : node->saved) {
       check(tensor.version() == version, node->op,
@@ -299,21 +230,6 @@ void run_backward(const Tensor& y, Tensor dy, Completion* completion) {
       ready.push(in);
     }
   }
-  if (completion) completion->before(0);
-}
-
-}  // namespace
-
-void backward(const Tensor& y, Tensor dy) { run_backward(y, std::move(dy), nullptr); }
-
-void backward(const Tensor& y, Tensor dy, const std::vector<Tensor>& leaves, BackwardWatch& watch) {
-  check(y.defined() && y.node() != nullptr, "backward: nothing to differentiate");
-  Completion completion(*y.node(), leaves, watch);
-  run_backward(y, std::move(dy), &completion);
-}
-
-void reopen(const std::vector<Tensor>& leaves) {
-  for (const Tensor& leaf : leaves) node_of(leaf, "reopen").complete = false;
 }
 
 NoGrad::NoGrad() : before_(recording) { recording = false; }
@@ -321,12 +237,6 @@ NoGrad::~NoGrad() { recording = before_; }
 bool grad_enabled() { return recording; }
 
 namespace {
-
-struct ListLeaves {
-  std::vector<std::shared_ptr<Node>>* before = leaves_read;
-  explicit ListLeaves(std::vector<std::shared_ptr<Node>>& leaves) { leaves_read = &leaves; }
-  ~ListLeaves() { leaves_read = before; }
-};
 
 // Turns grad mode on for the second run of a checkpoint, which happens inside backward().
 struct WithGrad {
@@ -338,15 +248,12 @@ struct WithGrad {
 }  // namespace
 
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
-                  const std::vector<Tensor>& inputs, RandomStream* random,
-                  const std::vector<Tensor>* reads) {
+                  const std::vector<Tensor>& inputs, RandomStream* random) {
   if (!grad_enabled()) return f(inputs);
   RandomStream start = random ? *random : RandomStream{};
   Tensor y;
-  std::vector<std::shared_ptr<Node>> may_read;
   {
     NoGrad off;
-    const ListLeaves list(may_read);
     y = f(inputs).detach();
   }
   std::vector<Tensor> kept;
@@ -377,11 +284,6 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   for (const Tensor& x : kept) {
     if (x.defined()) out.node()->saved.emplace_back(x, x.version());
   }
-  for (size_t i = 0; reads && i < reads->size(); ++i) may_read.push_back((*reads)[i].node());
-  std::sort(may_read.begin(), may_read.end());
-  may_read.erase(std::unique(may_read.begin(), may_read.end()), may_read.end());
-  out.node()->may_read = std::move(may_read);
-  out.node()->may_read_any = reads == nullptr;
   return out;
 }
 

@@ -47,10 +47,7 @@ struct Node {
   Tensor grad;                 // of a leaf: kept; the next backward() adds to it
   const char* component = "";  // the meter that its cost is added to (tensor/meter/cost_meter.h)
   bool is_leaf = false;
-  bool complete = false;                           // of a leaf: see BackwardWatch
   bool queued = false;                             // is in the heap of a running backward()
-  std::vector<std::shared_ptr<Node>> may_read;     // leaves that are not inputs: of a recomputation
-  bool may_read_any = false;                       // ... which did not say what it reads
   std::vector<std::pair<Tensor, uint64_t>> saved;  // tensors the lambda reads, and their versions
 
   ~Node();  // releases a long chain with a loop instead of recursion
@@ -77,20 +74,6 @@ Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backw
 // Gradients of y with cotangent dy (default: 1 for a one-element y) into every leaf below it.
 void backward(const Tensor& y, Tensor dy = {});
 
-// Told, while a backward pass runs, which gradients are complete: no op that is still to run may
-// add to them. An op may add to a leaf when the leaf is among its inputs, or, for a recomputation,
-// among what checkpoint() was told that it reads.
-class BackwardWatch {
- public:
-  virtual ~BackwardWatch() = default;
-  virtual void complete(size_t leaf) = 0;
-  virtual void between_ops() {}
-};
-// The same for the last pass that adds to `leaves`, each of which is complete at its end. From then
-// until reopen() a gradient that reaches one of them even so is an error.
-void backward(const Tensor& y, Tensor dy, const std::vector<Tensor>& leaves, BackwardWatch& watch);
-void reopen(const std::vector<Tensor>& leaves);
-
 // While an object lives, ops of this thread are not recorded.
 class NoGrad {
  public:
@@ -106,11 +89,9 @@ bool grad_enabled();
 
 // Recomputation: runs f without a tape and keeps only its inputs; backward runs f again with the
 // tape. `random`, when given, is reset for the second run to its state before the first, so that
-// dropout repeats. f may use parameters besides its inputs: `reads` lists those that its second run
-// may use, null: any. (The first run is observed, but without a tape f may compute less.)
+// dropout repeats. f may use parameters besides its inputs.
 Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
-                  const std::vector<Tensor>& inputs, RandomStream* random = nullptr,
-                  const std::vector<Tensor>* reads = nullptr);
+                  const std::vector<Tensor>& inputs, RandomStream* random = nullptr);
 
 // Anomaly mode: every output and gradient is searched for NaN and infinity, and the error names the
 // op that made the first one. Slow; thread-local.

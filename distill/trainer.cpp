@@ -13,7 +13,6 @@
 #include "distill/evaluation/recall_observer.h"
 #include "distill/health/mask_health.h"
 #include "distill/ranks/exchange.h"
-#include "distill/ranks/last_pass.h"
 #include "distill/runs/run_weights.h"
 #include "nn/io/model_io.h"
 #include "tensor/device/transfer.h"
@@ -103,9 +102,7 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
                   ? nullptr
                   : std::make_unique<Objective>(parts_.model, parts_.teacher, parts_.losses)),
       objective_(parts_.objective ? *parts_.objective : *losses_),
-      grid_(parts_.ranks ? *parts_.ranks : alone_, parts_.layer_groups),
-      all_(grid_.all()),
-      ranks_(grid_.peers()),
+      ranks_(parts_.ranks ? *parts_.ranks : alone_),
       optimizer_(parts_.store, config_.optimizer, parts_.plan, own_elements(parts_, ranks_)),
       own_(slots_of(config.accumulate, ranks_.rank(), ranks_.size())),
       loss_scale_(config.loss_scale),
@@ -114,13 +111,10 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
   check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train.window(), " tokens");
   if (ranks_.size() > config_.accumulate) {
-    throw SharedError(join(
-        "train: ", ranks_.size(), grid_.groups() > 1 ? " ranks for each group of layers" : " ranks",
-        " for steps of ", config_.accumulate, " micro-batch", config_.accumulate > 1 ? "es" : "",
-        "; start fewer, or give --accumulate ", ranks_.size(), " or more"));
+    throw SharedError(join("train: ", ranks_.size(), " ranks for steps of ", config_.accumulate,
+                           " micro-batch", config_.accumulate > 1 ? "es" : "",
+                           "; start fewer, or give --accumulate ", ranks_.size(), " or more"));
   }
-  if (grid_.groups() > 1)
-    owners_ = std::make_unique<LayerOwners>(grid_, parts_.model, parts_.store);
 }
 
 bool Trainer::finished() const {
@@ -144,30 +138,25 @@ LossTerms Trainer::train_step(std::string& skipped) {
   const std::vector<Batch> batches = read_batches(rows, shares);
   const int64_t loss_scale = loss_scale_.value();
   SlotSum sum(config_.accumulate, own_);
-  std::unique_ptr<BucketSum> buckets;
-  std::unique_ptr<LastPass> last;
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
   for (size_t i = 0; i < batches.size(); ++i) {
     RandomStream random = random_of(own_.begin + int64_t(i));
-    if (!is_fast() || i == 0) parts_.store.zero_gradients();
-    if (i + 1 == batches.size()) buckets = bucket_sum(sum);
-    if (buckets && parts_.overlap) last = std::make_unique<LastPass>(parts_.store, *buckets);
+    parts_.store.zero_gradients();
     pending.push_back(
         objective_.accumulate(batches[i], {.share = shares[i],
                                            .text_share = 1 / double(config_.accumulate),
                                            .random = &random,
                                            .recompute = config_.recompute,
                                            .loss_from = config_.loss_from,
-                                           .loss_scale = double(loss_scale),
-                                           .last = last.get()}));
-    if (!is_fast() && !buckets) sum.add(parts_.store.gradients());
+                                           .loss_scale = double(loss_scale)}));
+    sum.add(parts_.store.gradients());
   }
-  std::vector<double> norms = sum_slots(sum, buckets.get(), pending, terms);
+  std::vector<double> norms = sum_slots(sum, pending, terms);
   objective_.summarize(terms);
   tokens_ += rows;
-  const std::vector<double> all = gather_parts(grid_, join("norms of step ", step_ + 1), norms);
-  const double norm = std::sqrt(std::accumulate(all.begin(), all.end(), 0.0)) / double(loss_scale);
+  const double squares = std::accumulate(norms.begin(), norms.end(), 0.0);
+  const double norm = std::sqrt(squares) / double(loss_scale);
   for (double& n : norms) n = std::sqrt(n) / double(loss_scale);
   double rate = config_.schedule.factor(done_steps(), progress());
   if (std::isfinite(norm)) {
@@ -210,54 +199,23 @@ std::vector<Batch> Trainer::read_batches(int64_t& tokens, std::vector<double>& s
   return batches;
 }
 
-std::vector<double> Trainer::sum_slots(SlotSum& sum, BucketSum* buckets,
-                                       const std::vector<PendingTerms>& pending, LossTerms& terms) {
+std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
+                                       LossTerms& terms) {
   // The only place of a step that waits for the device.
-  if (all_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
-  // Ahead of the terms, one of which may end the step: what was sent must arrive.
-  sum_over_ranks(sum, buckets);
+  if (ranks_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
+  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
   const std::string what = join("loss terms of step ", step_ + 1);
   std::vector<SlotTerms> slots;
-  if (grid_.groups() > 1) {
-    slots = gather_layer_terms(grid_, what, config_.accumulate, pending);
-  } else {
-    read_slots(pending, {}, slots);
-    slots = gather_terms(ranks_, what, slots);
-  }
+  read_slots(pending, {}, slots);
+  slots = gather_terms(ranks_, what, slots);
   add_slots(slots, terms);
   return items(optimizer_.part_squares());
 }
 
-std::unique_ptr<BucketSum> Trainer::bucket_sum(SlotSum& sum) {
-  const Tensor& gradients = parts_.store.gradients();
-  if (ranks_.size() == 1 || !ranks_.posts() || !gradients.device().is_cpu()) return nullptr;
-  const std::string what = join("gradients of step ", step_ + 1);
-  if (!is_fast())
-    return std::make_unique<BucketSum>(ranks_, what, gradients, config_.accumulate,
-                                       sum.take_rest());
-  if (grid_.groups() > 1) return nullptr;  // a group of ranks has no sum of the library
-  return std::make_unique<BucketSum>(ranks_, what, gradients, objective_.is_ascending());
-}
-
-void Trainer::sum_over_ranks(SlotSum& sum, BucketSum* buckets) {
-  if (buckets) {
-    buckets->finish();
-    early_bytes_ += buckets->early_bytes();
-    gradient_bytes_ += buckets->bytes();
-    return;
-  }
-  const std::string what = join("gradients of step ", step_ + 1);
-  const Tensor& gradients = parts_.store.gradients();
-  if (!is_fast()) return sum.over_ranks(ranks_, what, gradients);
-  const Tensor all = gradients.to(ranks_.moves(gradients.device()) ? gradients.device() : Device{});
-  ranks_.all_reduce(what, all);
-  if (!all.shares_memory(gradients)) assign(gradients, all);
-}
-
 std::string Trainer::stop_reason() {
   const std::string own = parts_.stop ? parts_.stop() : "";
-  if (all_.size() == 1) return own;
-  const std::vector<std::string> all = all_.gather(join("start of step ", step_ + 1), own);
+  if (ranks_.size() == 1) return own;
+  const std::vector<std::string> all = ranks_.gather(join("start of step ", step_ + 1), own);
   for (size_t r = 0; r < all.size(); ++r) {
     if (!all[r].empty()) return join(all[r], " to rank ", r);
   }
@@ -266,8 +224,8 @@ std::string Trainer::stop_reason() {
 
 // Schedule and end follow the clock of the first rank.
 void Trainer::share_time() {
-  if (all_.size() > 1 && max_seconds() > 0)
-    all_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
+  if (ranks_.size() > 1 && max_seconds() > 0)
+    ranks_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
 }
 
 void Trainer::share_values() {
@@ -288,9 +246,7 @@ Trainer::Moments Trainer::whole_moments() {
 
 std::vector<NamedTensor> Trainer::named_moments() {
   const Moments whole = whole_moments();
-  if (owners_)
-    return owners_->collect_moments(join("moments of step ", step_), whole.first, whole.second);
-  if (!all_.is_first()) return {};
+  if (!ranks_.is_first()) return {};
   return moments_of(parts_.store, whole.first, whole.second);
 }
 
@@ -315,7 +271,7 @@ void Trainer::load_moments(const data::Path& path) {
 }
 
 void Trainer::wait_for_first(const std::string& what) {
-  if (all_.size() > 1) all_.barrier(join(what, " at step ", step_), kPatience);
+  if (ranks_.size() > 1) ranks_.barrier(join(what, " at step ", step_), kPatience);
 }
 
 // A dump is read ahead in the order in which this rank asks for its batches.
@@ -334,9 +290,6 @@ TrainOutcome Trainer::run(RunLog* log) {
   std::string why;  // the run is asked to stop
   auto stopped = [&] { return !(why = stop_reason()).empty(); };
   plan_ahead(done_steps());
-  if (log && is_fast())
-    log->event(join("sum fast: the bits of these steps depend on the number of processes, now ",
-                    ranks_.size(), ", and on what connects them: ", ranks_.name()));
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !stopped()) {
@@ -372,16 +325,12 @@ TrainOutcome Trainer::run(RunLog* log) {
   out.steps = step_;
   out.skipped = skipped_;
   out.overflows = loss_scale_.overflows();
-  out.early_bytes = early_bytes_;
-  out.gradient_bytes = gradient_bytes_;
   out.tokens = tokens_;
   out.seconds = seconds_;
   return out;
 }
 
 void Trainer::evaluate_now(RunLog* log) {
-  if (owners_ && (parts_.evaluation || parts_.valid))
-    owners_->collect_values(join("values of step ", step_));
   if (parts_.evaluation && log) log->evaluation(step_, parts_.evaluation());
   if (parts_.valid && log) {
     Perplexity p = evaluate(parts_.model, *parts_.valid,
@@ -413,7 +362,6 @@ void Trainer::save(RunLog* log) {
   saved_step_ = step_;
   std::vector<NamedTensor> moments;
   if (config_.keep_moments || !finished()) moments = named_moments();
-  if (owners_) owners_->collect_values(join("values of step ", step_));
   if (log) write_checkpoint(*log, std::move(moments));
   wait_for_first("checkpoint");
 }
@@ -466,7 +414,6 @@ std::vector<std::string> Trainer::resume() {
     throw ChangedConfiguration(parts_.run_dir + ": the configuration changed since" + list);
   }
   const data::Safetensors weights(dir / "model.safetensors");
-  if (owners_) load_others(weights, parts_.model, parts_.store);
   load_weights(weights, parts_.model, parts_.store);
   optimizer_.set_steps(state.at("optimizer_steps"));
   step_ = saved_step_ = state.at("step");

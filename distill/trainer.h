@@ -12,17 +12,12 @@
 #include "distill/log/log.h"
 #include "distill/losses/loss_scale.h"
 #include "distill/losses/losses.h"
-#include "distill/ranks/rank_grid.h"
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
 #include "nn/optim/schedule.h"
-#include "tensor/comm/bucket_sum.h"
+#include "tensor/comm/slot_tree.h"
 
 namespace brine::distill {
-
-// How the gradients of a step's slots are added: in the tree of SlotSum, with the same bits for any
-// number of ranks, or one after another and over the ranks in any order.
-enum class GradientSum { ordered, fast };
 
 // What to do with a step whose loss or gradient is not finite.
 enum class OnNonfinite { stop, skip };
@@ -74,19 +69,12 @@ struct TrainerParts {
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
   bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
-  GradientSum sum = GradientSum::ordered;
-  bool overlap = true;  // gradients are sent while others are computed, where messages are posted
-  // Groups of ranks with layers of their own (RankGrid): `store` has this rank's parameters only,
-  // and the terms of the objective know their layers. 1: every rank has all parameters.
-  int64_t layer_groups = 1;
 };
 
 struct TrainOutcome {
   int64_t steps = 0, skipped = 0, tokens = 0;
   int64_t overflows = 0;  // steps skipped to lower the loss scale
-  // Of the gradients, by this rank: until the end of the steps' backward passes, and in all.
-  int64_t early_bytes = 0, gradient_bytes = 0;
-  double seconds = 0;  // without training, evaluation and saving
+  double seconds = 0;     // without training, evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };
@@ -118,23 +106,18 @@ class Trainer {
   // gradient; each rank computes some of them.
   RandomStream random_of(int64_t slot) const;
   std::vector<Batch> read_batches(int64_t& tokens, std::vector<double>& shares);
-  // Gradients and terms over the slots of all ranks; returns the sums of squares by part, of this
-  // rank's layers.
-  std::vector<double> sum_slots(SlotSum& sum, BucketSum* buckets,
-                                const std::vector<PendingTerms>& pending, LossTerms& terms);
-  // Instead of adding the last slot: null where messages are not posted.
-  std::unique_ptr<BucketSum> bucket_sum(SlotSum& sum);
-  void sum_over_ranks(SlotSum& sum, BucketSum* buckets);
+  // Gradients and terms over the slots of all ranks; returns the sums of squares by part.
+  std::vector<double> sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
+                                LossTerms& terms);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
-  bool is_fast() const { return parts_.sum == GradientSum::fast; }
   bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
   void share_values();  // after a step of which each rank has made its own elements
   struct Moments {
     Tensor first, second;  // [n]
   };
-  Moments whole_moments();  // of this rank's layers, on the first of the ranks that have them
-  // Of all layers by name, on the first rank, which writes them.
+  Moments whole_moments();  // on the first rank
+  // By name, on the first rank, which writes them.
   std::vector<NamedTensor> named_moments();
   void load_moments(const data::Path& file);
   void save(RunLog* log);
@@ -148,15 +131,11 @@ class Trainer {
   std::unique_ptr<Objective> losses_;  // unless the parts have an objective
   StepObjective& objective_;
   SelfCommunicator alone_;
-  RankGrid grid_;
-  Communicator& all_;
-  Communicator& ranks_;                  // those that have this rank's layers and divide the slots
-  std::unique_ptr<LayerOwners> owners_;  // with several layer groups
+  Communicator& ranks_;
   nn::Adamw optimizer_;
   SlotRange own_;  // the slots of this rank
   LossScale loss_scale_;
   int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
-  int64_t early_bytes_ = 0, gradient_bytes_ = 0;
   double seconds_ = 0;
 };
 

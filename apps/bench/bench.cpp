@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
@@ -82,12 +81,6 @@ double now_ms() {
   return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count();
 }
 
-double thread_ms() {
-  timespec t = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) * 1e3 + double(t.tv_nsec) * 1e-6;
-}
-
 double median(std::vector<double> x) {
   std::nth_element(x.begin(), x.begin() + long(x.size() / 2), x.end());
   return x[x.size() / 2];
@@ -108,28 +101,23 @@ double median_time(const std::function<void()>& f, double seconds) {
   return median(times);
 }
 
-std::vector<std::vector<double>> turn_times(const std::vector<std::function<void()>>& functions,
-                                            double seconds, double (*clock_ms)()) {
-  std::vector<std::vector<double>> times(functions.size());
+std::pair<double, double> median_times(const std::function<void()>& f,
+                                       const std::function<void()>& g, double seconds) {
+  const std::function<void()>* functions[] = {&f, &g};
+  std::vector<double> times[2];
   double total = 0;
-  for (int round = -1; wants_more(times.back().size(), total, seconds); ++round) {
-    for (size_t i = 0; i < functions.size(); ++i) {
+  for (int round = -1; wants_more(times[1].size(), total, seconds); ++round) {
+    for (size_t i = 0; i < 2; ++i) {
       finish();
-      const double start = clock_ms();
-      functions[i]();
+      const double start = now_ms();
+      (*functions[i])();
       finish();
-      const double ms = clock_ms() - start;
+      const double ms = now_ms() - start;
       if (round < 0) continue;
       times[i].push_back(ms);
       total += ms;
     }
   }
-  return times;
-}
-
-std::pair<double, double> median_times(const std::function<void()>& f,
-                                       const std::function<void()>& g, double seconds) {
-  const auto times = turn_times({f, g}, seconds);
   return {median(times[0]), median(times[1])};
 }
 
@@ -189,16 +177,6 @@ double read_bandwidth(int64_t bytes) {
   const double ms = median_time([&] { parallel_for(count, 1, read); }, 0.2);
   check(sums[0] > 0, "bench: nothing was read");
   return double(count * n) * 4 / ms / 1e6;
-}
-
-void memory_row(RowSink& rows, const std::string& name, const std::string& shape, double bytes,
-                const std::function<void()>& f) {
-  rows.attempt(name, shape, [&] {
-    static Triad triad;
-    auto [ms, triad_ms] = median_times(f, [] { triad(); });
-    const double rate = bytes / ms / 1e6;
-    rows.add({name, shape, ms, rate, "GB/s", rate / triad.bandwidth(triad_ms)});
-  });
 }
 
 }  // namespace brine::bench

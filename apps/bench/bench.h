@@ -73,8 +73,6 @@ void finish();
 
 // Milliseconds of a monotonic clock.
 double now_ms();
-// Milliseconds for which this thread had a CPU: other processes do not count.
-double thread_ms();
 
 double median(std::vector<double> x);  // of at least one number
 
@@ -86,11 +84,9 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
 
-// Times of functions that take turns, after one turn that is not counted; on `clock_ms`.
-std::vector<std::vector<double>> turn_times(const std::vector<std::function<void()>>& functions,
-                                            double seconds = 0.8, double (*clock_ms)() = now_ms);
-
-// GFLOP/s of independent multiply-adds in registers, with the present number of threads of the CPU.
+// GFLOP/s of independent multiply-adds of the widest vectors of the build, with the present number
+// of threads of the CPU. Each counts with the best of its 20 bursts, which are shorter than the
+// time slices of other processes.
 double peak_flops();
 // The share of a rate in that; 0 (not measured) when a device computes.
 inline double share_of_peak(double rate) {
@@ -104,43 +100,17 @@ double triad_bandwidth();
 // GB/s of all threads, each repeatedly reading its own array of that many bytes.
 double read_bandwidth(int64_t bytes);
 
-// Attempts a row for a kernel that moves `bytes` bytes (each input read once, each output written
-// once). Its share is relative to the triad's bandwidth, measured alternately: on a shared machine
-// that bandwidth changes by the minute.
-void memory_row(RowSink& rows, const std::string& name, const std::string& shape, double bytes,
-                const std::function<void()>& f);
-
-void bench_pointwise(RowSink& rows);
-// The limits of arithmetic by type, and the triad; ratio: to one thread.
-void bench_peaks(RowSink& rows);
-// share: of the peak of the inputs' type, measured in turns with the product.
+// share: of the peak of f32, measured in turns with the product.
 void bench_gemm(RowSink& rows);
-// The pieces into which the products of Brine's models are cut, by each of oneDNN's paths, on one
-// thread, in its own time of the CPU. ratio: time by the default path over that by the path in the
-// row's name. Then the products of layers that the compiled table changes, on the present number of
-// threads; ratio: time by the default paths over that by the table. `write`: file for the table of
-// paths, from more turns; empty: none.
-void bench_products(RowSink& rows, const std::string& write);
-void bench_conv(RowSink& rows);
 void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods, BlockKind kind,
                      const std::string& against);
 // Time, rate and memory of the components of every method's block, forward and backward.
 void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods);
-// The parts of the sparse path; ratio = time per token over that at the smallest T.
-void bench_sparse(RowSink& rows);
-// Flat CSR against coordinates; ratio = time over that of flat CSR.
-void bench_coo(RowSink& rows);
-// tokens: lengths (none: 4,096 to 131,072); methods: by name (none: all).
-void bench_paper_latency(RowSink& rows, const std::vector<int64_t>& tokens,
-                         const std::vector<std::string>& methods);
+// Steps of an encoder and of a decoder, and of their layers alone. share: of the peak of f32, or
+// for dense layers of the rate of one large product in the computing type of layers.
 void bench_train(RowSink& rows);
-// A distillation step with streamed losses against T x T maps (ratio: of the times), and over T.
-void bench_streamed(RowSink& rows);
-void bench_encoder(RowSink& rows);
-// share: of the rate of one large product in the computing type of layers.
-void bench_decoder(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.
 void bench_decode(RowSink& rows);

@@ -35,7 +35,7 @@ class FastProduct {
 void add_rate(BenchRow& row, const std::function<void()>& run, BlockKind kind, int64_t T,
               bool train) {
   const double visible = kind.causal ? double(T * (T + 1)) : 2.0 * double(T) * double(T);
-  const double flops = double(kind.heads * kHeadSize) * visible * (train ? 7 : 2);
+  const double flops = double(kind.heads * kind.head_size) * visible * (train ? 7 : 2);
   static FastProduct product;
   auto [ms, product_ms] = median_times(
       run, [] { product(); }, is_quick() ? 0.01 : 1.5);
@@ -50,7 +50,7 @@ std::string block_row_name(const Block& block, bool train) {
 }
 std::string block_shape(BlockKind kind, int64_t T) {
   const std::string groups = kind.kv_heads ? join(" over ", kind.kv_heads) : "";
-  return join("[1, ", kind.heads, groups, ", ", T, ", ", kHeadSize, "]");
+  return join("[1, ", kind.heads, groups, ", ", T, ", ", kind.head_size, "]");
 }
 
 void pass(const Block& block, const Inputs& in, bool train) {
@@ -115,7 +115,7 @@ void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>&
       continue;
     }
     rows.attempt(block.name, block_shape(kind, T), [&] {
-      const Inputs in(T, kind.heads, kHeadSize, kind.causal, kind.kv_heads);
+      const Inputs in(T, kind.heads, kind.head_size, kind.causal, kind.kv_heads);
       for (bool train : {false, true}) {
         rows.attempt(block_row_name(block, train), block_shape(kind, T), [&] {
           BenchRow row = measure(block, in, kind, train, against);

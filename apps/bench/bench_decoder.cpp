@@ -76,7 +76,7 @@ BenchRow dense_layers(const nn::ModelConfig& config, int64_t tokens, double limi
 
 }  // namespace
 
-void bench_decoder(RowSink& rows) {
+void decoder_rows(RowSink& rows) {
   const int64_t B = default_device().is_cuda() ? sized(4, 1) : 1, T = sized(2048, 64);
   nn::ModelConfig config = config_of(T);
   rows.attempt("dense layers of a step", join("[", B * T, ", ", config.shape().hidden_size, "]"),

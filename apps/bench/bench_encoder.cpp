@@ -54,7 +54,7 @@ void bench_model(const std::string& attention, RowSink& rows) {
 
 }  // namespace
 
-void bench_encoder(RowSink& rows) {
+void encoder_rows(RowSink& rows) {
   for (const std::string attention : {"flash", "sea"})
     rows.attempt("encoder, " + attention, "", [&] { bench_model(attention, rows); });
 }

@@ -1,8 +1,7 @@
-// Matrix products compared with oneDNN called directly and with the peak of their type.
+// Matrix products, those of f32 compared with its peak.
 #include <algorithm>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/parts/peaks.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/dense.h"
 
@@ -17,41 +16,21 @@ struct Product {
 
 BenchRow run(const Product& p, Dtype type) {
   const bool half = type == Dtype::bf16;
-  const Peak peak = half ? best_bf16_peak() : Peak::f32;
   Tensor a = ramp(p.ta ? Shape{p.batch, p.K, p.M} : Shape{p.batch, p.M, p.K}).to(type);
   Tensor b = ramp(p.tb ? Shape{p.batch, p.N, p.K} : Shape{p.batch, p.K, p.N}).to(type);
   Tensor y = Tensor::empty({p.batch, p.M, p.N});
-  const onednn::Gemm g{.M = p.M,
-                       .N = p.N,
-                       .K = p.K,
-                       .ta = p.ta,
-                       .tb = p.tb,
-                       .lda = p.ta ? p.M : p.K,
-                       .ldb = p.tb ? p.K : p.N,
-                       .ldc = p.N};
   double limit = 0;
-  std::vector<std::function<void()>> turns = {
-      [&] { BRINE_CALL(y, matmul, y, a, b, p.ta, p.tb, 1, 0); },
-      [&] { limit = std::max(limit, peak_rate(peak)); }};
-  if (!half) {
-    turns.emplace_back([&] {
-      for (int64_t i = 0; i < p.batch; ++i) {
-        onednn::gemm_direct(g, a.data<float>() + i * p.M * p.K, b.data<float>() + i * p.K * p.N,
-                            y.data<float>() + i * p.M * p.N);
-      }
-    });
-  }
-  const auto times = turn_times(turns);
-  const double own = median(times[0]);
+  const double ms = median_times([&] { BRINE_CALL(y, matmul, y, a, b, p.ta, p.tb, 1, 0); },
+                                 [&] { limit = std::max(limit, peak_flops()); })
+                        .first;
   const double work = 2 * double(p.batch) * double(p.M) * double(p.N) * double(p.K);
   const std::string letters = join(p.ta ? 'T' : 'N', p.tb ? 'T' : 'N');
   return {join(p.name, " ", letters, half ? " bf16" : ""),
           join(p.batch, " x ", p.M, " ", p.N, " ", p.K),
-          own,
-          work / own / 1e6,
+          ms,
+          work / ms / 1e6,
           "GFLOP/s",
-          work / own / 1e6 / limit,
-          half ? 0 : own / median(times[2])};
+          half ? 0 : work / ms / 1e6 / limit};
 }
 
 }  // namespace

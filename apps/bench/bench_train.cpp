@@ -1,4 +1,5 @@
-// Whole steps: an encoder layer of BERT's size, and a distillation step of the quickstart's model.
+// Whole steps: an encoder layer of BERT's size, a distillation step of the quickstart's model, and
+// steps of larger models.
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
@@ -64,40 +65,15 @@ BenchRow bench_bert_layer() {
   return row;
 }
 
-// The data of one batch of a dump with `qk` and the top logits, already read.
-class ReadTeacher : public distill::Teacher {
- public:
-  ReadTeacher(distill::Teacher& source, const distill::Batch& batch, int64_t layers) {
-    source.begin(batch);
-    for (int64_t i = 0; i < layers; ++i) layers_.push_back(source.layer(i));
-    logits_ = source.logits();
-  }
-  void require(const distill::TeacherNeeds&) override {}
-  void begin(const distill::Batch&) override {}
-  distill::TeacherLayer layer(int64_t i) override { return layers_.at(size_t(i)); }
-  TopLogits logits() override { return logits_; }
-
- private:
-  std::vector<distill::TeacherLayer> layers_;
-  TopLogits logits_;
-};
-
-const char* distill_name(bool online) {
-  return online ? "distil, online teacher" : "distil, teacher's q, k read";
-}
-
-BenchRow bench_distill(bool online) {
+BenchRow bench_distill() {
   const int64_t B = sized(4, 1), T = sized(512, 64);
   Student student(512);
   const distill::Batch batch = random_batch(B, T, student.config.shape().vocab_size);
-  distill::OnlineTeacher beside(student.teacher, online ? 0 : 64);
-  std::unique_ptr<ReadTeacher> read;
-  if (!online) read = std::make_unique<ReadTeacher>(beside, batch, 4);
-  distill::Teacher& teacher = online ? static_cast<distill::Teacher&>(beside) : *read;
-  distill::Objective objective(*student.model, &teacher, {});
+  distill::OnlineTeacher beside(student.teacher);
+  distill::Objective objective(*student.model, &beside, {});
   nn::Adamw adamw(*student.store, {});
   RandomStream random{.seed = 1, .stream = 2};
-  return step_row(distill_name(online), join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
+  return step_row("distil, online teacher", join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
     training_step(objective, batch, {.random = &random}, *student.store, adamw);
   });
 }
@@ -106,8 +82,9 @@ BenchRow bench_distill(bool online) {
 
 void bench_train(RowSink& rows) {
   rows.attempt("encoder layer", "", [&] { rows.add(bench_bert_layer()); });
-  for (bool online : {true, false})
-    rows.attempt(distill_name(online), "", [&] { rows.add(bench_distill(online)); });
+  rows.attempt("distil, online teacher", "", [&] { rows.add(bench_distill()); });
+  encoder_rows(rows);
+  decoder_rows(rows);
 }
 
 }  // namespace brine::bench

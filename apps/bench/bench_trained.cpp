@@ -6,7 +6,6 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
-#include "apps/bench/parts/coo.h"
 #include "apps/bench/parts/trained_layer.h"
 #include "apps/cli/terminal.h"
 #include "autograd/ops.h"
@@ -22,7 +21,6 @@ std::vector<int64_t> usual_lengths() {
 }
 // Beyond this, softmax over all keys would take minutes, and a backward pass more than 8 GB.
 int64_t longest_full() { return sized(16384, 96); }
-int64_t coo_length() { return sized(8192, 96); }
 int64_t longest_backward() { return sized(65536, 96); }
 
 class Trained {
@@ -55,11 +53,6 @@ class Trained {
     trim();
     sparse("its own masks", layer_.selected);
     sparse("random columns", random);
-    if (T_ != coo_length() || default_device().is_cuda()) return;  // plain COO runs on the CPU only
-    const std::vector<Tensor>& x = layer_.leaves;
-    const int64_t times = x[0].dim(1) / x[1].dim(1);
-    coo_rows(rows_, {x[0].detach(), repeat_heads(x[1].detach(), times),
-                     repeat_heads(x[2].detach(), times), layer_.selected, k_, ", its own masks"});
   }
 
  private:

@@ -83,8 +83,8 @@ std::string this_cpu_model() {
 Report::Report(Form form)
     : form_(form), cpu_(this_cpu_model()), threads_(threads()), triad_(triad_bandwidth()) {
   if (form_ == Form::json) return;
-  std::printf("%s (%s), %d threads, triad %.1f GB/s; medians; share: of the measured limit\n",
-              cpu_.c_str(), onednn::name_of(onednn::this_cpu()), threads_, triad_);
+  std::printf("%s, %d threads, triad %.1f GB/s; medians; share: of the measured limit\n",
+              cpu_.c_str(), threads_, triad_);
   print_title();
 }
 
@@ -135,7 +135,6 @@ data::Json Report::json() const {
   for (const auto& [suite, row] : rows_) rows.push_back(to_json(suite->name, row));
   return {{"quick", is_quick()},
           {"cpu", cpu_},
-          {"cpu_class", onednn::name_of(onednn::this_cpu())},
           {"onednn", onednn::version()},
           {"threads", threads_},
           {"triad_gb_per_s", triad_},

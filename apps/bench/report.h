@@ -17,7 +17,7 @@ class Report {
  public:
   enum class Form { table, json };
   static constexpr const char* kJsonHelp =
-      "Print one JSON object: quick, cpu, cpu_class, onednn, threads, triad_gb_per_s, device, "
+      "Print one JSON object: quick, cpu, onednn, threads, triad_gb_per_s, device, "
       "peak_reserved_bytes and rows of bench, name, shape, ms, rate, unit, share; failures of "
       "bench, name, shape, error";
   // Measures the machine. A table is printed on standard output, its title now and rows as they are

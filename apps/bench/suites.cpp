@@ -23,31 +23,22 @@ void generate(const BenchRequest& r, RowSink& rows) {
 }
 void attention(const BenchRequest& r, RowSink& rows) {
   bench_attention(rows, r.tokens, r.methods,
-                  {.heads = r.heads, .causal = !r.bidirectional, .kv_heads = r.kv_heads, .k = r.k},
+                  {.heads = r.heads,
+                   .head_size = r.head_size,
+                   .causal = !r.bidirectional,
+                   .kv_heads = r.kv_heads,
+                   .k = r.k,
+                   .columns = r.columns},
                   r.against);
 }
-void paper_latency(const BenchRequest& r, RowSink& rows) {
-  bench_paper_latency(rows, r.tokens, r.methods);
-}
-void products(const BenchRequest& r, RowSink& rows) { bench_products(rows, r.write); }
 void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.tokens, r.methods); }
 void tokenizer(const BenchRequest& r, RowSink& rows) { bench_tokenizer(rows, r.tokenizer, r.data); }
 
-const Suite kSuites[] = {{"peaks", without_files<bench_peaks>},
-                         {"pointwise", without_files<bench_pointwise>},
-                         {"gemm", without_files<bench_gemm>},
-                         {"products", products},
-                         {"conv", without_files<bench_conv>},
+const Suite kSuites[] = {{"gemm", without_files<bench_gemm>},
                          {"attention", attention, true},
                          {"breakdown", breakdown, true},
-                         {"sparse", without_files<bench_sparse>, true},
                          {"train", without_files<bench_train>, true},
                          {"decode", without_files<bench_decode>, true},
-                         {"streamed", without_files<bench_streamed>, true},
-                         {"encoder", without_files<bench_encoder>, true},
-                         {"decoder", without_files<bench_decoder>, true},
-                         {"coo", without_files<bench_coo>},
-                         {"paper-latency", paper_latency, true},
                          {"trained", trained, true, SuiteFiles::model},
                          {"generate", generate, true, SuiteFiles::model},
                          {"tokenizer", tokenizer, true, SuiteFiles::tokenizer}};
@@ -77,15 +68,19 @@ void BenchRequest::describe(data::Schema& s) {
   s.field("model", model, "A model, for the suites generate and trained (there a causal student)");
   s.choice("weights", weights, nn::kWeightTypes,
            join(nn::kWeightsHelp, "; for the suite generate"));
-  s.field("tokens", tokens,
-          "Lengths for the suites attention, breakdown, generate, paper-latency and trained; none "
-          "given: 2048 to 16384 (on a GPU 131072), for breakdown 4096, for generate 1024 to 8192, "
-          "for paper-latency 4096 to 131072, for trained 2048 to 131072",
-          {.min = 16});
+  s.field(
+      "tokens", tokens,
+      "Lengths for the suites attention, breakdown, generate and trained; none given: 2048 to "
+      "16384 (on a GPU 131072), for breakdown 4096, for generate 1024 to 8192, for trained 2048 "
+      "to 131072",
+      {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
+  s.field("head_size", head_size, "Features of a head, for the suite attention", {.min = 1});
   s.field("k", k,
           "Kept keys of every method, for the suite attention; 0: 64, of blocks as their preset",
           {.min = 0});
+  s.field("columns", columns, "Columns of estimates by columns, for the suite attention",
+          {.min = 1});
   s.field(
       "kv_heads", kv_heads,
       "Heads of keys and values of a block, for the suite attention; 0: as many as query heads");
@@ -95,11 +90,10 @@ void BenchRequest::describe(data::Schema& s) {
       "its time over the row's");
   s.field("bidirectional", bidirectional,
           "Blocks of encoders, which see every token, for the suite attention");
-  s.field("write", write, "File for the table of paths of products, for the suite products");
   s.field(
       "methods", methods,
-      "Attention methods for the suites attention, breakdown and paper-latency, for the first two "
-      "also blocks by the name of their row, as in \"sea light\"; none given: all");
+      "Attention methods for the suites attention and breakdown, or blocks by the name of their "
+      "row, as in \"sea light\"; none given: all");
   s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
   s.field("data", data, "Text file, for the suites generate, trained and tokenizer");
 }
@@ -111,14 +105,8 @@ void BenchRequest::validate() const {
         "bench: tokenizer needs --tokenizer DIR and --data TEXT");
   check(!names(*this, SuiteFiles::model) || has_files(*this, SuiteFiles::model),
         "bench: generate and trained need --model RUN and --data TEXT");
-  check(!std::ranges::count(what, "paper-latency") || methods.empty() ||
-            std::ranges::all_of(
-                methods, [](const std::string& name) { return name.find(' ') == name.npos; }),
-        "bench: paper-latency takes methods, not blocks with a variant");
   check(data.empty() == (tokenizer.empty() && model.empty()),
         "bench: --data goes together with --tokenizer or --model");
-  check(write.empty() || std::ranges::count(what, "products"),
-        "bench: --write has no effect without the suite products");
   if (!default_device().is_cuda()) return;
   for (const Suite& suite : kSuites) {
     check(suite.anywhere || !is_named(*this, suite), "bench: ", suite.name,

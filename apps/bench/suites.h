@@ -17,18 +17,23 @@ struct BenchRequest {
   std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: their own
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
   int64_t heads = kHeads;                 // of the suite attention
+  int64_t head_size = kHeadSize;          // of the suite attention
+  int64_t columns = kColumns;             // of the suite attention
   int64_t k = 0;                          // of the suite attention; 0: each its own
   int64_t kv_heads = 0;                   // of the suite attention; 0: as many as heads
   std::string against = {};               // of the suite attention: a block, as in `methods`
   bool bidirectional = false;             // of the suite attention
   Dtype weights = Dtype::f32;             // of the model of the suite generate
-  std::string write = {};                 // of the suite products: a file for the table of paths
 
   void describe(data::Schema& s);
   // Throws when a suite that is named lacks its files, when files do not go together, and when a
   // suite that is named measures the CPU while models compute on a device.
   void validate() const;
 };
+
+// Keys of the suite attention alone.
+inline constexpr const char* kAttentionKeys[] = {"heads", "head_size", "columns",      "kv_heads",
+                                                 "k",     "against",   "bidirectional"};
 
 enum class SuiteFiles { none, model, tokenizer };  // and for the last two the text `data`
 

@@ -1,4 +1,4 @@
-// The processes that a launcher (mpirun, srun, torchrun) started together for one run.
+// The processes that a launcher (mpirun, srun) started together for one run.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace brine {
 
 // What the environment says of the launcher that started this process.
 struct Launch {
-  // plain: a launcher that is not MPI's, which tells each process its rank.
-  enum class Kind { none, open_mpi, mpich, plain };
+  // unknown: a launcher that is not MPI's, which tells each process its rank; it is refused.
+  enum class Kind { none, open_mpi, mpich, unknown };
   Kind kind = Kind::none;
   int rank = 0, size = 1;
   std::string variable = {};  // that gave the rank

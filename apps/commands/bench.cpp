@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/report.h"
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
 #include "data/io/json.h"
 #include "tensor/device/allocator.h"
@@ -25,19 +24,21 @@ struct Bench {
 
   void refuse_unused_files(const RunContext& context) const {
     const bool all = request.what.empty();
-    auto runs = [&](const char* suite) { return all || std::ranges::count(request.what, suite); };
-    const bool models = runs("trained") || runs("generate"), tokenizer = runs("tokenizer");
-    const bool blocks = runs("attention") || runs("breakdown") || runs("paper-latency");
-    if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
-    if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
-    if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
-    const std::string of = "without the suite attention", any = of + ", breakdown or paper-latency";
-    if (!runs("attention"))
-      refuse_unused(context, {"heads", "kv_heads", "k", "against", "bidirectional"}, of);
-    if (!models && !blocks) refuse_unused(context, {"tokens"}, any + ", generate or trained");
-    if (!blocks) refuse_unused(context, {"methods"}, any);
-    if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))
-      refuse_unused(context, {"data"}, "without the suite generate, tokenizer or trained");
+    auto runs = [&](auto... of) { return all || (std::ranges::count(request.what, of) || ...); };
+    const bool models = runs("trained", "generate"), blocks = runs("attention", "breakdown");
+    auto refuse = [&](std::initializer_list<const char*> keys, const std::string& suites) {
+      refuse_unused(context, keys, "without the suite " + suites);
+    };
+    if (!runs("tokenizer")) refuse({"tokenizer"}, "tokenizer");
+    if (!models) refuse({"model"}, "generate or trained");
+    if (!runs("generate")) refuse({"weights"}, "generate");
+    for (const char* key : bench::kAttentionKeys)
+      if (!runs("attention")) refuse({key}, "attention");
+    if (!models && !blocks) refuse({"tokens"}, "attention, breakdown, generate or trained");
+    if (!blocks) refuse({"methods"}, "attention or breakdown");
+    const bool files = models || runs("tokenizer");
+    if (request.tokenizer.empty() && request.model.empty() && (all || !files))
+      refuse({"data"}, "generate, tokenizer or trained");
   }
 
   int run(const RunContext& context) {
@@ -46,7 +47,6 @@ struct Bench {
     bench::set_quick(quick);
     bench::Report report(json ? bench::Report::Form::json : bench::Report::Form::table);
     for (const bench::Suite* suite : bench::chosen_suites(request)) {
-      log_detail("bench ", suite->name);
       report.run(*suite, request);
       trim();
     }

@@ -2,12 +2,11 @@
 #include <filesystem>
 #include <iostream>
 
-#include "apps/cli/divided.h"
+#include "apps/cli/program.h"
 #include "apps/cli/stop_signals.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/version.h"
 #include "apps/experiment/experiment.h"
-#include "tensor/comm/shared_work.h"
 #include "tensor/device/device.h"
 
 namespace brine {
@@ -18,20 +17,14 @@ struct ExperimentCommand {
 
   void describe(data::Schema& s) { what.describe(s); }
 
-  int run(const RunContext& context) {
-    return run_divided(context, [&](Communicator& ranks) { return make(ranks); });
-  }
-
-  int make(Communicator& ranks) {
-    ranks.set_limit(30 * 86400.0 / kWorkPatience);  // a step may take a night
+  int run(const RunContext&) {
     StopSignals signals;
     const experiment::Execution how{.directory = what.out,
                                     .commit = commit_name(),
                                     .threads = threads(),
                                     .jobs = what.jobs,
                                     .stopped = [&] { return !signals.name().empty(); },
-                                    .say = [](const std::string& line) { log_info(line); },
-                                    .ranks = &ranks};
+                                    .say = [](const std::string& line) { log_info(line); }};
     const experiment::Outcome outcome = experiment::run(what, how);
     std::cout << outcome.page;
     if (outcome.finished) return 0;
@@ -42,7 +35,7 @@ struct ExperimentCommand {
 
 const RegisterSubcommand<ExperimentCommand> registration(
     "experiment", "Run what a table or figure needs, keep its rows, draw it",
-    {"brine experiment perplexity --plan", "docs/experiments.md"}, Ranks::divided);
+    {"brine experiment perplexity --plan", "docs/experiments.md"});
 
 }  // namespace
 }  // namespace brine

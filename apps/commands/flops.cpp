@@ -1,11 +1,9 @@
-// brine flops: multiply-adds and bytes of a forward pass by component, next to full attention; or
-// how training scales over ranks.
+// brine flops: multiply-adds and bytes of a forward pass by component, next to full attention.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/unused_flags.h"
 #include "apps/flops/report.h"
-#include "apps/flops/scaling.h"
 #include "data/io/json.h"
 #include "nn/io/extend.h"
 
@@ -16,7 +14,6 @@ struct Flops {
   std::string model;
   int64_t tokens = 0, k = 0, query_skip = 1, oversample = 0;
   bool json = false;
-  ScalingRequest scaling;
 
   void describe(data::Schema& s) {
     s.field("model", model, "Model directory, run, or a config.json", {.required = true});
@@ -25,7 +22,6 @@ struct Flops {
     s.field("query_skip", query_skip, "The estimator runs on every f-th query", {.min = 1});
     s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
     s.field("json", json, "Print one JSON object");
-    scaling.describe(s);
   }
 
   int run(const RunContext& context) {
@@ -34,7 +30,6 @@ struct Flops {
     const int64_t length = tokens ? tokens : positions;
     if (length > positions) config = nn::extend_config(config, length);
     const nn::MetaModel own(config);
-    if (!scaling.ranks.empty()) return print_scaling(scaling, own, length, json), 0;
     refuse_unused_options(context, *own.model);
     const CostReport report = cost_report(
         config, *own.model, length, {.k = k, .query_skip = query_skip, .oversample = oversample});

@@ -1,9 +1,8 @@
-// brine report: one HTML page of a run, a model with a text, or an experiment.
+// brine report: one HTML page of runs, models with a text, captures and sweeps.
 #include "apps/report/report.h"
 
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/divided.h"
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
@@ -20,24 +19,17 @@ struct ReportCommand {
   void describe(data::Schema& s) { what.describe(s); }
 
   int run(const RunContext& context) {
-    return run_divided(context, [&](Communicator& ranks) { return write_page(context, ranks); });
-  }
-
-  int write_page(const RunContext& context, Communicator& ranks) {
     if (what.text.sources() == 0) {
       refuse_unused(context, {"window", "sequence_length", "teacher", "k"},
                     "without a text (--text, --tokens or --data)");
     }
     if (what.importance.empty())
       refuse_unused(context, {"importance_keys"}, "without --importance");
-    const report::Report made = report::gather(
-        what, context.line, "brine " BRINE_VERSION ", commit " + commit_name(), &ranks);
-    if (!ranks.is_first()) return 0;
+    const report::Report made =
+        report::gather(what, context.line, "brine " BRINE_VERSION ", commit " + commit_name());
     const std::string page = report::page(made, what);
     data::write_file_atomic(what.out, page);
     log_info(what.out, ": ", human_bytes(double(page.size())));
-    for (const report::Missing& each : made.missing)
-      log_info("not in it: ", each.what, each.command.empty() ? "" : "; made by: ", each.command);
     if (what.figures.empty()) return 0;
     log_info(what.figures, ": ", report::write_figures(made, what.figures), " pictures");
     return 0;
@@ -45,8 +37,8 @@ struct ReportCommand {
 };
 
 const RegisterSubcommand<ReportCommand> registration(
-    "report", "One HTML page: attention maps, mask health, curves, costs",
-    {"brine report RUN --data book.txt --teacher TEACHER", "docs/report.md"}, Ranks::divided);
+    "report", "One HTML page: attention maps, mask health, curves",
+    {"brine report RUN --data book.txt --teacher TEACHER", "docs/report.md"});
 
 }  // namespace
 }  // namespace brine

@@ -1,11 +1,10 @@
 // brine tokenize: converts a corpus of any size to token shards, which training maps.
 #include <chrono>
 
-#include "apps/cli/divided.h"
+#include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
 #include "data/corpus/tokenize_request.h"
 #include "data/io/human.h"
-#include "distill/ranks/exchange.h"
 #include "tensor/device/device.h"
 
 namespace brine {
@@ -16,21 +15,15 @@ struct Tokenize {
 
   void describe(data::Schema& s) { what.describe(s); }
 
-  int run(const RunContext& context) {
-    return run_divided(context, [&](Communicator& ranks) { return tokenize(ranks); });
-  }
-
-  int tokenize(Communicator& ranks) {
+  int run(const RunContext&) {
     what.validate();
     std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // each thread has its own cache of
                                                                // words
     tokenizers.reserve(size_t(threads()));
     for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(what.tokenizer));
     for (const std::string& note : tokenizers[0]->notes()) log_warning(note);
-    data::TokenizeOptions options =
+    const data::TokenizeOptions options =
         what.resolve(*tokenizers[0], [](const std::string& text) { log_warning(text); });
-    options.ranks = &ranks;
-    distill::compare_texts(ranks, "tokenizer", tokenizers[0]->hash());
     const auto start = std::chrono::steady_clock::now();
     const data::TokenManifest m = data::tokenize_files(what.files, what.out, tokenizers, options);
     const double seconds =
@@ -43,7 +36,7 @@ struct Tokenize {
 
 const RegisterSubcommand<Tokenize> registration(
     "tokenize", "Convert a corpus to token shards",
-    {"brine tokenize --tokenizer TOK --out SHARDS CORPUS", "docs/data.md"}, Ranks::divided);
+    {"brine tokenize --tokenizer TOK --out SHARDS CORPUS", "docs/data.md"});
 
 }  // namespace
 }  // namespace brine

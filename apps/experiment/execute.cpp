@@ -14,11 +14,9 @@
 #include <thread>
 
 #include "apps/bench/report.h"
-#include "apps/cli/one_process.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
-#include "tensor/comm/shared_work.h"
 
 namespace brine::experiment {
 namespace {
@@ -35,10 +33,6 @@ class Process {
     std::vector<char*> argv;
     for (std::string& word : all) argv.push_back(word.data());
     argv.push_back(nullptr);
-    std::vector<std::string> environment = environment_of_one_process();
-    std::vector<char*> envp;
-    for (std::string& variable : environment) envp.push_back(variable.data());
-    envp.push_back(nullptr);
     const int stdout_file = opened(out), stderr_file = opened(log);
     const pid_t parent = getpid();
     id_ = fork();
@@ -49,7 +43,7 @@ class Process {
       dup2(stdout_file, 1);
       dup2(stderr_file, 2);
       // This file, even if another one has its name by now: rows carry this program's commit.
-      execve("/proc/self/exe", argv.data(), envp.data());
+      execv("/proc/self/exe", argv.data());
       _exit(127);
     }
     close(stdout_file);
@@ -128,7 +122,6 @@ class Executor {
   }
 
   bool run() {
-    if (how_.ranks && how_.ranks->size() > 1) return run_divided(*how_.ranks);
     size_t done = 0;
     for (const Step& step : plan_.steps) {
       ++done;
@@ -145,68 +138,6 @@ class Executor {
   }
 
  private:
-  // Rounds of steps of one entry, as many as all ranks run at once. A rank's own error or stop ends
-  // the round of all when their steps have ended.
-  bool run_divided(Communicator& ranks) {
-    std::vector<const Step*> missing;
-    for (const Step& step : plan_.steps) {
-      if (!rows_.has(step)) missing.push_back(&step);
-    }
-    for (size_t first = 0, end = 0; first < missing.size(); first = end) {
-      const auto most = size_t(ranks.size() * how_.jobs);
-      while (end < missing.size() && end < first + most && missing[end]->id == missing[first]->id)
-        ++end;
-      how_.say(join("steps ", first + 1, " to ", end, " of ", missing.size(), " on ", ranks.size(),
-                    " ranks, from ", missing[first]->name));
-      const std::vector<std::string> all = gather_work(ranks, missing[first]->name, [&] {
-        return json_text(round(missing, first, end, ranks));
-      });
-      std::vector<Row> rounds;
-      for (const std::string& text : all) rounds.push_back(parse_ordered_json(text));
-      do_work_of_first(ranks, "rows", [&] { add_rows(rounds, first, end); });
-      bool stopped = false;
-      for (size_t r = 0; r < rounds.size(); ++r) {
-        const std::string error = rounds[r].at("error");
-        if (!error.empty()) throw SharedError(join("rank ", r, ": ", error));
-        stopped = stopped || rounds[r].at("stopped").get<bool>();
-      }
-      if (stopped) return false;
-    }
-    return true;
-  }
-
-  // This rank's steps of a round: their rows by place, "error" and "stopped".
-  Row round(const std::vector<const Step*>& missing, size_t first, size_t end,
-            const Communicator& ranks) {
-    Row out = {{"error", ""}, {"stopped", false}, {"rows", Row::object()}};
-    kept_ = [&](const Step& step, const std::vector<Row>& rows) {
-      const auto at = std::find(missing.begin(), missing.end(), &step) - missing.begin();
-      out["rows"][std::to_string(at)] = rows;
-    };
-    try {
-      for (size_t i = first + size_t(ranks.rank()); i < end; i += size_t(ranks.size())) {
-        if (!how_.stopped()) begin(*missing[i]);
-      }
-      out["stopped"] = !finish();
-    } catch (const std::exception& e) {
-      out["error"] = e.what();
-    }
-    kept_ = {};
-    return out;
-  }
-
-  void add_rows(const std::vector<Row>& rounds, size_t first, size_t end) {
-    std::vector<Row> rows;
-    for (size_t i = first; i < end; ++i) {
-      for (const Row& of_rank : rounds) {
-        const auto found = of_rank.at("rows").find(std::to_string(i));
-        if (found != of_rank.at("rows").end())
-          rows.insert(rows.end(), found->begin(), found->end());
-      }
-    }
-    if (!rows.empty()) rows_.add(rows);
-  }
-
   void begin(const Step& step) {
     if (step.lines.empty()) {
       start(step);
@@ -312,11 +243,7 @@ class Executor {
                       {"seconds", seconds},
                       {"date", today()}});
     }
-    if (kept_) {
-      kept_(step, rows);
-    } else {
-      rows_.add(rows);
-    }
+    rows_.add(rows);
   }
 
   const Plan& plan_;
@@ -324,7 +251,6 @@ class Executor {
   const Execution& how_;
   std::string runs_;
   std::vector<Running> running_;
-  std::function<void(const Step&, const std::vector<Row>&)> kept_ = {};  // instead of rows_
 };
 
 }  // namespace

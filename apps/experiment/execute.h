@@ -6,7 +6,6 @@
 #include <string>
 
 #include "apps/experiment/rows.h"
-#include "tensor/comm/communicator.h"
 
 namespace brine::experiment {
 
@@ -17,16 +16,12 @@ struct Execution {
   int64_t threads = 1, jobs = 1;    // of each process; processes at once
   std::function<bool()> stopped;    // asked several times a second
   std::function<void(const std::string&)> say;
-  // Processes that divide the steps of an entry: each runs some, `jobs` at once, as processes of
-  // their own; the first one writes the rows. null: this one alone.
-  Communicator* ranks = nullptr;
 };
 
 // Runs every step that has no row yet, in order; steps of one entry side by side if jobs > 1. A
 // directory with a checkpoint of the same step is continued; others are put aside. -> whether it
 // ran to the end: a stop is passed on to the processes, which save and end. Throws when a step
-// fails, with its last line. On several ranks all do so; the rows of steps that ended before are
-// kept.
+// fails, with its last line; the rows of steps that ended before are kept.
 bool execute(const Plan& plan, Rows& rows, const Execution& how);
 
 // The CPU's name and the number of threads: "AMD EPYC 9B14, 2 threads".

@@ -7,7 +7,6 @@
 
 #include "apps/experiment/render.h"
 #include "data/io/directory_lock.h"
-#include "tensor/comm/shared_work.h"
 
 namespace brine::experiment {
 namespace {
@@ -93,32 +92,22 @@ Outcome run(Request request, Execution how) {
   how.directory = request.out.empty()
                       ? fs::path("runs/experiments") / (plan.name + "-" + plan.scale)
                       : fs::path(request.out);
-  SelfCommunicator alone;
-  Communicator& ranks = how.ranks ? *how.ranks : alone;
   Outcome out;
   if (!runs_something) {
-    do_work_of_first(ranks, "rows", [&] {
-      const Rows rows(how.directory);
-      check(request.plan || !rows.all().empty(), "experiment: ", how.directory.string(),
-            " has no rows yet");
-      out.page = request.plan ? commands(plan, rows, (how.directory / "runs").string())
-                              : render(plan, rows.all(), how.directory);
-    });
+    const Rows rows(how.directory);
+    check(request.plan || !rows.all().empty(), "experiment: ", how.directory.string(),
+          " has no rows yet");
+    out.page = request.plan ? commands(plan, rows, (how.directory / "runs").string())
+                            : render(plan, rows.all(), how.directory);
     return out;
   }
-  std::optional<data::DirectoryLock> lock;
-  do_work_of_first(ranks, "rows", [&] {
-    fs::create_directories(how.directory);
-    lock.emplace(how.directory, "is running this experiment");
-    claim_rows(request, plan, how);
-  });
-  std::optional<Rows> rows;
-  do_work(ranks, "rows", [&] { rows.emplace(how.directory); });
+  fs::create_directories(how.directory);
+  const data::DirectoryLock lock(how.directory, "is running this experiment");
+  claim_rows(request, plan, how);
+  Rows rows(how.directory);
   how.keep = request.rows == Foreign::keep;
-  out.finished = execute(plan, *rows, how);
-  do_work_of_first(ranks, "tables", [&] {
-    if (!rows->all().empty()) out.page = render(plan, rows->all(), how.directory);
-  });
+  out.finished = execute(plan, rows, how);
+  if (!rows.all().empty()) out.page = render(plan, rows.all(), how.directory);
   return out;
 }
 

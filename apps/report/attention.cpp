@@ -37,7 +37,7 @@ data::Json head_line(const Attention& a) {
 
 std::unique_ptr<distill::ImportanceFile> importance_of(const AttentionCall& call,
                                                        const Attention& a) {
-  if (call.importance.empty() || !call.is_first()) return nullptr;
+  if (call.importance.empty()) return nullptr;
   return std::make_unique<distill::ImportanceFile>(call.importance, head_line(a), a.tokens);
 }
 
@@ -53,8 +53,7 @@ distill::TextPass pass_of(const AttentionCall& call, distill::ImportanceFile* fi
           .maps = call.maps,
           .keeps_masks = call.keeps_masks,
           .importance = std::move(importance),
-          .file = file,
-          .ranks = call.ranks};
+          .file = file};
 }
 
 // One layer of a capture; every tensor is compared with the sizes in the file's attributes, since
@@ -274,7 +273,6 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
   int64_t columns = 0;
   std::vector<distill::Recall> recall;
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
-    if (layer > 0 && !collector.has(layer)) continue;
     const distill::LayerView view = CapturedLayer(file, layer, shape.heads, T).view(shape.causal);
     if (layer == 0) {
       out.sparse = view.has_mask();
@@ -284,7 +282,6 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
     check_format(view.has_mask() == out.sparse && view.columns() == columns, file.path(),
                  ": layer ", layer, " and layer 0 do not have the same parts: a mask, ",
                  "an estimate of as many columns");
-    if (!collector.has(layer)) continue;
     collector.add(layer, view);
     if (!view.has_mask()) continue;
     const distill::MaskSettings settings = distill::mask_settings(config, {.k = k});

@@ -29,10 +29,6 @@ struct AttentionCall {
   bool keeps_masks = false;
   std::string importance = {};  // file; empty: none
   int64_t importance_keys = 0;
-  // Those that divide the layers: the first one gets maps, recall and masks, and writes the file.
-  Communicator* ranks = nullptr;
-
-  bool is_first() const { return !ranks || ranks->is_first(); }
 };
 
 // `ids` of one text through a loaded model.

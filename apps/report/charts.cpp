@@ -1,15 +1,10 @@
-// Charts in words and as tables; those of mask health and costs.
+// Charts in words and as tables; that of mask health.
 #include "apps/report/charts.h"
 
 #include <cctype>
-#include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
-#include "apps/flops/report.h"
 #include "distill/health/mask_health.h"
-#include "nn/io/extend.h"
-#include "nn/models/model_costs.h"
 
 namespace brine::report {
 namespace {
@@ -83,47 +78,6 @@ Chart health_chart(const std::string& name, const std::vector<distill::Recall>& 
     if (!line.points.empty()) chart.lines.lines.push_back(std::move(line));
   }
   return chart;
-}
-
-Charts cost_charts(const std::string& name, const nn::ModelConfig& given,
-                   const std::vector<int64_t>& tokens, int64_t k) {
-  Chart macs{.id = "multiply-adds-" + id_of(name),
-             .section = Section::cost,
-             .lines = {.title = "Multiply-adds of a token, " + name,
-                       .x_label = "tokens",
-                       .y_label = "multiply-adds of a forward pass by token",
-                       .log_x = true,
-                       .log_y = true,
-                       .lines = {}},
-             .note =
-                 "Counted while the model runs on the meta device (brine flops), the whole "
-                 "model with its head; a multiply-add is two FLOPs."};
-  Chart bytes = macs;
-  bytes.id = "bytes-" + id_of(name);
-  bytes.lines.title = "Bytes of a token, " + name;
-  bytes.lines.y_label = "bytes read and written by token";
-  bytes.note =
-      "Every operation's inputs read once and its output written once, summed over a forward pass "
-      "and divided by its tokens: traffic between operations, not the memory that a pass occupies.";
-  figure::Line own{.name = given.attention, .points = {}},
-      full{.name = "full attention", .points = {}};
-  figure::Line own_bytes = own, full_bytes = full;
-  for (const int64_t T : tokens) {
-    nn::ModelConfig config = given;
-    if (T > config.shape().max_positions) config = nn::extend_config(config, T);
-    const nn::MetaModel model(config);
-    const CostReport costs = cost_report(config, *model.model, T, {.k = k});
-    const Cost a = nn::total(costs.own), b = nn::total(costs.full);
-    const auto x = double(T);
-    own.points[x] = {double(a.macs) / x};
-    own_bytes.points[x] = {double(a.bytes) / x};
-    full.points[x] = {double(b.macs) / x};
-    full_bytes.points[x] = {double(b.bytes) / x};
-  }
-  const bool repeated = nn::is_full_attention(given.attention);
-  macs.lines.lines = repeated ? std::vector{full} : std::vector{own, full};
-  bytes.lines.lines = repeated ? std::vector{full_bytes} : std::vector{own_bytes, full_bytes};
-  return {macs, bytes};
 }
 
 std::vector<std::vector<std::string>> table_of(const Chart& chart) {

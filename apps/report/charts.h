@@ -5,17 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "apps/experiment/rows.h"
 #include "apps/figure/line_chart.h"
 #include "data/config/schema.h"
 #include "distill/evaluation/recall.h"
 #include "distill/log/log_reader.h"
-#include "nn/models/model_config.h"
 
 namespace brine::report {
 
 // The section of the page where a chart is.
-enum class Section { curves, health, trade, cost };
+enum class Section { curves, health, trade };
 
 struct Chart {
   std::string id;  // of a-z, 0-9 and '-': its files' name
@@ -42,21 +40,11 @@ Charts curve_charts(const std::vector<Curves>& runs);
 // Mask recall by layer next to its floors and ceilings with as many keys; `name` is the student's.
 Chart health_chart(const std::string& name, const std::vector<distill::Recall>& layers);
 
-// Of an experiment's rows: for each step whose rows have a number of tokens, of keys or of steps,
-// each value over it, one line for each combination of the other axes, through the mean over seeds:
-// first full attention, then SEA, then the others in the order of their rows.
-// `name` is the experiment's.
-Charts row_charts(const std::string& name, const std::vector<experiment::Row>& rows);
 // Of a table that `brine sweep --out` wrote, with floors or without; `file` starts messages about
 // lines that are not of such a table.
 Charts sweep_charts(const std::string& file, const std::string& text);
 // Whether a text begins like such a table.
 bool is_sweep(const std::string& text);
-
-// Multiply-adds and bytes of a forward pass of the model and of the same with full attention, over
-// the number of tokens.
-Charts cost_charts(const std::string& name, const nn::ModelConfig& config,
-                   const std::vector<int64_t>& tokens, int64_t k);
 
 // The numbers of a chart: series, x, mean, and the single values where there are several.
 std::vector<std::vector<std::string>> table_of(const Chart& chart);

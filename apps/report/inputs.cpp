@@ -1,4 +1,4 @@
-// Recognising runs, models, captures, experiments and tables.
+// Recognising runs, models, captures and tables.
 #include "apps/report/inputs.h"
 
 #include <algorithm>
@@ -77,18 +77,12 @@ void read_file_input(Inputs& out, const std::string& path, const std::string& na
 
 void read_directory(Inputs& out, const std::string& path, const std::string& name) {
   const fs::path dir(path);
-  if (fs::exists(dir / "rows.jsonl")) {
-    const experiment::Rows rows(dir);
-    check(!rows.all().empty(), path, ": the experiment has no rows yet");
-    out.rows.push_back({path, name, rows.all()});
-    return;
-  }
   const bool trained = !data::list_checkpoints(dir).empty();
   if (trained || fs::exists(dir / "log.jsonl")) out.runs.push_back(read_run(path, name));
   if (trained || fs::exists(dir / "config.json")) {
     out.models.push_back({path, name});
   } else {
-    check(fs::exists(dir / "log.jsonl"), path, ": contains no run, model or rows of an experiment");
+    check(fs::exists(dir / "log.jsonl"), path, ": contains no run and no model");
   }
 }
 

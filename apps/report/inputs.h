@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/experiment/rows.h"
 #include "apps/report/charts.h"
 
 namespace brine::report {
@@ -15,10 +14,6 @@ struct RunInput {
   std::vector<distill::LogRecord> log;  // empty: it has none
   std::string configuration;            // config.toml; "" if there is none
   std::string command;                  // that makes it
-};
-struct RowsInput {
-  std::string path, name;
-  std::vector<experiment::Row> rows;
 };
 struct SweepInput {
   std::string path;
@@ -32,13 +27,12 @@ struct Inputs {
   std::vector<RunInput> runs;
   std::vector<ModelInput> models;    // that a text can go through, runs with a checkpoint too
   std::vector<ModelInput> captures;  // files of brine inspect --capture
-  std::vector<RowsInput> rows;
   std::vector<SweepInput> sweeps;
 };
 
 // Reads everything but models and captures. Names are the last parts of the paths, as many as
-// distinguish them. Throws in one line for a path that is none of these, and for a damaged log,
-// table or list of rows.
+// distinguish them. Throws in one line for a path that is none of these, and for a damaged log
+// or table.
 Inputs read_inputs(const std::vector<std::string>& paths);
 
 }  // namespace brine::report

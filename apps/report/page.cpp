@@ -39,8 +39,6 @@ const char* name_of(Section section) {
       return "health";
     case Section::trade:
       return "trade";
-    case Section::cost:
-      return "cost";
   }
   return "";
 }
@@ -180,38 +178,13 @@ Json json_of(const RunInput& run) {
           {"command", run.command}, {"lines", run.log.size()}, {"events", events}};
 }
 
-// Rows as a table: what made each number.
-Json json_of(const RowsInput& rows) {
-  Json lines = Json::array();
-  for (const experiment::Row& row : rows.rows) {
-    auto text = [&](const char* key) {
-      return row.contains(key) ? experiment::shown(row[key], 1) : std::string();
-    };
-    std::string values;
-    if (row.contains("values") && row["values"].is_object()) {
-      for (const auto& [name, value] : row["values"].items())
-        values += (values.empty() ? "" : ", ") + name + " " + experiment::shown(value, 4);
-    }
-    lines.push_back({text("name"), values, text("seconds"), text("seed"), text("commit"),
-                     text("machine"), text("command")});
-  }
-  return {{"name", rows.name},
-          {"path", rows.path},
-          {"header", {"name", "values", "seconds", "seed", "commit", "machine", "command"}},
-          {"rows", lines}};
-}
-
 Json everything_but_maps(const Report& report) {
   Json out = {{"title", report.title},        {"program", report.program},
               {"command", report.command},    {"leastMass", figure::kLeastMass},
-              {"missing", Json::array()},     {"charts", Json::array()},
-              {"runs", Json::array()},        {"experiments", Json::array()},
+              {"charts", Json::array()},      {"runs", Json::array()},
               {"comparisons", Json::array()}, {"attention", Json::array()}};
-  for (const Missing& each : report.missing)
-    out["missing"].push_back({{"what", each.what}, {"command", each.command}});
   for (const Chart& chart : report.charts) out["charts"].push_back(json_of(chart));
   for (const RunInput& run : report.inputs.runs) out["runs"].push_back(json_of(run));
-  for (const RowsInput& rows : report.inputs.rows) out["experiments"].push_back(json_of(rows));
   for (const Comparison& each : report.comparisons) {
     out["comparisons"].push_back(
         {{"first", each.first}, {"second", each.second}, {"overlap", each.overlap}});

@@ -1,4 +1,4 @@
-// Gathering a report: inputs, a text through models, charts, and what is missing.
+// Gathering a report: inputs, a text through models, charts.
 #include "apps/report/report.h"
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 #include <set>
 
 #include "apps/cli/terminal.h"
-#include "apps/report/missing.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::report {
@@ -59,7 +58,7 @@ void check_comparable(const Attention& first, const ModelInput& input,
         shape.heads, "; they cannot be compared");
 }
 
-void attend(Report& report, const Request& r, Communicator* ranks) {
+void attend(Report& report, const Request& r) {
   const size_t models = std::min(kMostStudents, report.inputs.models.size());
   std::vector<int32_t> ids;
   for (size_t i = 0; i < models; ++i) {
@@ -69,7 +68,6 @@ void attend(Report& report, const Request& r, Communicator* ranks) {
     if (i == 0) ids = r.text.ids(m, "report");
     AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads, i);
     call.keeps_masks = models > 1;
-    call.ranks = ranks;
     if (!m.model->attention_traits().sparse) {
       check(call.importance.empty(), "report: --importance needs a mask, attention '",
             m.config.attention, "' keeps every key");
@@ -86,7 +84,7 @@ void attend(Report& report, const Request& r, Communicator* ranks) {
   }
 }
 
-void read_captures(Report& report, const Request& r, Communicator* ranks) {
+void read_captures(Report& report, const Request& r) {
   for (const ModelInput& input : report.inputs.captures) {
     if (report.attention.size() == kMostStudents) break;
     const CaptureSize size = size_of_capture(input.path);
@@ -98,7 +96,6 @@ void read_captures(Report& report, const Request& r, Communicator* ranks) {
     }
     AttentionCall call = call_of(r, size.tokens, size.layers, size.heads, report.attention.size());
     call.keeps_masks = report.inputs.captures.size() > 1;
-    call.ranks = ranks;
     Attention read = attention_of(input, call, r.tokenizer);
     const bool same = report.attention.empty() || report.attention[0].ids == read.ids;
     check(same, input.path, ": is of another text than ",
@@ -126,7 +123,6 @@ std::string title_of(const Report& report) {
   add(report.attention);
   add(report.inputs.runs);
   add(report.inputs.models);
-  add(report.inputs.rows);
   return names.empty() ? "Brine report" : names;
 }
 
@@ -134,8 +130,7 @@ std::string title_of(const Report& report) {
 
 void Request::describe(data::Schema& s) {
   s.field("inputs", inputs,
-          "Runs, models, captures (brine inspect --capture), directories of experiments, tables of "
-          "brine sweep --out",
+          "Runs, models, captures (brine inspect --capture), tables of brine sweep --out",
           {.required = true, .positional = true});
   s.field("out", out, "HTML file to write");
   s.field("title", title, "Title of the page; none: the names of the inputs");
@@ -153,11 +148,9 @@ void Request::describe(data::Schema& s) {
   s.field("cells", cells, "Cells of a map's side; 0 = as many as fit the page", {.min = 0});
   s.field("max_bytes", max_bytes, "Largest page; maps become coarser until it fits",
           {.min = 1000000});
-  s.field("costs", costs, "Lengths for which multiply-adds and bytes are counted", {.min = 1});
 }
 
-Report gather(const Request& r, const std::string& command, const std::string& program,
-              Communicator* ranks) {
+Report gather(const Request& r, const std::string& command, const std::string& program) {
   Report report;
   report.command = command;
   report.program = program;
@@ -168,14 +161,13 @@ Report gather(const Request& r, const std::string& command, const std::string& p
         "report: a capture has its own text; give captures, or models with a text");
   check(r.tokenizer.empty() || !report.inputs.captures.empty(),
         "report: --tokenizer is for captures; a model has its own");
-  if (r.text.sources()) attend(report, r, ranks);
-  read_captures(report, r, ranks);
+  if (r.text.sources()) attend(report, r);
+  read_captures(report, r);
   check(r.importance.empty() || !report.attention.empty(),
         "report: --importance needs a text (--text, --data) or a capture");
   const bool selects = !r.layers.empty() || !r.heads.empty() || r.cells;
   check(!selects || !report.attention.empty(),
         "report: --layers, --heads and --cells choose maps; give a text or a capture");
-  if (ranks && !ranks->is_first()) return report;
   compare(report);
 
   std::vector<Curves> curves;
@@ -189,16 +181,6 @@ Report gather(const Request& r, const std::string& command, const std::string& p
   }
   add(curve_charts(curves));
   for (const SweepInput& sweep : report.inputs.sweeps) add(sweep.charts);
-  for (const RowsInput& rows : report.inputs.rows) add(row_charts(rows.name, rows.rows));
-  if (!report.inputs.models.empty() && !r.costs.empty()) {
-    const ModelInput& model = report.inputs.models[0];
-    try {
-      add(cost_charts(model.name, nn::load_config(model.path), r.costs, r.text.k));
-    } catch (const Error& e) {  // a method may refuse a length; the page says so
-      report.missing.push_back({join("Multiply-adds and bytes: ", e.what()),
-                                "brine flops --model " + model.path + " --tokens N"});
-    }
-  }
   std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.lines.empty(); });
   // Inputs may have the same names; files and elements of the page may not.
   std::set<std::string> ids;
@@ -206,7 +188,6 @@ Report gather(const Request& r, const std::string& command, const std::string& p
     const std::string id = chart.id;
     for (int number = 2; !ids.insert(chart.id).second; ++number) chart.id = join(id, "-", number);
   }
-  note_missing(report, r);
   report.title = r.title.empty() ? title_of(report) : r.title;
   return report;
 }

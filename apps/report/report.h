@@ -10,7 +10,7 @@
 namespace brine::report {
 
 struct Request {
-  std::vector<std::string> inputs;  // runs, models, captures, experiments, tables of brine sweep
+  std::vector<std::string> inputs;  // runs, models, captures, tables of brine sweep
   std::string out = "report.html";
   std::string title;       // empty: made from the inputs
   std::string figures;     // directory for every picture and its numbers; empty: none
@@ -22,14 +22,8 @@ struct Request {
   std::vector<int64_t> layers, heads;  // maps of these only; empty: of all
   int64_t cells = 0;                   // of a map's side; 0: as many as fit the page
   int64_t max_bytes = 5000000;         // of the page
-  std::vector<int64_t> costs = {512, 1024, 2048, 4096, 8192, 16384, 32768};  // lengths
 
   void describe(data::Schema& s);
-};
-
-// What is not in a report, why, and the command that makes it; empty: there is none.
-struct Missing {
-  std::string what, command;
 };
 
 struct Comparison {
@@ -39,17 +33,14 @@ struct Comparison {
 
 struct Report {
   std::string title, command, program;  // the command line; version and commit
-  std::vector<Missing> missing;
-  std::vector<Attention> attention;  // at most two, of one text
+  std::vector<Attention> attention;     // at most two, of one text
   std::vector<Comparison> comparisons;
   Charts charts;
   Inputs inputs;
 };
 
 // Reads the inputs and runs the text through the first two models. `command` is shown on the page.
-// `ranks` divide the layers of the text; only the first one's report is whole.
-Report gather(const Request& request, const std::string& command, const std::string& program,
-              Communicator* ranks = nullptr);
+Report gather(const Request& request, const std::string& command, const std::string& program);
 
 // The page: one HTML file without references to others. Maps become coarser until it has at most
 // request.max_bytes bytes; throws if it is larger without maps.

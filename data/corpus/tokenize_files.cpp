@@ -9,8 +9,6 @@
 #include <thread>
 
 #include "data/io/bounded_queue.h"
-#include "tensor/comm/bytes.h"
-#include "tensor/comm/shared_work.h"
 
 namespace brine::data {
 namespace {
@@ -58,15 +56,8 @@ struct Stopped {};
 void read_jobs(const std::vector<std::string>& files, const Tokenizer& tokenizer,
                const TokenizeOptions& options, JobQueue& in_order, JobQueue& jobs) {
   auto job = std::make_shared<Job>();
-  const int64_t ranks = options.ranks ? options.ranks->size() : 1;
-  const int64_t rank = options.ranks ? options.ranks->rank() : 0;
-  int64_t number = 0;
   auto hand_over = [&] {
     if (job->parts.empty()) return;
-    if (number++ % ranks != rank) {  // another rank encodes it
-      *job = Job();
-      return;
-    }
     if (!in_order.push(job) || !jobs.push(job)) throw Stopped();
     job = std::make_shared<Job>();
   };
@@ -83,21 +74,6 @@ void read_jobs(const std::vector<std::string>& files, const Tokenizer& tokenizer
   hand_over();
 }
 
-std::string bytes_of(const Job& job) {
-  ByteWriter out;
-  out.list(job.parts);
-  out.list(job.tokens);
-  return out.bytes();
-}
-
-Job job_from(const std::string& bytes) {
-  ByteReader in(bytes);
-  Job job;
-  job.parts = in.list<Job::Part>();
-  job.tokens = in.list<int32_t>();
-  return job;
-}
-
 void write(TokenShardWriter& writer, const Job& job) {
   size_t begin = 0;
   for (const Job::Part& part : job.parts) {
@@ -106,40 +82,6 @@ void write(TokenShardWriter& writer, const Job& job) {
     if (part.ends) writer.end_document();
     begin = part.last_token;
   }
-}
-
-// The encoded jobs of this process in the order of reading; null: there are no more. May throw.
-using NextJob = std::function<std::shared_ptr<Job>()>;
-
-// Rank r has the jobs r, r + R, ...: of each round the first rank writes one from every rank.
-void write_of_all(Communicator& ranks, TokenShardWriter* writer, const NextJob& next) {
-  const auto size = size_t(ranks.size());
-  std::vector<std::string> arrived;  // jobs of a round, as bytes
-  auto write_arrived = [&] {
-    for (const std::string& job : arrived) {
-      if (writer && !job.empty()) write(*writer, job_from(job));
-    }
-  };
-  for (bool more = true; more;) {
-    std::string mine;
-    const std::vector<std::string> sizes = gather_work(ranks, "tokens", [&] {
-      write_arrived();
-      if (const std::shared_ptr<Job> job = next()) mine = bytes_of(*job);
-      return std::to_string(mine.size());
-    });
-    more = sizes.back() != "0";
-    arrived.assign(writer ? size : 0, "");
-    std::vector<Outgoing> out;
-    std::vector<Incoming> in;
-    if (!writer && !mine.empty()) out.push_back({0, mine.data(), mine.size()});
-    for (size_t r = 1; writer && r < size; ++r) {
-      arrived[r].resize(std::stoull(sizes[r]));
-      if (!arrived[r].empty()) in.push_back({int(r), arrived[r].data(), arrived[r].size()});
-    }
-    ranks.exchange("tokens", out, in);
-    if (writer) arrived[0] = std::move(mine);
-  }
-  do_work(ranks, "tokens", write_arrived);
 }
 
 }  // namespace
@@ -156,11 +98,7 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
                       .separator = options.separator,
                       .joining = options.joining};
   for (const std::string& file : files) about.sources.push_back(Path(file).filename().string());
-  SelfCommunicator alone;
-  Communicator& ranks = options.ranks ? *options.ranks : alone;
-  std::optional<TokenShardWriter> writer;
-  do_work_of_first(ranks, "tokens",
-                   [&] { writer.emplace(out, std::move(about), options.shard_bytes); });
+  TokenShardWriter writer(out, std::move(about), options.shard_bytes);
 
   JobQueue jobs(tokenizers.size()), in_order(3 * tokenizers.size());
   std::exception_ptr failed;
@@ -189,18 +127,11 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
       jobs.close();
     });
     try {
-      const NextJob next = [&]() -> std::shared_ptr<Job> {
-        const auto job = in_order.pop();
-        if (!job && reading_failed) std::rethrow_exception(reading_failed);
-        if (!job) return nullptr;
+      while (const auto job = in_order.pop()) {
         (*job)->encoded.get_future().get();
-        return *job;
-      };
-      if (ranks.size() > 1) {
-        write_of_all(ranks, writer ? &*writer : nullptr, next);
-      } else {
-        while (const std::shared_ptr<Job> job = next()) write(*writer, *job);
+        write(writer, **job);
       }
+      if (reading_failed) std::rethrow_exception(reading_failed);
     } catch (...) {
       failed = std::current_exception();
       in_order.cancel();
@@ -209,9 +140,7 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
     reader.join();
   }
   if (failed) std::rethrow_exception(failed);
-  TokenManifest manifest;
-  do_work_of_first(ranks, "tokens", [&] { manifest = writer->finish(); });
-  return ranks.is_first() ? manifest : read_token_manifest(out);
+  return writer.finish();
 }
 
 }  // namespace brine::data

@@ -7,7 +7,6 @@
 
 #include "data/corpus/documents.h"
 #include "data/corpus/token_shards.h"
-#include "tensor/comm/communicator.h"
 
 namespace brine::data {
 
@@ -16,9 +15,6 @@ struct TokenizeOptions {
   std::optional<int32_t> separator = {};  // after every document
   Joining joining = Joining::documents;   // lines: without a separator
   uint64_t shard_bytes = uint64_t(256) << 20;
-  // Processes that divide the encoding; null: this one alone. Each reads all files; the first one
-  // gets all tokens in order and writes the files of one process.
-  Communicator* ranks = nullptr;
 };
 
 // One thread encodes per tokenizer, which must be equal; another one reads. The shards do not

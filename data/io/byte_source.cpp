@@ -15,7 +15,7 @@
 namespace brine::data {
 namespace {
 
-constexpr int kDeepest = 8;  // layers; OpenWebText has four
+constexpr int kDeepest = 4;  // layers, those of OpenWebText
 
 class FileSource : public ByteSource {
  public:
@@ -40,7 +40,6 @@ class FileSource : public ByteSource {
     }
   }
   const std::string& name() const override { return name_; }
-  int64_t seek(int64_t offset, int whence) override { return ::lseek(fd_, offset, whence); }
 
  private:
   std::string name_;
@@ -56,21 +55,21 @@ std::string without(std::string name, const std::string& ending) {
 
 void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int depth,
             const Visit& visit) {
-  check_format(depth < kDeepest, source->name(), ": has more than ", kDeepest,
-               " layers of archives and compression");
   auto peek = std::make_unique<PeekSource>(std::move(source));
   const Layer layer = layer_of(peek->peek(kLayerHead));
+  check_format(depth < kDeepest || layer == Layer::kNone, peek->name(), ": has more than ",
+               kDeepest, " layers of archives and compression");
   switch (layer) {
     case Layer::kNone:
+      check_format(!is_other_archive(peek->peek(kLayerHead)), peek->name(),
+                   ": a zip, 7z or zstd file, which is not read; unpack it first");
       return visit(*peek, bare);
     case Layer::kGzip:
       return unwrap(gunzip(std::move(peek)), without(bare, ".gz"), depth + 1, visit);
     case Layer::kXz:
-      return unwrap(decompress(std::move(peek), layer), without(bare, ".xz"), depth + 1, visit);
-    case Layer::kZstd:
-      return unwrap(decompress(std::move(peek), layer), without(bare, ".zst"), depth + 1, visit);
-    default:
-      for_each_member(*peek, layer, [&](std::unique_ptr<ByteSource> member) {
+      return unwrap(unxz(std::move(peek)), without(bare, ".xz"), depth + 1, visit);
+    case Layer::kTar:
+      for_each_member(*peek, [&](std::unique_ptr<ByteSource> member) {
         const std::string name = member->name();
         unwrap(std::move(member), name, depth + 1, visit);
       });
@@ -98,12 +97,6 @@ size_t PeekSource::read(char* out, size_t most) {
   std::memcpy(out, held_.data(), n);
   held_.erase(0, n);
   return n;
-}
-
-int64_t PeekSource::seek(int64_t offset, int whence) {
-  const int64_t at = inner_->seek(offset, whence);
-  if (at >= 0) held_.clear();
-  return at;
 }
 
 std::unique_ptr<ByteSource> open_file_source(const Path& path) {

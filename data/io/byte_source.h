@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,9 +18,6 @@ class ByteSource {
   // of the file, and of the member if it is in an archive.
   virtual size_t read(char* out, size_t most) = 0;
   virtual const std::string& name() const = 0;
-  // Moves to an offset, as lseek() does with SEEK_SET and SEEK_END, and returns it; -1 if the
-  // source can only be read sequentially.
-  virtual int64_t seek(int64_t /*offset*/, int /*whence*/) { return -1; }
 };
 
 // Peeks at the first bytes of a source without consuming them.
@@ -32,7 +28,6 @@ class PeekSource : public ByteSource {
   std::string_view peek(size_t count);
   size_t read(char* out, size_t most) override;
   const std::string& name() const override { return inner_->name(); }
-  int64_t seek(int64_t offset, int whence) override;
 
  private:
   std::unique_ptr<ByteSource> inner_;
@@ -41,9 +36,9 @@ class PeekSource : public ByteSource {
 
 std::unique_ptr<ByteSource> open_file_source(const Path& path);
 
-// Opens `path` and calls visit for it or, in archives nested up to 8 deep, for every file inside.
-// Layers are recognised by their first bytes (data/io/archive/layers.h). `bare` is the innermost
-// name without .gz, .xz and .zst.
+// Opens `path` and calls visit for it or, in archives nested up to 4 deep, as OpenWebText's are,
+// for every file inside. Layers are recognised by their first bytes (data/io/archive/layers.h).
+// `bare` is the innermost name without .gz and .xz.
 void for_each_file(const Path& path,
                    const std::function<void(ByteSource& content, const std::string& bare)>& visit);
 

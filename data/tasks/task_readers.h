@@ -26,19 +26,9 @@ TaskExamples read_books(const Task& task, const Path& dir, const TaskSplit& spli
 // out; a row whose Target is not the value of its expression is an error.
 TaskExamples read_listops(const Task& task, const Path& dir, const TaskSplit& split);
 
-// Film reviews (Maas et al., ACL 2011) as published in aclImdb: train/neg/*.txt, train/pos/*.txt
-// and the same in test/, read in the order of their names. There is no split for validation: as in
-// Long Range Arena dev is the test split.
-TaskExamples read_imdb(const Task& task, const Path& dir, const TaskSplit& split);
-
-// CIFAR-10 (Krizhevsky, 2009) in its binary version, data_batch_1.bin to data_batch_5.bin and
-// test_batch.bin: records of a class and 32 x 32 pixels of red, then of green and of blue. An image
-// is the text of its 1,024 gray values from 0 to 255 in decimal, rows from the top. dev is the
-// second half of data_batch_5.bin, train the other 45,000 images.
-TaskExamples read_cifar10(const Task& task, const Path& dir, const TaskSplit& split);
-
 // The files of `brine lra pathfinder`, train.bin, valid.bin and test.bin: records of a class (1:
-// the dots are on one path) and 32 x 32 gray pixels. The text is that of read_cifar10().
+// the dots are on one path) and 32 x 32 gray pixels. An image is the text of its 1,024 gray values
+// from 0 to 255 in decimal, rows from the top.
 TaskExamples read_pathfinder(const Task& task, const Path& dir, const TaskSplit& split);
 
 }  // namespace brine::data

@@ -76,7 +76,6 @@ void RecallObserver::begin(const distill::Batch& batch) {
 }
 
 Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&) {
-  if (counts && !counts(layer)) return {};
   const Tensor& q = tap.get("q");  // [B, H, T, d]
   FlatCsr csr{.row_pointers = tap.get("row_pointers"),
               .head_offsets = tap.get("head_offsets"),

@@ -45,8 +45,6 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   // Clears the counts; from now on counts for this `k`, as above.
   void restart(int64_t k);
   void begin(const distill::Batch& batch);
-  // The layers that are counted; empty: all. Others are not shown to `watch` either.
-  std::function<bool(int64_t layer)> counts = {};
   // Is shown every layer with the teacher's, after its recall was counted. Set it before a pass.
   std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;

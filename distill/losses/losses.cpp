@@ -8,7 +8,6 @@
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
-#include "distill/ranks/last_pass.h"
 #include "tensor/device/transfer.h"
 #include "tensor/top_logits.h"
 
@@ -214,11 +213,7 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
   const Tensor dy = total.defined()
                         ? Tensor::full(y.shape(), call.loss_scale, y.dtype(), y.device())
                         : Tensor::zeros_like(y);
-  if (call.last) {
-    call.last->backward(y, dy);
-  } else {
-    backward(y, dy);
-  }
+  backward(y, dy);
   if (layers) terms.insert(terms.begin(), layers->terms().begin(), layers->terms().end());
   return terms;
 }

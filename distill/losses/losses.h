@@ -15,8 +15,6 @@
 
 namespace brine::distill {
 
-class LastPass;
-
 // The weights of the losses (loss_table.h, config["approx"]) and their common settings.
 class LossConfig {
  public:
@@ -53,7 +51,6 @@ struct PendingTerm {
   // Called when a term of its micro-batch is not finite: describes the cause, or "". May wait for
   // the device.
   std::function<std::string()> blame = {};
-  int64_t layer = -1;  // of stage attention: the layer that it is of
 };
 using PendingTerms = std::vector<PendingTerm>;
 
@@ -99,15 +96,10 @@ class StepObjective {
     int64_t loss_from = 0;  // task loss only on targets from this position on
     double loss_scale = 1;  // multiplies every gradient; the terms do not include it
     nn::RuntimeOptions options = {};
-    // Of a rank's last micro-batch: runs the backward pass. Without it gradients are only added up
-    // over the ranks later.
-    LastPass* last = nullptr;
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
   virtual PendingTerms accumulate(const Batch& batch, const Call& call) = 0;
-  // Whether the gradients of the first layers are complete first.
-  virtual bool is_ascending() const { return false; }
   // Called with the sums of a step's terms before they are logged.
   virtual void summarize(LossTerms& /*terms*/) const {}
 };

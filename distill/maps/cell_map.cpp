@@ -67,24 +67,4 @@ CellMap CellMap::coarser(const Blocks& rows, const Blocks& columns) const {
   return out;
 }
 
-void CellMap::write(ByteWriter& out) const {
-  for (const Blocks& blocks : {rows_, columns_}) {
-    out.number(blocks.items());
-    out.number(blocks.cells());
-  }
-  out.list(sum_);
-  out.list(most_);
-}
-
-CellMap CellMap::read(ByteReader& in) {
-  CellMap map;
-  for (Blocks* blocks : {&map.rows_, &map.columns_}) {
-    const auto items = in.number<int64_t>(), cells = in.number<int64_t>();
-    if (cells > 0) *blocks = Blocks(items, cells);
-  }
-  map.sum_ = in.list<float>();
-  map.most_ = in.list<float>();
-  return map;
-}
-
 }  // namespace brine::distill

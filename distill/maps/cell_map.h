@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "tensor/comm/bytes.h"
 #include "tensor/error.h"
 
 namespace brine::distill {
@@ -63,10 +62,6 @@ class CellMap {
   float mass(int64_t row_cell, int64_t column_cell) const;
   float most(int64_t row_cell, int64_t column_cell) const;  // the largest entry
   float sum(int64_t row_cell, int64_t column_cell) const;   // of all entries
-
-  // For other ranks.
-  void write(ByteWriter& out) const;
-  static CellMap read(ByteReader& in);
 
   // The same map with larger cells; throws unless these consist of whole cells.
   CellMap coarser(const Blocks& rows, const Blocks& columns) const;

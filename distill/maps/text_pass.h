@@ -8,7 +8,6 @@
 #include "distill/evaluation/recall_observer.h"
 #include "distill/maps/head_maps.h"
 #include "distill/maps/importance.h"
-#include "tensor/comm/communicator.h"
 
 namespace brine::distill {
 
@@ -19,9 +18,7 @@ struct TextPass {
   MapRequest maps = {};
   bool keeps_masks = false;  // for mask_overlap()
   std::optional<ImportanceRequest> importance = {};
-  ImportanceFile* file = nullptr;  // of the first rank; receives the lines of every layer
-  // Those that divide the layers: layer i is rank i mod R's; null: this one has all.
-  Communicator* ranks = nullptr;
+  ImportanceFile* file = nullptr;  // receives the lines of every layer
 };
 
 struct TextAttention {
@@ -34,23 +31,15 @@ struct TextAttention {
 class LayerCollector {
  public:
   explicit LayerCollector(const TextPass& pass) : pass_(pass), maps_(pass.maps) {}
-  // Whether this rank adds the layer.
-  bool has(int64_t layer) const {
-    return !pass_.ranks || layer % pass_.ranks->size() == pass_.ranks->rank();
-  }
-  // The next one of its layers.
+  // The next layer.
   void add(int64_t layer, const LayerView& view);
-  // All layers, on the first rank; nothing on the others. `recall` has a place for each layer.
-  // Every rank calls it, once; an error is a SharedError.
+  // All layers; called once. `recall` has a place for each layer.
   TextAttention take(std::vector<Recall> recall);
 
  private:
-  bool is_divided() const { return pass_.ranks && pass_.ranks->size() > 1; }
-
   const TextPass& pass_;
   MapCollector maps_;
   std::vector<FlatCsr> masks_;
-  std::vector<std::string> lines_;  // of each layer, when they are divided
 };
 
 // Runs the model. A method without a mask has the maps of its own dense attention only.

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace brine::distill {
 namespace {
@@ -34,19 +33,6 @@ void load_weights(const data::Safetensors& file, nn::Model& model, const nn::Par
   nn::load_state(model, tensors, file.path().string(), [&](const std::string& name) {
     return constants.count(name) > 0 || (may_be_missing && may_be_missing(name));
   });
-}
-
-void load_others(const data::Safetensors& file, nn::Model& model, const nn::ParameterStore& store) {
-  std::unordered_set<std::string> own;
-  for (const auto& e : store.entries()) own.insert(e.path);
-  for (const auto& p : model.named_parameters()) {
-    if (p.group != nn::ParameterGroup::attention || own.contains(p.path)) continue;
-    const Tensor saved = file.tensor(p.path), target = p.parameter->value.detach();
-    check_format(saved.shape() == target.shape() && saved.dtype() == target.dtype(),
-                 file.path().string(), ": ", p.path, " is ", saved.dtype(), " ", saved.shape(),
-                 ", wanted ", target.dtype(), " ", target.shape());
-    assign(target, saved);
-  }
 }
 
 }  // namespace brine::distill

@@ -16,7 +16,4 @@ namespace brine::distill {
 void load_weights(const data::Safetensors& file, nn::Model& model, const nn::ParameterStore& store,
                   const std::function<bool(const std::string&)>& may_be_missing = {});
 
-// Sets the parameters of attention methods that are not in the store: other ranks train them.
-void load_others(const data::Safetensors& file, nn::Model& model, const nn::ParameterStore& store);
-
 }  // namespace brine::distill

@@ -111,10 +111,7 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .seed = host.seed,
           .stop = host.stop,
           .ranks = host.ranks,
-          .zero = options.zero,
-          .sum = options.sum,
-          .overlap = options.overlap,
-          .layer_groups = run.layer_groups};
+          .zero = options.zero};
 }
 
 void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
@@ -139,17 +136,10 @@ void compare_ranks(const TrainingRun& run, const RunOptions& options, const RunH
   compare_settings(*host.ranks, "configuration", json_text(settings));
 }
 
-// Bytes that this rank sent for a step, on average, and which part of the gradients' it handed over
-// while others were computed.
-void say_traffic(const Communicator& ranks, int64_t steps, const TrainOutcome& done,
-                 const Messages& messages) {
+// Bytes that this rank sent for a step, on average.
+void say_traffic(const Communicator& ranks, int64_t steps, const Messages& messages) {
   if (ranks.size() == 1 || steps == 0) return;
   const Traffic& t = ranks.traffic();
-  if (done.gradient_bytes > 0) {
-    messages.info(std::llround(100 * double(done.early_bytes) / double(done.gradient_bytes)),
-                  " % of the bytes of gradients (", done.early_bytes, " of ", done.gradient_bytes,
-                  ") left rank 0 before the backward pass of their step had ended");
-  }
   messages.info(ranks.size(), " ranks; rank 0 sent ", human_bytes(double(t.bytes) / double(steps)),
                 " (", t.bytes, " bytes in all) and ", t.messages / steps, " messages a step");
 }
@@ -222,7 +212,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   say_end(result.outcome, out, host.messages);
   const std::string limit = result.interrupted ? "" : time_limit_note(trainer, run.trainer);
   if (!limit.empty()) host.messages.info(limit);
-  if (host.ranks) say_traffic(*host.ranks, trainer.step() - first, result.outcome, host.messages);
+  if (host.ranks) say_traffic(*host.ranks, trainer.step() - first, host.messages);
   return result;
 }
 

@@ -26,14 +26,6 @@ void RunOptions::describe(data::Schema& s) {
           "With several ranks: each has the optimizer's moments of its part of the parameters only "
           "(ZeRO stage 1); the same bits",
           {.transient = true});
-  s.field("overlap", overlap,
-          "With several ranks of MPI: gradients that are complete are sent while the backward pass "
-          "computes the others; the same bits",
-          {.transient = true});
-  s.choice("sum", sum, {{GradientSum::ordered, "ordered"}, {GradientSum::fast, "fast"}},
-           "How the gradients of a step's micro-batches are added. ordered: in one tree, with the "
-           "same bits on any number of processes; fast: one after another, and over processes in "
-           "the order of the library that carries them");
   s.field("nccl", nccl, "With several ranks on GPUs: use NCCL if it is found", {.transient = true});
   s.field("resume", resume, "Continue the run in --out from its newest checkpoint",
           {.transient = true});

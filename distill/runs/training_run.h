@@ -23,8 +23,6 @@ struct RunOptions {
   double rank_seconds = 600;  // how long a rank waits for others
   bool zero = false;          // moments are divided between the ranks
   bool nccl = true;           // it carries gradients between GPUs, if it is found
-  bool overlap = true;        // gradients are sent while others are computed
-  GradientSum sum = GradientSum::ordered;
   bool resume = false, dry_run = false, anomaly = false;
   bool force = false;  // also where its memory does not suffice
 
@@ -64,7 +62,6 @@ struct TrainingRun {
   LossConfig losses;
   std::unique_ptr<StepObjective> objective;  // null: `losses`
   nn::ParameterPlanner plan;                 // as in TrainerParts
-  int64_t layer_groups = 1;                  // as in TrainerParts
   std::string stage;                         // of a conversion; empty: none
   std::vector<std::string> other_stage;      // keys that are not part of this stage's record
   std::function<void()> after;               // called when training has ended; may throw

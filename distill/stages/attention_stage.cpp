@@ -7,7 +7,6 @@
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
-#include "distill/ranks/last_pass.h"
 
 namespace brine::distill {
 namespace {
@@ -69,14 +68,6 @@ AttentionStage::AttentionStage(std::shared_ptr<LayerInputs> teacher, nn::Model& 
     check(layers_[i] >= 0 && layers_[i] < count && (i == 0 || layers_[i] > layers_[i - 1]),
           "stage attention: layers must ascend within 0 to ", count - 1, ", got ", layers_[i]);
   }
-  own_ = layers_;
-}
-
-void AttentionStage::own_layers(std::vector<int64_t> layers) {
-  check(!layers.empty() && std::is_sorted(layers.begin(), layers.end()) &&
-            std::includes(layers_.begin(), layers_.end(), layers.begin(), layers.end()),
-        "stage attention: a rank's ", layers.size(), " layers are not some of those trained");
-  own_ = std::move(layers);
 }
 
 std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t layer,
@@ -137,32 +128,24 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
     Tensor sum;
     for (PendingTerm& term : block_terms(batch, layer, seen, sum, {})) {
       term.factor = call.share / double(layers_.size());
-      term.layer = layer;
       all.push_back(std::move(term));
     }
     all.push_back({.name = join(kLayerPrefix, layer),
                    .value = sum.detach(),
                    .factor = call.share,
-                   .in_sum = false,
-                   .blame = {},
-                   .layer = layer});
-    const Tensor scaled = scale(sum, call.share * call.loss_scale);
-    if (call.last) {
-      call.last->backward(scaled, {}, student_.attention_prefix(layer));
-    } else {
-      backward(scaled);
-    }
+                   .in_sum = false});
+    backward(scale(sum, call.share * call.loss_scale));
   };
   auto kept = std::find_if(kept_.begin(), kept_.end(),
                            [&](const Kept& x) { return x.windows == batch.windows; });
   const bool last_turn = batch.turn + 1 >= batch.turns;
   if (kept != kept_.end()) {
-    for (size_t i = 0; i < own_.size(); ++i) learn(own_[i], kept->layers[i]);
+    for (size_t i = 0; i < layers_.size(); ++i) learn(layers_[i], kept->layers[i]);
     if (last_turn) kept_.erase(kept);
     return all;
   }
   Kept shown{.windows = batch.windows, .layers = {}};
-  teacher_->show(batch, own_, [&](int64_t layer, const SeenLayer& seen) {
+  teacher_->show(batch, layers_, [&](int64_t layer, const SeenLayer& seen) {
     learn(layer, seen);
     if (last_turn) return;
     shown.layers.push_back(seen);
@@ -198,8 +181,8 @@ void AttentionStage::evaluate(const Batch& batch, const BlockObserver& observer)
 }
 
 int64_t AttentionStage::place_of(const std::string& path) const {
-  for (size_t i = 0; i < own_.size(); ++i) {
-    if (path.rfind(student_.attention_prefix(own_[i]), 0) == 0) return int64_t(i);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (path.rfind(student_.attention_prefix(layers_[i]), 0) == 0) return int64_t(i);
   }
   return -1;
 }
@@ -211,7 +194,7 @@ bool AttentionStage::trains(const nn::Module::NamedParameter& p) const {
 nn::ParameterPlanner AttentionStage::plan(double rate, double feature_rate) const {
   return [this, rate, feature_rate](const nn::ParameterStore::Entry& e) {
     const int64_t part = place_of(e.path);
-    const std::string own = e.path.substr(student_.attention_prefix(own_[size_t(part)]).size());
+    const std::string own = e.path.substr(student_.attention_prefix(layers_[size_t(part)]).size());
     const bool feature = own.rfind("prior.query.", 0) == 0 || own.rfind("prior.key.", 0) == 0;
     return nn::ParameterPlan{.rate = feature ? feature_rate : rate, .part = part};
   };

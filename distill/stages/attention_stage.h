@@ -38,13 +38,8 @@ class AttentionStage : public StepObjective {
                  std::vector<int64_t> layers = {});
   ~AttentionStage() override;
 
-  // This process computes and trains only these of the layers that are trained; others have the
-  // rest. Means and evaluations stay those of all.
-  void own_layers(std::vector<int64_t> layers);
-
   // Terms: the losses as means over the layers, and "layer.N", the sum of those of a layer.
   PendingTerms accumulate(const Batch& batch, const Call& call) override;
-  bool is_ascending() const override { return true; }
   // Replaces "layer.N" by "worst_loss", the largest of them, and "worst_layer".
   void summarize(LossTerms& terms) const override;
   // Shows every layer of a batch, without gradients.
@@ -57,18 +52,18 @@ class AttentionStage : public StepObjective {
   nn::ParameterPlanner plan(double rate, double feature_rate) const;
 
  private:
-  // What the layers of own_ showed for windows that have another turn.
+  // What the layers showed for windows that have another turn.
   struct Kept;
   // The weighted losses of one layer, without share; `observer` may be empty.
   std::vector<PendingTerm> block_terms(const Batch& batch, int64_t layer, const SeenLayer& seen,
                                        Tensor& sum, const BlockObserver& observer) const;
-  // The index in own_ of a parameter's layer; -1: none.
+  // The index in layers_ of a parameter's layer; -1: none.
   int64_t place_of(const std::string& path) const;
 
   std::shared_ptr<LayerInputs> teacher_;
   nn::Model& student_;
   LossConfig config_;
-  std::vector<int64_t> layers_, own_;
+  std::vector<int64_t> layers_;
   std::vector<Kept> kept_;
 };
 

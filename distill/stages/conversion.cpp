@@ -9,7 +9,6 @@
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/ranks/exchange.h"
-#include "distill/ranks/rank_grid.h"
 #include "distill/runs/run_weights.h"
 #include "distill/runs/run_windows.h"
 #include "distill/stages/block_report.h"
@@ -65,9 +64,7 @@ struct Preparation {
   void make_blocks();
   void start_student();
   void use_windows();
-  void check_ranks() const;
   void attention();
-  void divide_layers(AttentionStage& stage);
   void joint();
   void assert_base();
   void keep_blocks();
@@ -167,27 +164,6 @@ Values evaluate_blocks(const AttentionStage& stage, const TrainingRun& run) {
   return report.values();
 }
 
-// Ranks own layers, if asked for.
-void Preparation::divide_layers(AttentionStage& stage) {
-  if (!host.ranks || host.ranks->size() == 1 || what.layers_per_rank == 0) return;
-  const int64_t layers = run.config.shape().layers, each = what.layers_per_rank;
-  run.layer_groups = layer_groups_of(layers, each);
-  const RankGrid grid(*host.ranks, run.layer_groups);  // refuses a number of ranks
-  stage.own_layers(layers_of_group(layers, each, grid.group()));
-}
-
-// What every rank must be told alike, and what stage joint would refuse after hours.
-void Preparation::check_ranks() const {
-  if (!host.ranks || host.ranks->size() == 1) return;
-  compare_texts(*host.ranks, "--layers-per-rank", std::to_string(what.layers_per_rank));
-  if (plan.stage == Stage::joint || !what.has(Stage::joint)) return;
-  if (host.ranks->size() <= run.trainer.accumulate) return;
-  throw SharedError(join("convert: stage joint divides micro-batches only, and ",
-                         host.ranks->size(), " ranks are more than the ", run.trainer.accumulate,
-                         " of a step; convert with --stages attention first, or give --accumulate ",
-                         host.ranks->size(), " or more"));
-}
-
 void Preparation::attention() {
   LossConfig losses = task_only();
   losses["task"] = 0;
@@ -196,7 +172,6 @@ void Preparation::attention() {
   const auto shown =
       dump ? inputs_of(dump, *run.model, *what.context > 0) : inputs_of(teacher.model);
   auto stage = std::make_unique<AttentionStage>(shown, *run.model, losses);
-  divide_layers(*stage);
   run.store = std::make_unique<nn::ParameterStore>(
       *run.model, [&](const nn::Module::NamedParameter& p) { return stage->trains(p); });
   run.plan = stage->plan(run.trainer.optimizer.attention_learning_rate, *what.feature_rate);
@@ -291,7 +266,6 @@ std::unique_ptr<TrainingRun> prepare(Conversion& what, const StagePlan& plan, co
   claim_directory(*run, plan.options, host);
   check(!what.data.empty() || !what.dump.empty(), "convert: --data or --dump is needed");
   preparation.load_teacher();
-  preparation.check_ranks();
   if (plan.stage == Stage::joint) preparation.joint();
   preparation.use_windows();
   if (plan.stage == Stage::attention) {

@@ -49,7 +49,6 @@ struct Conversion {
   std::optional<double> approx, context;  // weights of the losses of stage attention
   JointSettings joint;
   std::optional<int64_t> turns;          // steps of stage attention for one pass of the teacher
-  int64_t layers_per_rank = 0;           // of several ranks in stage attention; 0: all
   nn::ModelConfig student;               // the attention settings; sizes are the teacher's
   std::set<std::string> attention_keys;  // keys of them that resolve() may not change
 

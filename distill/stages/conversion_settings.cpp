@@ -138,11 +138,6 @@ void Conversion::describe(data::Schema& s) {
           "Steps of stage attention for one pass of the teacher, on other rows of its windows; "
           "for a method that compares a sample of rows (mask = blocks)",
           {.min = 1, .unset = "4 for such a method, else 1"});
-  s.field("layers_per_rank", layers_per_rank,
-          "With several ranks (docs/distributed.md), in stage attention: a rank trains at most so "
-          "many layers, and others the rest; 0 = every rank trains all and has other windows. The "
-          "same bits",
-          {.min = 0, .transient = true});
   s.section("joint", joint);
   student.describe_attention(s);
   s.collect("attention", attention_keys);

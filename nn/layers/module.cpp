@@ -70,16 +70,4 @@ std::vector<Packed*> Module::packed() {
   return out;
 }
 
-std::vector<Tensor> Module::leaves() {
-  std::vector<Tensor> out;
-  auto add = [&out](const Tensor& value) {
-    if (value.defined() && value.node()) out.push_back(value);
-  };
-  visit([&](Module& m) {
-    for (auto& p : m.parameters_) add(p->value);
-    for (auto& p : m.packed_) add(p->value);
-  });
-  return out;
-}
-
 }  // namespace brine::nn

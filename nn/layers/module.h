@@ -67,8 +67,6 @@ class Module {
   std::vector<NamedParameter> named_parameters();
   std::vector<NamedBuffer> named_buffers();
   std::vector<Packed*> packed();
-  // The values of parameters, packed ones included, that require a gradient.
-  std::vector<Tensor> leaves();
   // Calls f on this module and all below it, parents first.
   void visit(const std::function<void(Module&)>& f);
 

@@ -81,12 +81,7 @@ Tensor Model::hidden(const ModelCall& given) {
       Tensor loss = call.observer->observe(i, tap, y);
       return loss.defined() ? attach_loss(y, loss) : y;
     };
-    if (!call.recompute) {
-      x = run({x});
-    } else {
-      const std::vector<Tensor> reads = layer_module(i)->leaves();
-      x = checkpoint(run, {x}, call.random, &reads);
-    }
+    x = call.recompute ? checkpoint(run, {x}, call.random) : run({x});
   }
   x = finish(x);
   return given.attention_mask.defined() ? unpack_rows(x, call) : x;

@@ -89,9 +89,6 @@ class Model : public Module {
   virtual int64_t labels() const { return 0; }  // 0: no classification head
 
   virtual Attention& attention(int64_t i) const = 0;
-  // What contains all parameters that layer i reads: where layers are recomputed, their gradients
-  // are known to be complete before the backward pass ends.
-  virtual Module* layer_module(int64_t i) const = 0;
   AttentionTraits attention_traits() const { return attention(0).traits(); }
   // Path of layer i's attention method: "model.decoder.layers.0.self_attn.sea.".
   virtual std::string attention_prefix(int64_t i) const = 0;

@@ -175,17 +175,6 @@ void ParameterStore::zero_gradients() {
   fill(gradients_, 0.0);
 }
 
-std::vector<ParameterStore::Leaf> ParameterStore::leaves() const {
-  check(gradients_.defined(), "ParameterStore: leaves() before there are gradients");
-  std::vector<Leaf> out;
-  for (const Entry& e : entries_) out.push_back({e.path, e.parameter->value, e.offset, e.size});
-  for (const PackedRange& p : packed_) {
-    const Entry& first = entries_[p.first];
-    out.push_back({first.path, p.packed->value, first.offset, p.shape.numel()});
-  }
-  return out;
-}
-
 std::vector<NamedTensor> state_of(Module& root) {
   std::vector<NamedTensor> out;
   for (auto& p : root.named_parameters()) out.push_back({p.path, p.parameter->value.detach()});

@@ -50,15 +50,6 @@ class ParameterStore {
   const Tensor& gradients() const { return gradients_; }  // [n], undefined before add_gradients()
   int64_t size() const { return values_.numel(); }
   void zero_gradients();
-  // What gradients are added to: a parameter, or the members of a packed one together, which are
-  // leaves alone, too. Its gradient is `size` elements of gradients() from `offset` on; `path` is
-  // that of the first member.
-  struct Leaf {
-    std::string path;
-    Tensor value;
-    int64_t offset, size;
-  };
-  std::vector<Leaf> leaves() const;
 
  private:
   struct PackedRange {

@@ -5,7 +5,6 @@
 
 #include "tensor/comm/parts.h"
 #include "tensor/comm/patience.h"
-#include "tensor/kernels/dense.h"
 
 namespace brine {
 
@@ -24,66 +23,6 @@ void Communicator::exchange(const std::string& what, const std::vector<Outgoing>
     ++traffic_.messages;
   }
   if (!out.empty() || !in.empty()) move({what, limit_ * patience, where}, out, in);
-}
-
-std::unique_ptr<Posted> Communicator::post(const std::string& what, const Outgoing& out,
-                                           int number) {
-  check(number >= 0 && number < kPostNumbers, what, ": message ", number, " of ", kPostNumbers);
-  traffic_.bytes += int64_t(out.size);
-  ++traffic_.messages;
-  return start({what, limit_}, out, number);
-}
-
-std::unique_ptr<Posted> Communicator::post(const std::string& what, const Incoming& in,
-                                           int number) {
-  check(number >= 0 && number < kPostNumbers, what, ": message ", number, " of ", kPostNumbers);
-  return start({what, limit_}, in, number);
-}
-
-std::unique_ptr<Posted> Communicator::post_all_reduce(const std::string& what,
-                                                      const Tensor& values) {
-  refuse_other(what, values);
-  std::unique_ptr<Posted> posted = start_add_up({what, limit_}, values);
-  if (!posted) return nullptr;
-  values.bump_version();
-  count_all_reduce(values);
-  return posted;
-}
-
-std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Outgoing&, int) {
-  throw Error(join(wait.what, ": ", name(), " does not post messages"));
-}
-std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Incoming&, int) {
-  throw Error(join(wait.what, ": ", name(), " does not post messages"));
-}
-
-void Communicator::await(const std::string& what, const std::function<int64_t()>& left,
-                         const std::function<MissingRanks()>& missing, int64_t nap) {
-  Wait wait{what, limit_};
-  Patience patience(wait.seconds, nap);
-  const auto begin_again = [&] {
-    wait.seconds = limit_;
-    patience = Patience(wait.seconds, nap);
-  };
-  int64_t before = left();
-  while (before > 0) {
-    if (patience.is_over()) {
-      const MissingRanks absent = missing();
-      if (!absent.may_wait || wait.seconds > limit_) fail(wait, absent.ranks);
-      wait.seconds = 2 * limit_;
-      patience.extend(wait.seconds);
-    }
-    if (patience.rest()) check_alarm(wait);
-    const int64_t now = left();
-    if (now < before) begin_again();
-    before = now;
-  }
-}
-
-void Communicator::check_alarm(const Wait& wait) const {
-  if (!alarm_) return;
-  if (const std::string why = alarm_(); !why.empty())
-    throw RanksMissing(join(wait.what, ": ", why));
 }
 
 void Communicator::fail(const Wait& wait, const std::vector<int>& missing) {
@@ -163,55 +102,10 @@ void Communicator::broadcast(const std::string& what, const Tensor& values) {
   exchange(what, out, in, 1, values.device());
 }
 
-void Communicator::reduce_scatter(const std::string& what, const Tensor& values) {
-  refuse_other(what, values);
-  const int64_t n = values.numel();
-  const SlotRange own = elements_of(n, rank_, size_);
-  const Tensor arrived =
-      Tensor::empty({size_ - 1, std::min(kPiece, own.size())}, values.dtype(), values.device());
-  for (int64_t round = 0; round < rounds_of(n, size_); ++round) {
-    const SlotRange here = part_of(own, round);
-    std::vector<Tensor> given(static_cast<size_t>(size_));  // by rank
-    std::vector<Outgoing> out;
-    std::vector<Incoming> in;
-    for (int r = 0; r < size_; ++r) {
-      if (r == rank_) {
-        given[size_t(r)] = slice_of(values, here);
-        continue;
-      }
-      const Tensor there = slice_of(values, part_of(elements_of(n, r, size_), round));
-      if (there.numel() > 0) out.push_back({r, there.raw(), bytes_of(there)});
-      if (here.size() == 0) continue;
-      given[size_t(r)] = arrived.select(0, r - (r > rank_)).slice(0, 0, here.size());
-      in.push_back({r, given[size_t(r)].raw(), bytes_of(given[size_t(r)])});
-    }
-    exchange(what, out, in, 1, values.device());
-    if (here.size() == 0) continue;
-    for (size_t r = 1; r < given.size(); ++r) BRINE_CALL(given[0], accumulate, given[0], given[r]);
-    if (rank_ > 0) assign(slice_of(values, here), given[0]);
-  }
-}
-
 void Communicator::all_gather(const std::string& what, const Tensor& values) {
   refuse_other(what, values);
   for (int64_t round = 0; round < rounds_of(values.numel(), size_); ++round)
     gather_round(*this, what, values, round);
-}
-
-void Communicator::all_reduce(const std::string& what, const Tensor& values) {
-  refuse_other(what, values);
-  if (size_ == 1 || values.numel() == 0) return;
-  values.bump_version();
-  barrier(what);  // names who is missing, which a library's operation on all ranks cannot tell
-  if (add_up({what, limit_, values.device()}, values)) return count_all_reduce(values);
-  reduce_scatter(what, values);
-  all_gather(what, values);
-}
-
-// What a ring sends.
-void Communicator::count_all_reduce(const Tensor& values) {
-  traffic_.bytes += 2 * int64_t(bytes_of(values)) * (size_ - 1) / size_;
-  traffic_.messages += 2 * (size_ - 1);
 }
 
 void SelfCommunicator::abort(int status) { ::_exit(status); }

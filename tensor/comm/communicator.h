@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,22 +45,6 @@ struct Incoming {
   size_t size;
 };
 
-// The ranks that a wait is for. `may_wait`: each of them may be waiting for another rank itself, as
-// one does that sends a sum only when it has all parts of it.
-struct MissingRanks {
-  std::vector<int> ranks = {};
-  bool may_wait = false;
-};
-
-// A message, or a sum over the ranks, that has been started. Its memory is in use until it is done,
-// and when it is never done until the process ends.
-class Posted {
- public:
-  virtual ~Posted() = default;
-  // Asking is what moves it on.
-  virtual bool is_done() = 0;
-};
-
 // What one rank has sent so far, messages to itself excluded.
 struct Traffic {
   int64_t bytes = 0, messages = 0;
@@ -87,31 +70,12 @@ class Communicator {
   virtual std::string name() const = 0;
   // Whether memory of that device can be sent and received; the CPU's always.
   virtual bool moves(Device where) const { return where.is_cpu(); }
-  // Asked while this rank waits for others: why the wait is in vain ("rank 2 has ended"), or empty.
-  void set_alarm(std::function<std::string()> alarm) { alarm_ = std::move(alarm); }
 
   // Sends and receives memory of one device until all is done. Messages between two ranks arrive in
   // the order of their lists. Throws RanksMissing after limit() times `patience` seconds. The
   // memory of both lists may be in use until the process ends when this throws.
   void exchange(const std::string& what, const std::vector<Outgoing>& out,
                 const std::vector<Incoming>& in, double patience = 1, Device where = {});
-  // Whether messages of the CPU's memory can be posted: started by one call, and asked for later.
-  virtual bool posts() const { return false; }
-  // A message of a number in [0, kPostNumbers): it meets those of its number only, in their order,
-  // so that ranks may post numbers in different orders. Throws when the library refuses.
-  static constexpr int kPostNumbers = 1 << 14;
-  std::unique_ptr<Posted> post(const std::string& what, const Outgoing& out, int number);
-  std::unique_ptr<Posted> post(const std::string& what, const Incoming& in, int number);
-  // all_reduce() by the provider's own operation, which all ranks post in the same order; null when
-  // it has none, and nothing was done.
-  std::unique_ptr<Posted> post_all_reduce(const std::string& what, const Tensor& values);
-  // Calls `left`, which moves on what was posted and counts what is not done, until that is 0.
-  // Throws RanksMissing when nothing was done for limit() seconds, or by the alarm; `missing` are
-  // the ranks that are waited for. Where these may be waiting themselves the limit is twice as
-  // long, so that a rank that knows who is missing speaks first. `nap`: the longest sleep between
-  // two calls, in microseconds.
-  virtual void await(const std::string& what, const std::function<int64_t()>& left,
-                     const std::function<MissingRanks()>& missing, int64_t nap = 500);
   // Returns when all ranks have called it.
   void barrier(const std::string& what, double patience = 1);
   // The bytes of every rank, by rank; their lengths may differ.
@@ -124,17 +88,9 @@ class Communicator {
   //
   // The values of rank 0, on all ranks.
   void broadcast(const std::string& what, const Tensor& values);
-  // Afterwards the elements_of() this rank have the sum over the ranks, added in the order of the
-  // ranks; the others keep their values. f32 or f64.
-  void reduce_scatter(const std::string& what, const Tensor& values);
   // Every rank has its elements_of() the tensor; afterwards all ranks have all of them.
   void all_gather(const std::string& what, const Tensor& values);
-  // The sum over the ranks, on all of them: equal there, but its bits depend on the provider and on
-  // the number of ranks (gradients are added by SlotSum). f32 or f64.
-  void all_reduce(const std::string& what, const Tensor& values);
 
-  // Before the end: keeps messages that have left this rank on their way until `all_done`.
-  virtual void linger(const std::function<bool()>& all_done) { (void)all_done; }
   // Ends all ranks at once.
   [[noreturn]] virtual void abort(int status) = 0;
 
@@ -146,23 +102,14 @@ class Communicator {
   };
   virtual void move(const Wait& wait, const std::vector<Outgoing>& out,
                     const std::vector<Incoming>& in) = 0;
-  // The provider's own all-reduce of a tensor; false: it has none, and nothing was done.
-  virtual bool add_up(const Wait&, const Tensor&) { return false; }
-  virtual std::unique_ptr<Posted> start(const Wait& wait, const Outgoing& out, int number);
-  virtual std::unique_ptr<Posted> start(const Wait& wait, const Incoming& in, int number);
-  virtual std::unique_ptr<Posted> start_add_up(const Wait&, const Tensor&) { return nullptr; }
-  // Throws RanksMissing when an alarm was set and gives a reason.
-  void check_alarm(const Wait& wait) const;
   [[noreturn]] static void fail(const Wait& wait, const std::vector<int>& missing);
 
  private:
-  void count_all_reduce(const Tensor& values);
   void refuse_other(const std::string& what, const Tensor& values) const;
 
   int rank_, size_;
   double limit_ = 600;
   Traffic traffic_;
-  std::function<std::string()> alarm_;
 };
 
 // One process.

@@ -14,7 +14,7 @@
 namespace brine {
 namespace {
 
-constexpr int kTag = 1, kNeverTag = 2, kFirstPostTag = 16, kFunneled = 1;
+constexpr int kTag = 1, kFunneled = 1;
 constexpr size_t kLargest = size_t(1) << 30;  // bytes of a message: counts are int
 
 class Library {
@@ -46,12 +46,8 @@ struct OpenMpi {
   static constexpr const char *kLibrary = "libmpi.so.40", *kName = "Open MPI";
   static Handle world(const Library& l) { return l.address("ompi_mpi_comm_world"); }
   static Handle bytes(const Library& l) { return l.address("ompi_mpi_byte"); }
-  static Handle floats(const Library& l) { return l.address("ompi_mpi_float"); }
-  static Handle doubles(const Library& l) { return l.address("ompi_mpi_double"); }
-  static Handle sum(const Library& l) { return l.address("ompi_mpi_op_sum"); }
   static Handle errors_return(const Library& l) { return l.address("ompi_mpi_errors_return"); }
   static void* status_ignore() { return nullptr; }
-  static void* in_place() { return reinterpret_cast<void*>(1); }
 };
 
 struct Mpich {
@@ -59,12 +55,8 @@ struct Mpich {
   static constexpr const char *kLibrary = "libmpich.so.12", *kName = "MPICH";
   static Handle world(const Library&) { return 0x44000000; }
   static Handle bytes(const Library&) { return 0x4c00010d; }
-  static Handle floats(const Library&) { return 0x4c00040a; }
-  static Handle doubles(const Library&) { return 0x4c00080b; }
-  static Handle sum(const Library&) { return 0x58000003; }
   static Handle errors_return(const Library&) { return 0x54000001; }
   static void* status_ignore() { return reinterpret_cast<void*>(1); }
-  static void* in_place() { return reinterpret_cast<void*>(-1); }
 };
 
 template <class Abi>
@@ -73,7 +65,7 @@ class Mpi : public Communicator {
 
  public:
   // The members of a base are set before those of this class, so the library is opened first.
-  static std::unique_ptr<Communicator> open(MpiStart start) {
+  static std::unique_ptr<Communicator> open() {
     Library library(Abi::kLibrary);
     int provided = 0, rank = 0, size = 1;
     const int status = library.function<int(int*, char***, int, int*)>("MPI_Init_thread")(
@@ -84,37 +76,17 @@ class Mpi : public Communicator {
     using Query = int(Handle, int*);
     library.function<Query>("MPI_Comm_rank")(Abi::world(library), &rank);
     library.function<Query>("MPI_Comm_size")(Abi::world(library), &size);
-    return std::unique_ptr<Communicator>(new Mpi(std::move(library), rank, size, start));
+    return std::unique_ptr<Communicator>(new Mpi(std::move(library), rank, size));
   }
 
-  ~Mpi() override {
-    if (start_ == MpiStart::by_launcher) library_.template function<int()>("MPI_Finalize")();
-  }
+  ~Mpi() override { library_.template function<int()>("MPI_Finalize")(); }
 
   std::string name() const override { return Abi::kName; }
-  bool posts() const override { return true; }
-
-  // The library moves messages while it is called: here, to ask for one that is never sent.
-  void linger(const std::function<bool()>& all_done) override {
-    static char never = 0;  // in use until the process ends
-    Handle request;
-    const std::string what = "end";
-    const Wait wait{what, limit()};
-    verify(receive_(&never, 1, bytes_, (rank() + 1) % size(), kNeverTag, world_, &request), wait);
-    Patience patience(limit());
-    while (!all_done() && !patience.is_over()) {
-      is_done(request, wait);
-      patience.rest();
-    }
-  }
 
   [[noreturn]] void abort(int status) override {
-    if (start_ == MpiStart::by_launcher) {
-      // MPICH's launcher drops what it has not yet read of this rank's last words.
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
-    }
-    // Without a launcher MPI_Abort would wait for its answer; the others notice the end.
+    // MPICH's launcher drops what it has not yet read of this rank's last words.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
     ::_exit(status);
   }
 
@@ -145,73 +117,13 @@ class Mpi : public Communicator {
         for (const Open& o : open) missing.insert(o.rank);
         fail(wait, {missing.begin(), missing.end()});
       }
-      if (patience.rest()) check_alarm(wait);
+      patience.rest();
     }
-  }
-
-  bool add_up(const Wait& wait, const Tensor& t) override {
-    const std::unique_ptr<Posted> sum = start_add_up(wait, t);
-    if (!sum) return false;
-    // An all-reduce is a chain of messages, each of which starts when the library is called.
-    await(
-        wait.what, [&] { return int64_t(!sum->is_done()); }, [] { return MissingRanks(); }, 20);
-    return true;
-  }
-
-  std::unique_ptr<Posted> start(const Wait& wait, const Outgoing& out, int number) override {
-    return start_one(send_, wait, static_cast<const char*>(out.bytes), out.size, out.to, number);
-  }
-  std::unique_ptr<Posted> start(const Wait& wait, const Incoming& in, int number) override {
-    return start_one(receive_, wait, static_cast<char*>(in.bytes), in.size, in.from, number);
-  }
-
-  std::unique_ptr<Posted> start_add_up(const Wait& wait, const Tensor& t) override {
-    if (t.dtype() != Dtype::f32 && t.dtype() != Dtype::f64) return nullptr;
-    const bool narrow = t.dtype() == Dtype::f32;
-    const Handle type = narrow ? Abi::floats(library_) : Abi::doubles(library_);
-    auto* const all_reduce = library_.template function<AllReduce>("MPI_Iallreduce");
-    auto sum = std::make_unique<Requests>(*this, wait.what);
-    const auto most = int64_t(kLargest / item_size(t.dtype()));
-    for (int64_t at = 0; at < t.numel(); at += most) {
-      sum->open.emplace_back();
-      verify(all_reduce(Abi::in_place(), t.raw() + size_t(at) * item_size(t.dtype()),
-                        int(std::min(most, t.numel() - at)), type, Abi::sum(library_), world_,
-                        &sum->open.back()),
-             wait);
-    }
-    return sum;
   }
 
  private:
-  // What was posted and is not done.
-  struct Requests : Posted {
-    Requests(Mpi& owner, std::string name) : mpi(owner), what(std::move(name)) {}
-    bool is_done() override {
-      const Wait wait{what, 0};
-      std::erase_if(open, [&](Handle& h) { return mpi.is_done(h, wait); });
-      return open.empty();
-    }
-    Mpi& mpi;
-    std::string what;
-    std::vector<Handle> open;
-  };
-
-  template <class Call, class Bytes>
-  std::unique_ptr<Posted> start_one(Call* call, const Wait& wait, Bytes* bytes, size_t size,
-                                    int rank, int number) {
-    auto posted = std::make_unique<Requests>(*this, wait.what);
-    for (size_t at = 0; at < size; at += kLargest) {
-      posted->open.emplace_back();
-      verify(call(bytes + at, int(std::min(kLargest, size - at)), bytes_, rank,
-                  kFirstPostTag + number, world_, &posted->open.back()),
-             wait);
-    }
-    return posted;
-  }
-
-  Mpi(Library library, int rank, int size, MpiStart start)
+  Mpi(Library library, int rank, int size)
       : Communicator(rank, size),
-        start_(start),
         library_(std::move(library)),
         world_(Abi::world(library_)),
         bytes_(Abi::bytes(library_)),
@@ -236,8 +148,6 @@ class Mpi : public Communicator {
   using Send = int(const void*, int, Handle, int, int, Handle, Handle*);
   using Receive = int(void*, int, Handle, int, int, Handle, Handle*);
   using Test = int(Handle*, int*, void*);
-  using AllReduce = int(const void*, void*, int, Handle, Handle, Handle, Handle*);
-  MpiStart start_;
   Library library_;
   Handle world_, bytes_;
   Send* send_;
@@ -247,8 +157,8 @@ class Mpi : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> open_mpi(MpiKind kind, MpiStart start) {
-  return kind == MpiKind::open_mpi ? Mpi<OpenMpi>::open(start) : Mpi<Mpich>::open(start);
+std::unique_ptr<Communicator> open_mpi(MpiKind kind) {
+  return kind == MpiKind::open_mpi ? Mpi<OpenMpi>::open() : Mpi<Mpich>::open();
 }
 
 }  // namespace brine

@@ -24,8 +24,7 @@ struct UniqueId {
   char bytes[128];
 };
 enum Result : int { kSuccess = 0, kInProgress = 7 };
-enum Type : int { kBytes = 1, kFloat32 = 7, kFloat64 = 8 };
-constexpr int kSum = 0;
+constexpr int kBytes = 1;
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef, version = 21400;
@@ -81,20 +80,13 @@ class Nccl : public Communicator {
   }
 
   std::string name() const override {
-    return join("NCCL ", version_, " on ", device_, host_ ? ", " + host_->name() : "");
+    return join("NCCL ", version_, " on ", device_, ", ", host_->name());
   }
   bool moves(Device where) const override { return where.is_cpu() || where == device_; }
 
-  // What was sent has arrived, but a library that is closed early may take others with it.
-  void linger(const std::function<bool()>& all_done) override {
-    if (host_) return host_->linger(all_done);
-    Patience patience(limit());
-    while (!all_done() && !patience.is_over()) patience.rest();
-  }
-
   [[noreturn]] void abort(int status) override {
     if (comm_) abort_(std::exchange(comm_, nullptr));
-    if (host_) host_->abort(status);
+    host_->abort(status);
     ::_exit(status);
   }
 
@@ -102,20 +94,8 @@ class Nccl : public Communicator {
   void move(const Wait& wait, const std::vector<Outgoing>& out,
             const std::vector<Incoming>& in) override {
     if (wait.where.is_cuda()) return move_on_device(wait, out, in);
-    if (!host_) return move_through_device(wait, out, in);
     host_->set_limit(wait.seconds);
     host_->exchange(wait.what, out, in);
-  }
-
-  bool add_up(const Wait& wait, const Tensor& t) override {
-    if (!t.device().is_cuda() || (t.dtype() != Dtype::f32 && t.dtype() != Dtype::f64)) return false;
-    const auto all_reduce =
-        library().function<int(const void*, void*, size_t, int, int, Comm, void*)>("ncclAllReduce");
-    verify(all_reduce(t.raw(), t.raw(), size_t(t.numel()),
-                      t.dtype() == Dtype::f32 ? kFloat32 : kFloat64, kSum, comm_, stream()),
-           wait);
-    finish(wait, {});
-    return true;
   }
 
  private:
@@ -134,27 +114,6 @@ class Nccl : public Communicator {
     for (const Incoming& i : in) others.insert(i.from);
     for (const Outgoing& o : out) others.insert(o.to);
     finish(wait, {others.begin(), others.end()});
-  }
-
-  // Memory of the CPU, by way of the device: counts, loss terms, moments of a checkpoint.
-  void move_through_device(const Wait& wait, const std::vector<Outgoing>& out,
-                           const std::vector<Incoming>& in) {
-    auto staged = [&](size_t size) { return Tensor::empty({int64_t(size)}, Dtype::u8, device_); };
-    std::vector<Tensor> sent, arrived;
-    std::vector<Outgoing> out_there;
-    std::vector<Incoming> in_there;
-    for (const Outgoing& o : out) {
-      sent.push_back(staged(o.size));
-      cuda::upload(sent.back().raw(), o.bytes, o.size, device_);
-      out_there.push_back({o.to, sent.back().raw(), o.size});
-    }
-    for (const Incoming& i : in) {
-      arrived.push_back(staged(i.size));
-      in_there.push_back({i.from, arrived.back().raw(), i.size});
-    }
-    move_on_device({wait.what, wait.seconds, device_}, out_there, in_there);
-    for (size_t i = 0; i < in.size(); ++i)
-      cuda::download(in[i].bytes, arrived[i].raw(), in[i].size, device_);
   }
 
   // Until the library has queued what it was given.
@@ -184,7 +143,7 @@ class Nccl : public Communicator {
   void rest(Patience& patience, const Wait& wait, const std::vector<int>& others) {
     try {
       if (patience.is_over()) fail(wait, others);
-      if (patience.rest()) check_alarm(wait);
+      patience.rest();
     } catch (const RanksMissing&) {
       // What waits on the device would keep it from ending.
       abort_(std::exchange(comm_, nullptr));

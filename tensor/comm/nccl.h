@@ -20,7 +20,7 @@ struct NcclStart {
   std::string id;
   Device device;                       // of this rank's tensors; each rank has its own
   double seconds = 600;                // until all ranks are here
-  std::unique_ptr<Communicator> host;  // for the CPU's memory; null: through the device
+  std::unique_ptr<Communicator> host;  // for the CPU's memory
 };
 // Throws when a rank does not come in time, or when NCCL refuses.
 std::unique_ptr<Communicator> open_nccl(NcclStart start);

@@ -16,10 +16,8 @@ int64_t rounds_of(int64_t n, int ranks) {
 }
 
 int64_t buckets_of(int64_t n, int ranks) {
-  // Few enough to have numbers as messages, and enough to be complete at different times.
-  constexpr int64_t kLeast = 16, kMost = Communicator::kPostNumbers / 2;
-  const int64_t wanted = std::max((n + kPiece - 1) / kPiece, kLeast);
-  return ranks * std::max<int64_t>(1, std::min((wanted + ranks - 1) / ranks, kMost / ranks));
+  const int64_t pieces = (n + kPiece - 1) / kPiece;
+  return ranks * std::max<int64_t>(1, (pieces + ranks - 1) / ranks);
 }
 
 SlotRange bucket_of(int64_t n, int64_t bucket, int64_t buckets) {

@@ -1,6 +1,8 @@
 // Flat buffers that travel in parts: the elements of each rank, a piece of them in a round.
 #pragma once
 
+#include <functional>
+
 #include "tensor/comm/communicator.h"
 
 namespace brine {

@@ -49,34 +49,6 @@ std::vector<std::string> gather_work(Communicator& ranks, const std::string& wha
   return all;
 }
 
-std::vector<std::string> collect_work(Communicator& ranks, const std::string& what,
-                                      const std::function<std::string()>& work) {
-  if (ranks.size() == 1) return {work()};
-  std::string mine;
-  const std::vector<std::string> sizes = gather_work(ranks, what, [&] {
-    mine = work();
-    ByteWriter size;
-    size.number(uint64_t(mine.size()));
-    return size.bytes();
-  });
-  std::vector<std::string> all;
-  std::vector<Outgoing> out;
-  std::vector<Incoming> in;
-  if (ranks.is_first()) {
-    for (const std::string& size : sizes)
-      all.emplace_back(size_t(ByteReader(size).number<uint64_t>()), '\0');
-    for (int r = 1; r < ranks.size(); ++r) {
-      std::string& theirs = all[size_t(r)];
-      if (!theirs.empty()) in.push_back({r, theirs.data(), theirs.size()});
-    }
-    all[0] = std::move(mine);
-  } else if (!mine.empty()) {
-    out.push_back({0, mine.data(), mine.size()});
-  }
-  ranks.exchange(what, out, in);
-  return all;
-}
-
 void do_work(Communicator& ranks, const std::string& what, const std::function<void()>& work) {
   gather_work(ranks, what, [&] {
     work();

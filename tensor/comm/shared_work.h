@@ -18,9 +18,6 @@ inline constexpr double kWorkPatience = 24;
 // called and nothing else happens.
 std::vector<std::string> gather_work(Communicator& ranks, const std::string& what,
                                      const std::function<std::string()>& work);
-// The same for the first rank, which alone gets the results; they may be large.
-std::vector<std::string> collect_work(Communicator& ranks, const std::string& what,
-                                      const std::function<std::string()>& work);
 // The same without results. `work` of one rank only is done by the first.
 void do_work(Communicator& ranks, const std::string& what, const std::function<void()>& work);
 void do_work_of_first(Communicator& ranks, const std::string& what,

@@ -2,6 +2,8 @@
 #include "tensor/comm/slot_tree.h"
 
 #include <bit>
+#include <map>
+#include <utility>
 
 #include "tensor/comm/parts.h"
 #include "tensor/kernels/dense.h"
@@ -32,9 +34,11 @@ void find_subtrees(SlotRange node, SlotRange own, std::vector<SlotRange>& out) {
   find_subtrees({middle, node.end}, own, out);
 }
 
-}  // namespace
-
 void add_into(const Tensor& y, const Tensor& x) { BRINE_CALL(y, accumulate, y, x); }
+
+// The sum of all slots of `node` from those of subtrees that cover it, by their first slots; the
+// values of the first subtree become the sum.
+using SubtreeSums = std::map<int64_t, std::pair<SlotRange, Tensor>>;
 
 Tensor sum_of_node(SlotRange node, const SubtreeSums& given) {
   const auto found = given.find(node.begin);
@@ -44,6 +48,8 @@ Tensor sum_of_node(SlotRange node, const SubtreeSums& given) {
   add_into(left, sum_of_node({middle, node.end}, given));
   return left;
 }
+
+}  // namespace
 
 SlotRange slots_of(int64_t slots, int rank, int ranks) {
   return {rank * slots / ranks, (rank + 1) * slots / ranks};
@@ -66,16 +72,6 @@ bool SlotSum::joins_left(SlotRange& node) const {
   if (is_left || parent.begin < own_.begin || parent.end > own_.end) return false;
   node = parent;
   return true;
-}
-
-SlotSum::Rest SlotSum::take_rest() {
-  check(next_ + 1 == own_.end, "slots: the rest is taken before slot ", next_, " of ", own_.end);
-  Rest rest;
-  for (SlotRange node{next_, ++next_}; joins_left(node); pending_.pop_back())
-    rest.lefts.push_back(pending_.back().values);
-  for (const Sum& s : pending_) rest.others.push_back(s.values);
-  pending_.clear();
-  return rest;
 }
 
 void SlotSum::add(const Tensor& gradients) {

@@ -2,8 +2,6 @@
 // bits do not depend on how many ranks computed them.
 #pragma once
 
-#include <map>
-#include <utility>
 #include <vector>
 
 #include "tensor/comm/communicator.h"
@@ -29,12 +27,6 @@ class SlotSum {
   // `gradients` [n] are those of the next slot. They may be overwritten afterwards, except after
   // the last slot, which leaves the last node's sum in them.
   void add(const Tensor& gradients);
-  // Instead of add() of the last slot: what its gradients meet on their way up the tree.
-  struct Rest {
-    std::vector<Tensor> lefts;   // to be added to the gradients, in this order
-    std::vector<Tensor> others;  // the sums of the rank's subtrees before that one, in order
-  };
-  Rest take_rest();
   // Replaces `gradients` by the sum over all slots of all ranks. Call it after the last slot.
   void over_ranks(Communicator& ranks, const std::string& what, const Tensor& gradients);
 
@@ -51,13 +43,6 @@ class SlotSum {
   };
   std::vector<Sum> pending_;
 };
-
-// Adds x to y, elements of any flat buffers of one size.
-void add_into(const Tensor& y, const Tensor& x);
-// The sum of all slots of `node` from those of subtrees that cover it, by their first slots; the
-// values of the first subtree become the sum.
-using SubtreeSums = std::map<int64_t, std::pair<SlotRange, Tensor>>;
-Tensor sum_of_node(SlotRange node, const SubtreeSums& given);
 
 // The sum of subtrees of all ranks: `mine` are those of subtrees_of(slots, slots_of(...)) of this
 // rank, [n] in memory that `ranks` moves, which are overwritten; the sum is stored in the last of

@@ -16,16 +16,13 @@ using Json = nlohmann::json;
 using namespace std::string_literals;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
-  for (const std::string suite :
-       {"peaks", "pointwise", "gemm", "products", "conv", "attention", "breakdown", "sparse",
-        "train", "streamed", "decode", "encoder", "decoder", "coo", "paper-latency"}) {
+  for (const std::string suite : {"gemm", "attention", "breakdown", "train", "decode"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);
     Json out = Json::parse(f.out);
     CHECK(out.at("quick") == true);
     CHECK_FALSE(out.at("cpu").get<std::string>().empty());
-    CHECK(out.at("cpu_class") == onednn::name_of(onednn::this_cpu()));
     CHECK(out.at("onednn") == onednn::version());
     CHECK(out.at("threads").get<int>() >= 1);
     CHECK(out.at("triad_gb_per_s").get<double>() > 0);
@@ -52,27 +49,7 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
     if (suite == "decode") {
       CHECK((keys.contains("us_per_token") && keys.contains("state_bytes_per_token")));
     }
-    if (suite == "streamed") {
-      // The same step by tiles and with T x T maps.
-      CHECK(out.at("rows")[0].at("largest_gradient_difference").get<double>() < 1e-5);
-    }
     if (suite == "train") CHECK(keys.contains("system_allocations_after_third_step"));
-  }
-}
-
-TEST_CASE("bench: peaks has each limit by one thread and by all; a missing one is 0") {
-  Json out = Json::parse(run_brine("bench peaks --quick --json --quiet --threads 2").out);
-  std::map<std::string, double> rates;
-  for (const Json& row : out.at("rows")) {
-    rates[row.at("name").get<std::string>() + ", " + row.at("shape").get<std::string>()] =
-        row.at("rate").get<double>();
-  }
-  REQUIRE(rates.size() == 8);
-  for (const char* threads : {", 1 thread", ", 2 threads"}) {
-    CHECK(rates.at("f32 multiply-add"s + threads) > 0);
-    CHECK(rates.at("triad"s + threads) > 0);
-    CHECK((rates.at("bf16 dot product (avx512_bf16)"s + threads) > 0) == onednn::has_bf16_gemm());
-    if (!this_cpu_identity().amx_bf16) CHECK(rates.at("bf16 tiles (amx_bf16)"s + threads) == 0);
   }
 }
 
@@ -85,15 +62,6 @@ TEST_CASE("bench: the name of the CPU is that of /proc/cpuinfo, also on arm64") 
   CHECK(bench::cpu_model(": \nmodel name\t:\n") == "unknown");
 }
 
-TEST_CASE("bench: --write belongs to products, and to figures that were measured") {
-  Finished f = run_brine("bench gemm --quick --write no.inc");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "--write has no effect without the suite products"));
-  f = run_brine("bench products --quick --write no.inc");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "--quick measures nothing"));
-}
-
 TEST_CASE("bench: a request runs the suites that it names, else all that have their files") {
   auto chosen = [](const bench::BenchRequest& request) {
     std::string out;
@@ -104,7 +72,7 @@ TEST_CASE("bench: a request runs the suites that it names, else all that have th
   CHECK(contains(plain, "gemm "));
   CHECK_FALSE(contains(plain, "trained "));
   CHECK_FALSE(contains(plain, "tokenizer "));
-  CHECK(chosen({.what = {"gemm", "coo"}}) == "gemm coo ");
+  CHECK(chosen({.what = {"decode", "gemm"}}) == "gemm decode ");
   CHECK(chosen({.model = "m", .data = "d"}) == plain + "trained generate ");
   CHECK(chosen({.model = "m", .tokenizer = "t", .data = "d"}) ==
         plain + "trained generate tokenizer ");
@@ -144,8 +112,7 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   for (const Json& row : out.at("rows")) {
     names.insert(row.at("name"));
     CHECK(row.at("ms").get<double>() > 0);
-    CHECK((row.contains("us_per_token") || contains(row.at("name"), "COO") ||
-           contains(row.at("name"), "CSR")));
+    CHECK(row.contains("us_per_token"));
     // Entries of M*: as many as there are keys, at most k = 4 on average.
     if (row.contains("keys_per_row"))
       CHECK(row.at("keys_per_row").get<double>() == doctest::Approx(4).epsilon(0.1));
@@ -187,7 +154,6 @@ TEST_CASE("bench: trained measures students with grouped keys, of columns and of
     CHECK(names.count("block, its own masks, fwd + bwd") == 1);
     const bool columns = std::string(preset) == "light";
     CHECK((names.count("sparse backward, its own masks") == 1) == columns);
-    CHECK((names.count("plain COO, forward, its own masks") == 1) == columns);
   }
 }
 
@@ -250,17 +216,16 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   }
   CHECK(names.size() == 14);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
-  CHECK(
-      contains(run_brine("bench gemm --quick --methods sea").error,
-               "--methods has no effect without the suite attention, breakdown or paper-latency"));
-  CHECK(contains(run_brine("bench gemm --quick --tokens 64").error,
-                 "--tokens has no effect without the suite attention, breakdown or paper-latency, "
-                 "generate or trained"));
+  CHECK(contains(run_brine("bench gemm --quick --methods sea").error,
+                 "--methods has no effect without the suite attention or breakdown"));
+  CHECK(contains(
+      run_brine("bench gemm --quick --tokens 64").error,
+      "--tokens has no effect without the suite attention, breakdown, generate or trained"));
   CHECK(contains(run_brine("bench breakdown --quick --heads 2").error,
                  "--heads has no effect without the suite attention"));
 }
 
-TEST_CASE("bench: the heads and the kind of a block, and the paper's table by method and length") {
+TEST_CASE("bench: the sizes and the kind of a block") {
   auto rows = [](const std::string& arguments) {
     const Finished f = run_brine("bench " + arguments + " --quick --json --quiet");
     REQUIRE(f.status == 0);
@@ -275,14 +240,13 @@ TEST_CASE("bench: the heads and the kind of a block, and the paper's table by me
   auto products = [](const Json& row) { return double(row.at("rate")) * double(row.at("ms")); };
   CHECK(products(rows(both + " --bidirectional")[0]) / products(rows(both)[0]) ==
         doctest::Approx(2 * 512.0 / 513).epsilon(1e-3));
-  const Json paper = rows("paper-latency --methods performer --tokens 128 64");
-  REQUIRE(paper.size() == 2);
+  // The paper's table: one bidirectional head of 128 features.
+  const Json paper = rows(
+      "attention --bidirectional --heads 1 --head-size 128 --columns 96 --methods \"sea paper\" "
+      "--tokens 128 64");
+  REQUIRE(paper.size() == 4);
   CHECK(paper[0].at("shape") == "[1, 1, 64, 128]");
-  CHECK(paper[1].at("tokens") == 128);
-  // Sparse methods with each k, and their causal form.
-  CHECK(rows("paper-latency --methods block-topk --tokens 64").size() == 4);
-  const bench::BenchRequest variant{.what = {"paper-latency"}, .methods = {"sea light"}};
-  CHECK_THROWS_AS(variant.validate(), Error);
+  CHECK(paper[2].at("tokens") == 128);
   for (const Json& part : rows("breakdown --methods flash --tokens 80"))
     CHECK(part.at("tokens") == 80);
 }
@@ -369,16 +333,17 @@ TEST_CASE("bench: a table of figures says what failed") {
   auto write = [&](const std::string& name, const Json& json) {
     scratch.write(name + ".json", json.dump());
   };
-  const Json row = {{"name", "sea paper, k = 64"},
+  const Json row = {{"name", "sea paper, forward"},
                     {"shape", "[1, 1, 8192, 128]"},
                     {"ms", 1.0},
-                    {"peak_bytes", 9}};
-  write("paper-latency", {{"rows", {row}},
-                          {"failures",
-                           {{{"bench", "paper-latency"},
-                             {"name", "sea paper, k = 64"},
-                             {"shape", "[1, 1, 131072, 128]"},
-                             {"error", "no memory"}}}}});
+                    {"us_per_token", 0.1},
+                    {"block_bytes_per_token", 9}};
+  write("latency", {{"rows", {row}},
+                    {"failures",
+                     {{{"bench", "attention"},
+                       {"name", "sea paper, forward"},
+                       {"shape", "[1, 1, 131072, 128]"},
+                       {"error", "no memory"}}}}});
   const std::string to = (scratch / "table").string();
   const int code = std::system(("python3 " + brine::test::source_dir() + "/scripts/gpu-table " +
                                 scratch.path().string() + " > " + to)
@@ -386,27 +351,27 @@ TEST_CASE("bench: a table of figures says what failed") {
   const std::string table = read_all(to);
   CHECK(WEXITSTATUS(code) == 1);
   CHECK_MESSAGE(contains(table,
-                         "one head: under 2 ms | failed: no memory (sea paper, k = 64, [1, 1, "
+                         "one head: under 2 ms | failed: no memory (sea paper, forward, [1, 1, "
                          "131072, 128]) | FAILED |"),
                 table);
-  CHECK_MESSAGE(contains(table,
-                         "causal, T = 131,072, one head: under 2 ms | not measured (sea paper, k = "
-                         "64, causal) |  |"),
-                table);
+  CHECK_MESSAGE(
+      contains(table,
+               "causal, T = 131,072, one head: under 2 ms | not measured (latency-causal) |  |"),
+      table);
   // Growth is of all lengths, so that one in the middle must not have failed.
   Json longest = row;
   longest["shape"] = "[1, 1, 131072, 128]";
-  write("paper-latency", {{"rows", {row, longest}},
-                          {"failures",
-                           {{{"bench", "paper-latency"},
-                             {"name", "sea paper, k = 64"},
-                             {"shape", "[1, 1, 16384, 128]"},
-                             {"error", "no memory"}}}}});
+  write("latency", {{"rows", {row, longest}},
+                    {"failures",
+                     {{{"bench", "attention"},
+                       {"name", "sea paper, forward"},
+                       {"shape", "[1, 1, 16384, 128]"},
+                       {"error", "no memory"}}}}});
   CHECK(std::system(("python3 " + brine::test::source_dir() + "/scripts/gpu-table " +
                      scratch.path().string() + " > " + to)
                         .c_str()) != 0);
   CHECK_MESSAGE(contains(read_all(to),
-                         "at most 1.2 x | failed: no memory (sea paper, k = 64, [1, 1, "
+                         "at most 1.2 x | failed: no memory (sea paper, forward, [1, 1, "
                          "16384, 128]) | FAILED |"),
                 read_all(to));
 }

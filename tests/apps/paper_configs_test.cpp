@@ -125,8 +125,6 @@ TEST_CASE("configs/lra: the numbers of the released settings, the same rate for 
   };
   const Row rows[] = {
       {"listops", "listops", 4, 8, 30, 2e-3, .1, 6, 8, 512, 2048, 2048},
-      {"imdb", "imdb", 8, 2, 30, 1e-5, .1, 4, 4, 256, 1024, 1024},
-      {"cifar10", "pixels", 256, 1, 500, 1e-3, 0, 1, 1, 32, 64, 1026},
   };
   const std::string folder = brine::test::source_dir() + "/configs/lra/";
   for (const Row& row : rows) {

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The distillation step of `brine bench streamed` and `brine bench decoder` in PyTorch, with T x T
-matrices.
+"""The distillation steps of `brine bench train` in PyTorch, with T x T matrices.
 
 A decoder (--shape quickstart: 4 layers x 256 with 8 heads and 4,096 words; opt-125m: 12 x 768, 12 heads,
 50,272 words), windows of T tokens, no dropout, f32 or, with --compute bf16, under autocast. The dense

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`brine bench encoder` in PyTorch and transformers: a classifier of MiniLM's size (6 layers x 384,
+"""Rows "encoder" of `brine bench train` in PyTorch and transformers: a classifier of MiniLM's size (6 layers x 384,
 12 heads, 30,522 words, random weights, no dropout), f32, 32 texts of 128 tokens.
 
 Forward and training step (forward, backward, clip, AdamW), each in both forms of attention that

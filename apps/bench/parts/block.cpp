@@ -35,6 +35,9 @@ Block make_block(const std::string& method, const data::Json& settings,
   return block;
 }
 
+namespace {
+
+// Whether the method has presets, and with them decoders.
 bool has_presets(const std::string& method) {
   data::Schema keys;
   const std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
@@ -42,10 +45,12 @@ bool has_presets(const std::string& method) {
   return keys.find("preset") != nullptr;
 }
 
+}  // namespace
+
 void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
                 BlockKind kind, const std::function<void(Block&)>& f) {
   const nn::AttentionShape shape{.heads = kind.heads,
-                                 .head_size = kHeadSize,
+                                 .head_size = kind.head_size,
                                  .max_positions = positions,
                                  .causal = kind.causal,
                                  .kv_heads = kind.kv_heads};
@@ -57,7 +62,7 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
     const bool blocks = variant == "blocks";  // which have their own numbers
     if (kind.k > 0 || !blocks) settings["k"] = kind.k > 0 ? kind.k : kKept;
     if (!blocks) {
-      if (!settings.contains("columns")) settings["columns"] = kColumns;
+      if (!settings.contains("columns")) settings["columns"] = kind.columns;
     }
     rows.attempt(variant.empty() ? method : method + " " + variant, "", [&] {
       Block block = make_block(method, settings, shape, variant);

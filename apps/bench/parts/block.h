@@ -1,4 +1,4 @@
-// A block of an attention method at the size of the bench: H = 12, d = 64, causal.
+// A block of an attention method; unless told otherwise H = 12, d = 64, causal.
 #pragma once
 
 #include <algorithm>
@@ -51,14 +51,12 @@ class MapMemory {
   double bytes_ = 0;
 };
 
-// Whether the method has presets, and with them decoders.
-bool has_presets(const std::string& method);
-
 struct BlockKind {
-  int64_t heads = kHeads;
+  int64_t heads = kHeads, head_size = kHeadSize;
   bool causal = true;
   int64_t kv_heads = 0;  // 0: as many as heads
   int64_t k = 0;         // kept keys; 0: kKept, of blocks as their preset has it
+  int64_t columns = kColumns;
 };
 
 // f of every registered method, or of these those that are named in `only`; one that has presets

@@ -32,4 +32,8 @@ void training_step(distill::Objective& objective, const distill::Batch& batch,
 // B windows of T random tokens.
 distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab);
 
+// A classifier of MiniLM's size, and a decoder of OPT-125M's.
+void encoder_rows(RowSink& rows);
+void decoder_rows(RowSink& rows);
+
 }  // namespace brine::bench

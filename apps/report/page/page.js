@@ -361,14 +361,7 @@
   }
 
   async function main() {
-    for (const each of data.missing) {
-      element("missing-list").append(brine.make("dt", {}, each.what));
-      if (each.command) {
-        element("missing-list").append(brine.make("dd", {}, brine.make("code", {}, each.command)));
-      }
-    }
-    show("missing", data.missing.length > 0);
-    for (const section of ["curves", "trade", "cost"]) {
+    for (const section of ["curves", "trade"]) {
       show(section, data.charts.some((chart) => chart.section === section));
     }
     const scale = brine.maps.scale();
@@ -392,7 +385,7 @@
       if (middle) Object.assign(state, {layer: middle.layer, head: middle.head});
       await showStudent();
     }
-    for (const section of ["health", "curves", "trade", "cost"]) {
+    for (const section of ["health", "curves", "trade"]) {
       if (!element(section).hidden) charts.push(...await brine.charts.fill(section));
     }
     const redraw = () => {

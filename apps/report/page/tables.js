@@ -126,8 +126,4 @@ brine.made = function () {
     if (run.configuration) parts.push(make("pre", {}, run.configuration));
     place.append(block("Run " + run.name, ...parts));
   }
-  for (const each of brine.data.experiments) {
-    place.append(block(`Rows of ${each.name} (${each.rows.length})`,
-      brine.table([each.header, ...each.rows], each.header)));
-  }
 };

@@ -22,15 +22,10 @@ namespace {
 
 constexpr size_t kPiece = 64 << 10;
 constexpr size_t kMostNameBytes = 64 << 10;
-constexpr size_t kMostZipEnd = 22 + 65535;  // with its comment
 
 const char* name_of(Layer layer) {
-  constexpr const char* kNames[] = {"", "gzip", "xz", "zstd", "tar", "zip", "7z"};
+  constexpr const char* kNames[] = {"", "gzip", "xz", "tar"};
   return kNames[size_t(layer)];
-}
-
-uint64_t little16(std::string_view bytes) {
-  return uint8_t(bytes[0]) | uint64_t(uint8_t(bytes[1])) << 8;
 }
 
 // Names in archives are UTF-8, in the program's locale "C" libarchive would refuse them.
@@ -60,26 +55,12 @@ class Reader {
         archive_(archive_read_new(), archive_read_free) {
     check_memory(archive_ != nullptr, name(), ": libarchive cannot be started");
     archive* a = archive_.get();
-    bool ready = true;
-    switch (layer) {
-      case Layer::kTar:
-        ready = archive_read_support_format_tar(a) == ARCHIVE_OK;
-        break;
-      case Layer::kZip:
-        ready = archive_read_support_format_zip(a) == ARCHIVE_OK;
-        break;
-      case Layer::kSevenZip:
-        ready = archive_read_support_format_7zip(a) == ARCHIVE_OK;
-        break;
-      default:
-        ready =
-            archive_read_append_filter(
-                a, layer == Layer::kXz ? ARCHIVE_FILTER_XZ : ARCHIVE_FILTER_ZSTD) == ARCHIVE_OK &&
-            archive_read_support_format_raw(a) == ARCHIVE_OK &&
-            archive_read_support_format_empty(a) == ARCHIVE_OK;
-    }
+    const bool ready = layer == Layer::kTar
+                           ? archive_read_support_format_tar(a) == ARCHIVE_OK
+                           : archive_read_append_filter(a, ARCHIVE_FILTER_XZ) == ARCHIVE_OK &&
+                                 archive_read_support_format_raw(a) == ARCHIVE_OK &&
+                                 archive_read_support_format_empty(a) == ARCHIVE_OK;
     check(ready, name(), ": this libarchive does not read ", name_of(layer));
-    if (layer == Layer::kZip || layer == Layer::kSevenZip) archive_read_set_seek_callback(a, seek);
     archive_read_set_read_callback(a, feed);
     archive_read_set_callback_data(a, this);
     // The format "empty" takes what cannot be decompressed for the end of the data.
@@ -95,9 +76,7 @@ class Reader {
     const int status = archive_read_next_header(archive_.get(), &entry_);
     in_headers_ = false;
     if (status != ARCHIVE_OK && status != ARCHIVE_EOF) fail(name());
-    if (status == ARCHIVE_OK) return ++members_ > 0;
-    if (layer_ == Layer::kZip) check_zip_end();
-    return false;
+    return status == ARCHIVE_OK;
   }
 
   size_t read(const std::string& where, char* out, size_t most) {
@@ -118,12 +97,10 @@ class Reader {
   // Whether the member is a file that is read. Throws at one whose content cannot be read.
   bool is_regular(const std::string& where) const {
     if (archive_entry_hardlink(entry_)) return false;
-    if (layer_ == Layer::kTar && !headers_.is_regular(where)) return false;
+    if (!headers_.is_regular(where)) return false;
     check_format(archive_entry_sparse_count(entry_) == 0, where,
                  ": a sparse file, which is not read");
-    if (archive_entry_filetype(entry_) != AE_IFREG) return false;
-    check_format(!archive_entry_is_encrypted(entry_), where, ": is encrypted, which is not read");
-    return true;
+    return archive_entry_filetype(entry_) == AE_IFREG;
   }
 
  private:
@@ -151,35 +128,10 @@ class Reader {
     in_headers_ = true;
   }
 
-  // A zip archive ends with the list of its members. libarchive reads one whose list is cut.
-  void check_zip_end() {
-    constexpr size_t kEnd = 22;  // and a comment
-    const int64_t size = source_.seek(0, SEEK_END);
-    if (size >= 0) {
-      tail_.clear();
-      source_.seek(std::max<int64_t>(0, size - int64_t(kMostZipEnd)), SEEK_SET);
-    }
-    while (fill()) continue;
-    for (size_t bytes = kEnd; bytes <= tail_.size(); ++bytes) {
-      const std::string_view end = std::string_view(tail_).substr(tail_.size() - bytes);
-      if (!end.starts_with("PK\x05\x06") || little16(end.substr(20)) != bytes - kEnd) continue;
-      const uint64_t listed = little16(end.substr(10));  // 65535: or more
-      check_format(listed == 0xffff || listed == (members_ & 0xffff), name(),
-                   ": damaged zip data (", members_, " members, its list has ", listed, ")");
-      return;
-    }
-    throw Error(name() + ": the zip data end too early (the list of members is cut)",
-                ErrorKind::format);
-  }
-
   // The next piece of the source; false at its end.
   bool fill() {
     begin_ = 0;
     end_ = source_.read(piece_.data(), piece_.size());
-    if (layer_ == Layer::kZip) {
-      tail_.append(piece_.data(), end_);
-      if (tail_.size() > kMostZipEnd) tail_.erase(0, tail_.size() - kMostZipEnd);
-    }
     return end_ > 0;
   }
 
@@ -210,20 +162,10 @@ class Reader {
     }
   }
 
-  static la_int64_t seek(archive*, void* self, la_int64_t offset, int whence) {
-    auto& r = *static_cast<Reader*>(self);
-    const int64_t at = r.source_.seek(offset, whence);
-    if (at < 0) return ARCHIVE_FATAL;
-    r.begin_ = r.end_ = 0;
-    return at;
-  }
-
   ByteSource& source_;
   const Layer layer_;
   std::vector<char> piece_ = std::vector<char>(kPiece);
   size_t begin_ = 0, end_ = 0;  // of the bytes in piece_ that libarchive does not have yet
-  uint64_t members_ = 0;        // that were found so far
-  std::string tail_;            // of a zip archive: the last bytes that were read
   // Of a tar archive: the block that libarchive took last, all bytes that it took, and whether it
   // looks for a member.
   char last_[kTarBlock] = {};
@@ -238,8 +180,8 @@ class Reader {
 
 class DecompressedSource : public ByteSource {
  public:
-  DecompressedSource(std::unique_ptr<ByteSource> inner, Layer layer)
-      : inner_(std::move(inner)), reader_(*inner_, layer), empty_(!reader_.next()) {}
+  explicit DecompressedSource(std::unique_ptr<ByteSource> inner)
+      : inner_(std::move(inner)), reader_(*inner_, Layer::kXz), empty_(!reader_.next()) {}
   size_t read(char* out, size_t most) override {
     return empty_ ? 0 : reader_.read(name(), out, most);
   }
@@ -265,30 +207,25 @@ class MemberSource : public ByteSource {
 }  // namespace
 
 Layer layer_of(std::string_view head) {
-  constexpr std::pair<std::string_view, Layer> kMagic[] = {
-      {"\x1f\x8b", Layer::kGzip},
-      {"\xfd"
-       "7zXZ",
-       Layer::kXz},
-      {"\x28\xb5\x2f\xfd", Layer::kZstd},
-      {"PK\x03\x04", Layer::kZip},
-      {"PK\x05\x06", Layer::kZip},
-      {"7z\xbc\xaf\x27\x1c", Layer::kSevenZip}};
-  for (const auto& [magic, layer] : kMagic)
-    if (head.starts_with(magic)) return layer;
+  if (head.starts_with("\x1f\x8b")) return Layer::kGzip;
+  if (head.starts_with("\xfd"
+                       "7zXZ"))
+    return Layer::kXz;
   return is_tar(head) ? Layer::kTar : Layer::kNone;
 }
 
-std::unique_ptr<ByteSource> decompress(std::unique_ptr<ByteSource> inner, Layer layer) {
-  return std::make_unique<DecompressedSource>(std::move(inner), layer);
+bool is_other_archive(std::string_view head) {
+  return head.starts_with("PK\x03\x04") || head.starts_with("PK\x05\x06") ||
+         head.starts_with("7z\xbc\xaf\x27\x1c") || head.starts_with("\x28\xb5\x2f\xfd");
 }
 
-void for_each_member(ByteSource& archive, Layer layer,
+std::unique_ptr<ByteSource> unxz(std::unique_ptr<ByteSource> inner) {
+  return std::make_unique<DecompressedSource>(std::move(inner));
+}
+
+void for_each_member(ByteSource& archive,
                      const std::function<void(std::unique_ptr<ByteSource>)>& visit) {
-  if (layer == Layer::kSevenZip)
-    check_format(archive.seek(0, SEEK_END) >= 0 && archive.seek(0, SEEK_SET) == 0, archive.name(),
-                 ": a 7z archive inside of another layer or a pipe is not read; unpack that first");
-  Reader reader(archive, layer);
+  Reader reader(archive, Layer::kTar);
   while (reader.next()) {
     const std::string where = archive.name() + ": " + shown(reader.member());
     if (reader.is_regular(where)) visit(std::make_unique<MemberSource>(reader, where));

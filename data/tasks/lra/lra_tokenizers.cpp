@@ -1,4 +1,4 @@
-// Tokenizers without a file: whole words by WordPiece, bytes by a BPE without merges.
+// Tokenizers without a file: whole words by WordPiece.
 #include "data/tasks/lra/lra_tokenizers.h"
 
 #include "data/tasks/lra/listops.h"
@@ -50,11 +50,6 @@ std::unique_ptr<Tokenizer> pixel_tokenizer() {
   std::vector<std::string> values;
   for (int value = 0; value < 256; ++value) values.push_back(std::to_string(value));
   return word_tokenizer(values, "the tokenizer of pixels");
-}
-
-std::unique_ptr<Tokenizer> byte_tokenizer() {
-  const std::vector<std::string> special = special_tokens(SpecialTokens::encoder);
-  return BpeTrainer({.vocab_size = int64_t(special.size()) + 256, .special = special}).train();
 }
 
 }  // namespace brine::data

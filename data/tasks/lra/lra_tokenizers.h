@@ -1,5 +1,5 @@
-// Tokenizers of models that start without weights: a token for each word of ListOps, each value of
-// a pixel, or each byte. Ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK].
+// Tokenizers of models that start without weights: a token for each word of ListOps, or each value
+// of a pixel. Ids 0 to 4 are [PAD] [UNK] [CLS] [SEP] [MASK].
 #pragma once
 
 #include <memory>
@@ -12,7 +12,5 @@ namespace brine::data {
 std::unique_ptr<Tokenizer> listops_tokenizer();
 // 261 tokens: the numbers 0 to 255 in decimal, separated by spaces in a text.
 std::unique_ptr<Tokenizer> pixel_tokenizer();
-// 261 tokens: the bytes of a text in UTF-8; a text "[CLS]" is one token, as in all tokenizers.
-std::unique_ptr<Tokenizer> byte_tokenizer();
 
 }  // namespace brine::data

@@ -69,12 +69,10 @@ Tensor sum_of_kl(const Tensor& p, const Tensor& log_q) {
 Tensor sum_over_tiles(
     const std::vector<RowTile>& tiles, const std::vector<Tensor>& inputs,
     const std::function<Tensor(const RowTile&, const std::vector<Tensor>&)>& loss) {
-  const std::vector<Tensor> no_others;  // than the parameters of the run without a tape
   Tensor total;
   for (const RowTile& tile : tiles) {
     const Tensor own =
-        checkpoint([loss, tile](const std::vector<Tensor>& x) { return loss(tile, x); }, inputs,
-                   nullptr, &no_others);
+        checkpoint([loss, tile](const std::vector<Tensor>& x) { return loss(tile, x); }, inputs);
     total = total.defined() ? add(total, own) : own;
   }
   return total;

@@ -146,8 +146,6 @@ Tensor BertModel::class_logits(const Tensor& hidden, RandomStream* random) const
   return (*classifier_)((*classifier_dropout_)(pooled(hidden), random));
 }
 
-Module* BertModel::layer_module(int64_t i) const { return layers_.at(size_t(i)); }
-
 Attention& BertModel::attention(int64_t i) const { return layers_.at(size_t(i))->self.method; }
 
 std::string BertModel::attention_prefix(int64_t i) const {

@@ -99,7 +99,6 @@ class BertModel : public Model {
   // tanh(dense(hidden[:, 0])): hidden [B, T, C] of a packed call -> [B, C].
   Tensor pooled(const Tensor& hidden) const;
   Attention& attention(int64_t i) const override;
-  Module* layer_module(int64_t i) const override;
   std::string attention_prefix(int64_t i) const override;
 
   const BertConfig& config() const { return config_; }

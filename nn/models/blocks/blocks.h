@@ -43,7 +43,6 @@ class BlocksModel : public Model {
   Tensor logits(const Tensor& hidden) const override;
   bool has_logits() const override { return false; }
   Attention& attention(int64_t i) const override { return *blocks_.at(size_t(i)); }
-  Module* layer_module(int64_t i) const override { return blocks_.at(size_t(i)); }
   std::string attention_prefix(int64_t i) const override { return join("layers.", i, "."); }
 
  private:

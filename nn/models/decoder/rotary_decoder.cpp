@@ -112,8 +112,6 @@ Tensor RotaryDecoder::logits(const Tensor& hidden) const {
   return lm_head_ ? (*lm_head_)(hidden) : linear(hidden, embed_tokens_->weight, Tensor());
 }
 
-Module* RotaryDecoder::layer_module(int64_t i) const { return layers_.at(size_t(i)); }
-
 Attention& RotaryDecoder::attention(int64_t i) const {
   return layers_.at(size_t(i))->self_attn.method;
 }

@@ -105,7 +105,6 @@ class RotaryDecoder : public Model {
   Tensor finish(const Tensor& x) override;
   Tensor logits(const Tensor& hidden) const override;
   Attention& attention(int64_t i) const override;
-  Module* layer_module(int64_t i) const override;
   std::string attention_prefix(int64_t i) const override;
   const Positions* rotary_positions() const override { return &positions_; }
 

@@ -87,8 +87,6 @@ Tensor Gpt2Model::logits(const Tensor& hidden) const {
   return lm_head_ ? (*lm_head_)(hidden) : linear(hidden, wte_->weight, Tensor());
 }
 
-Module* Gpt2Model::layer_module(int64_t i) const { return layers_.at(size_t(i)); }
-
 Attention& Gpt2Model::attention(int64_t i) const { return layers_.at(size_t(i))->method; }
 
 std::string Gpt2Model::attention_prefix(int64_t i) const {

@@ -110,8 +110,6 @@ Tensor OptModel::logits(const Tensor& hidden) const {
   return lm_head_ ? (*lm_head_)(hidden) : linear(hidden, embed_tokens_->weight, Tensor());
 }
 
-Module* OptModel::layer_module(int64_t i) const { return layers_.at(size_t(i)); }
-
 Attention& OptModel::attention(int64_t i) const { return layers_.at(size_t(i))->self_attn.method; }
 
 std::string OptModel::attention_prefix(int64_t i) const {

@@ -81,7 +81,6 @@ class OptModel : public Model {
   Tensor finish(const Tensor& x) override;             // final norm, projection to the embedding
   Tensor logits(const Tensor& hidden) const override;  // [R..., E] -> [R..., V]
   Attention& attention(int64_t i) const override;
-  Module* layer_module(int64_t i) const override;
   std::string attention_prefix(int64_t i) const override;
 
   const OptConfig& config() const { return config_; }

@@ -14,15 +14,6 @@ CpuIdentity ask_cpu() {
   CpuIdentity id;
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid(0, &a, &b, &c, &d)) return id;
-  id.amd = c == signature_AMD_ecx;
-  id.intel = c == signature_INTEL_ecx;
-  if (!__get_cpuid(1, &a, &b, &c, &d)) return id;
-  id.family = int(a >> 8 & 15);
-  id.model = int(a >> 4 & 15);
-  if (id.family == 6 || id.family == 15) id.model += int(a >> 16 & 15) << 4;
-  if (id.family == 15) id.family += int(a >> 20 & 255);
-  id.avx512 = __builtin_cpu_supports("avx512f") != 0;
   id.avx512_bf16 =
       __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512bw") != 0;
   constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;  // edx

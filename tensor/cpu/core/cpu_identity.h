@@ -4,9 +4,6 @@
 namespace brine {
 
 struct CpuIdentity {
-  bool amd = false, intel = false;
-  int family = 0, model = 0;  // extended ones included
-  bool avx512 = false;
   bool avx512_bf16 = false;  // products of pairs of bf16
   bool amx_bf16 = false;     // the same by tiles
 };

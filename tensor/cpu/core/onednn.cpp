@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "tensor/cpu/core/cpu_identity.h"
 #include "tensor/error.h"
 #include "tensor/meter/product_timer.h"
 
@@ -104,34 +105,20 @@ class Cache {
 
 constexpr size_t kPrimitives = 256;
 
-void sgemm(const Gemm& g, const float* a, const float* b, float* c) {
-  dnnl_status_t status = dnnl_sgemm(g.ta ? 'T' : 'N', g.tb ? 'T' : 'N', g.M, g.N, g.K, g.alpha, a,
-                                    g.lda, b, g.ldb, g.beta, c, g.ldc);
-  check(status == dnnl_success, "onednn: sgemm ", g.M, " x ", g.N, " x ", g.K, " failed (", status,
-        ")");
-}
-
-template <class T>
-constexpr Input kInput = std::is_same_v<T, float> ? Input::f32 : Input::bf16;
-
-// The matmul primitive. Path `packed`: b is in the order of the primitive, made by `pack`.
+// The matmul primitive for bf16.
 struct Product {
   dnnl::matmul primitive;
-  dnnl::reorder pack;
-  Desc a, b, c, plain_b, pad, pack_pad;
-  bool packs = false;
+  Desc a, b, c, pad;
 };
 
-Product make_product(const Gemm& g, Input input, bool packed) {
-  const Type type = input == Input::f32 ? Type::f32 : Type::bf16;
+Product make_product(const Gemm& g) {
   auto plain = [](int64_t rows, int64_t columns, int64_t ld, bool transposed, Type t) {
     return Desc(Dims{rows, columns}, t, transposed ? Dims{1, ld} : Dims{ld, 1});
   };
   Product p;
-  p.a = plain(g.M, g.K, g.lda, g.ta, type);
-  p.plain_b = plain(g.K, g.N, g.ldb, g.tb, type);
+  p.a = plain(g.M, g.K, g.lda, g.ta, Type::bf16);
+  p.b = plain(g.K, g.N, g.ldb, g.tb, Type::bf16);
   p.c = plain(g.M, g.N, g.ldc, false, Type::f32);
-  p.b = packed ? Desc(Dims{g.K, g.N}, type, dnnl::memory::format_tag::any) : p.plain_b;
   dnnl::primitive_attr attr = own_scratchpad();
   dnnl::post_ops after;
   if (g.alpha != 1)
@@ -149,21 +136,13 @@ Product make_product(const Gemm& g, Input input, bool packed) {
 #endif
   p.primitive = dnnl::matmul(pd);
   p.pad = pd.scratchpad_desc();
-  p.b = pd.weights_desc();
-  p.packs = p.b != p.plain_b;
-  if (!p.packs) return p;
-  dnnl::reorder::primitive_desc order(engine(), p.plain_b, engine(), p.b, own_scratchpad());
-  p.pack = dnnl::reorder(order);
-  p.pack_pad = order.scratchpad_desc();
   return p;
 }
 
-std::shared_ptr<const Product> product_of(const Gemm& g, Input input, bool packed) {
-  using Key = std::array<int64_t, 12>;
+std::shared_ptr<const Product> product_of(const Gemm& g) {
+  using Key = std::array<int64_t, 10>;
   static Cache<Key, std::shared_ptr<const Product>> cache(kPrimitives);
-  Key key = {int64_t(input),
-             packed,
-             g.M,
+  Key key = {g.M,
              g.N,
              g.K,
              g.ta,
@@ -173,108 +152,33 @@ std::shared_ptr<const Product> product_of(const Gemm& g, Input input, bool packe
              g.ldc,
              std::bit_cast<int32_t>(g.alpha),
              std::bit_cast<int32_t>(g.beta)};
-  return cache.get(key,
-                   [&] { return std::make_shared<const Product>(make_product(g, input, packed)); });
+  return cache.get(key, [&] { return std::make_shared<const Product>(make_product(g)); });
 }
 
 dnnl::memory memory_at(const Desc& d, const void* data) {
   return dnnl::memory(d, engine(), const_cast<void*>(data));
 }
 
-void pack_b(const Product& p, const void* b, void* packed, void* pad) {
-  p.pack.execute(stream(), {{DNNL_ARG_FROM, memory_at(p.plain_b, b)},
-                            {DNNL_ARG_TO, memory_at(p.b, packed)},
-                            {DNNL_ARG_SCRATCHPAD, memory_at(p.pack_pad, pad)}});
-}
-
-void multiply(const Product& p, const void* a, const void* b, float* c, void* pad) {
-  p.primitive.execute(stream(), {{DNNL_ARG_SRC, memory_at(p.a, a)},
-                                 {DNNL_ARG_WEIGHTS, memory_at(p.b, b)},
-                                 {DNNL_ARG_DST, memory_at(p.c, c)},
-                                 {DNNL_ARG_SCRATCHPAD, memory_at(p.pad, pad)}});
-  stream().wait();
-}
-
-size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-template <class T>
-void matmul(const Gemm& g, bool packed, const T* a, const T* b, float* c) {
-  std::shared_ptr<const Product> p = product_of(g, kInput<T>, packed);
-  const size_t pad = whole_lines(p->pad.get_size());
-  if (!p->packs) return multiply(*p, a, b, c, scratch(pad));
-  // The packed b, then the scratch memory of one primitive after the other.
-  const size_t own = whole_lines(p->b.get_size());
-  auto* memory = static_cast<unsigned char*>(
-      scratch(own + std::max(pad, whole_lines(p->pack_pad.get_size()))));
-  pack_b(*p, b, memory, memory + own);
-  multiply(*p, a, memory, c, memory + own);
-}
-
-template <class T>
-std::function<void()> with_kept_b(const Gemm& g, const T* a, const T* b, float* c) {
-  OneThread one;
-  std::shared_ptr<const Product> p = product_of(g, kInput<T>, true);
-  dnnl::memory kept(p->b, engine());
-  if (p->packs) {
-    pack_b(*p, b, kept.get_data_handle(), scratch(p->pack_pad.get_size()));
-  } else {
-    dnnl::memory plain = memory_at(p->plain_b, b);
-    dnnl::reorder(plain, kept).execute(stream(), plain, kept);
-  }
-  stream().wait();
-  return [=] {
-    OneThread alone;
-    multiply(*p, a, kept.get_data_handle(), c, scratch(p->pad.get_size()));
-  };
-}
-
-thread_local PieceLog* open_log = nullptr;
-
-void list(const Gemm& g, Input input, Path path) {
-  if (open_log) open_log->pieces.push_back({g, input, path});
-}
-
-template <class T>
-Path path_for(const Gemm& g) {
-  return path_of(product_class(kInput<T>, g.ta, g.tb, g.M, g.N, g.K));
-}
-
 }  // namespace
 
-PieceLog::PieceLog() : before_(open_log) { open_log = this; }
-PieceLog::~PieceLog() { open_log = before_; }
-
-void gemm(Path path, const Gemm& g, const float* a, const float* b, float* c) {
-  OneThread one;
-  list(g, Input::f32, path);
-  if (path == Path::sgemm) return sgemm(g, a, b, c);
-  matmul(g, path == Path::packed, a, b, c);
-}
-
-void gemm(Path path, const Gemm& g, const bf16* a, const bf16* b, float* c) {
-  check(path != Path::sgemm, "onednn: sgemm multiplies f32, not bf16");
-  OneThread one;
-  list(g, Input::bf16, path);
-  matmul(g, path == Path::packed, a, b, c);
-}
-
 void gemm(const Gemm& g, const float* a, const float* b, float* c) {
-  gemm(path_for<float>(g), g, a, b, c);
+  OneThread one;
+  dnnl_status_t status = dnnl_sgemm(g.ta ? 'T' : 'N', g.tb ? 'T' : 'N', g.M, g.N, g.K, g.alpha, a,
+                                    g.lda, b, g.ldb, g.beta, c, g.ldc);
+  check(status == dnnl_success, "onednn: sgemm ", g.M, " x ", g.N, " x ", g.K, " failed (", status,
+        ")");
 }
 
 void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c) {
-  gemm(path_for<bf16>(g), g, a, b, c);
+  OneThread one;
+  std::shared_ptr<const Product> p = product_of(g);
+  p->primitive.execute(stream(),
+                       {{DNNL_ARG_SRC, memory_at(p->a, a)},
+                        {DNNL_ARG_WEIGHTS, memory_at(p->b, b)},
+                        {DNNL_ARG_DST, memory_at(p->c, c)},
+                        {DNNL_ARG_SCRATCHPAD, memory_at(p->pad, scratch(p->pad.get_size()))}});
+  stream().wait();
 }
-
-std::function<void()> gemm_with_kept_b(const Gemm& g, const float* a, const float* b, float* c) {
-  return with_kept_b(g, a, b, c);
-}
-
-std::function<void()> gemm_with_kept_b(const Gemm& g, const bf16* a, const bf16* b, float* c) {
-  return with_kept_b(g, a, b, c);
-}
-
-void gemm_direct(const Gemm& g, const float* a, const float* b, float* c) { sgemm(g, a, b, c); }
 
 std::string version() {
   const dnnl_version_t* v = dnnl_version();
@@ -288,9 +192,8 @@ namespace {
 using Format = dnnl::memory::format_tag;
 using Forward = dnnl::convolution_forward;
 using DataGradient = dnnl::convolution_backward_data;
-using WeightGradient = dnnl::convolution_backward_weights;
 
-// Memory descriptions and geometry of one convolution of `batch` images.
+// Memory descriptions and geometry of one convolution.
 struct Geometry {
   Desc x, w, b, y;
   Dims strides, dilates, left, right;
@@ -298,17 +201,17 @@ struct Geometry {
 
 // pad: rows of zeros before and after, on the token axis. w undefined: in oneDNN's preferred order.
 // The data gradient reads y and writes x, so there y may be bf16.
-Geometry geometry(const ImageConvolution& c, int64_t batch, int64_t pad, Format image,
-                  const Desc* weights, Pass pass = Pass::forward) {
+Geometry geometry(const ImageConvolution& c, int64_t pad, Format image, const Desc* weights,
+                  Pass pass = Pass::forward) {
   const Type narrow = c.half ? Type::bf16 : Type::f32;
   const bool reads_x = pass == Pass::forward;
   int64_t reach = (c.kernel_t - 1) * c.dilation, columns = c.dilation * (c.kernel_w - 1) / 2;
   int64_t rows = (c.rows - 1) * c.stride + 1 + reach - 2 * pad;
   Geometry g;
-  g.x = Desc(Dims{batch, c.in, rows, c.columns}, reads_x ? narrow : Type::f32, image);
+  g.x = Desc(Dims{1, c.in, rows, c.columns}, reads_x ? narrow : Type::f32, image);
   g.w = weights ? *weights : Desc(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, narrow, Format::any);
   if (c.bias) g.b = Desc(Dims{c.out}, Type::f32, Format::x);
-  g.y = Desc(Dims{batch, c.out, c.rows, c.columns}, reads_x ? Type::f32 : narrow, image);
+  g.y = Desc(Dims{1, c.out, c.rows, c.columns}, reads_x ? Type::f32 : narrow, image);
   g.strides = {c.stride, 1};
   g.dilates = {c.dilation - 1, c.dilation - 1};
   g.left = g.right = {pad, columns};
@@ -339,17 +242,6 @@ DataGradient::primitive_desc data_gradient_of(const Geometry& g, const Geometry&
           engine(), hint};
 #else
   return {engine(), kDirect, g.x, g.w, g.y, g.strides, g.dilates, g.left, g.right, hint, attr};
-#endif
-}
-
-WeightGradient::primitive_desc weight_gradient_of(const Geometry& g,
-                                                  const dnnl::primitive_attr& attr) {
-  Forward::primitive_desc hint = forward_of(g, {});
-#if DNNL_VERSION_MAJOR < 3
-  return {WeightGradient::desc(kDirect, g.x, g.w, g.b, g.y, g.strides, g.dilates, g.left, g.right),
-          attr, engine(), hint};
-#else
-  return {engine(), kDirect, g.x, g.w, g.b, g.y, g.strides, g.dilates, g.left, g.right, hint, attr};
 #endif
 }
 
@@ -395,14 +287,14 @@ Prepared make_prepared(ImageConvolution c, Pass pass) {
   }
   const Desc* given = c.rows == kModelRows ? nullptr : &weights;
   if (pass == Pass::forward) {
-    Geometry g = geometry(c, 1, 0, layout_of(c), given);
+    Geometry g = geometry(c, 0, layout_of(c), given);
     Forward::primitive_desc pd = forward_of(g, relu_attr(c.relu));
     return {Forward(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
   }
   int64_t reach = (c.kernel_t - 1) * c.dilation;
   c.rows += reach;
-  Geometry g = geometry(c, 1, reach, Format::nhwc, given, Pass::data_gradient);
-  Geometry ahead = geometry(c, 1, reach, Format::nhwc, given);
+  Geometry g = geometry(c, reach, Format::nhwc, given, Pass::data_gradient);
+  Geometry ahead = geometry(c, reach, Format::nhwc, given);
   DataGradient::primitive_desc pd = data_gradient_of(g, ahead, own_scratchpad());
   return {DataGradient(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
 }
@@ -508,46 +400,6 @@ void convolve_data_gradient(const ImageConvolution& c, float* dx, const bf16* pa
                             const bf16* dy) {
   check_type(c, true);
   run_data_gradient(c, dx, packed, dy);
-}
-
-std::function<void()> convolution_direct(const ImageConvolution& c, int64_t batch, Pass pass,
-                                         bool own_layout) {
-  Geometry g = geometry(c, batch, 0, own_layout ? Format::any : Format::nhwc, nullptr);
-  auto filled = [](const Desc& d) {
-    dnnl::memory m(d, engine());
-    float* values = static_cast<float*>(m.get_data_handle());
-    for (size_t i = 0; i < d.get_size() / 4; ++i) values[i] = float(i * 7919 % 2003) * 1e-3f - 1;
-    return m;
-  };
-  dnnl::primitive primitive;
-  std::unordered_map<int, dnnl::memory> arguments;
-  if (pass == Pass::forward) {
-    dnnl::primitive_attr attr = relu_attr(c.relu);
-    attr.set_scratchpad_mode(dnnl::scratchpad_mode::library);
-    Forward::primitive_desc pd = forward_of(g, attr);
-    primitive = Forward(pd);
-    arguments = {{DNNL_ARG_SRC, filled(pd.src_desc())},
-                 {DNNL_ARG_WEIGHTS, filled(pd.weights_desc())},
-                 {DNNL_ARG_DST, filled(pd.dst_desc())}};
-    if (c.bias) arguments.insert({DNNL_ARG_BIAS, filled(g.b)});
-  } else if (pass == Pass::data_gradient) {
-    DataGradient::primitive_desc pd = data_gradient_of(g, g, {});
-    primitive = DataGradient(pd);
-    arguments = {{DNNL_ARG_DIFF_SRC, filled(pd.diff_src_desc())},
-                 {DNNL_ARG_WEIGHTS, filled(pd.weights_desc())},
-                 {DNNL_ARG_DIFF_DST, filled(pd.diff_dst_desc())}};
-  } else {
-    WeightGradient::primitive_desc pd = weight_gradient_of(g, {});
-    primitive = WeightGradient(pd);
-    arguments = {{DNNL_ARG_SRC, filled(pd.src_desc())},
-                 {DNNL_ARG_DIFF_WEIGHTS, filled(pd.diff_weights_desc())},
-                 {DNNL_ARG_DIFF_DST, filled(pd.diff_dst_desc())}};
-    if (c.bias) arguments.insert({DNNL_ARG_DIFF_BIAS, filled(g.b)});
-  }
-  return [=] {
-    primitive.execute(stream(), arguments);
-    stream().wait();
-  };
 }
 
 }  // namespace brine::onednn

@@ -7,11 +7,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <vector>
 
-#include "tensor/cpu/core/onednn_paths.h"
 #include "tensor/dtype.h"
 
 namespace brine::onednn {
@@ -24,46 +21,15 @@ struct Gemm {
   float alpha = 1, beta = 0;
 };
 
-// c [M, N] = alpha op(a) [M, K] op(b) [K, N] + beta c; c is not read when beta = 0. The path is
-// that of the table (onednn_paths.h).
+// c [M, N] = alpha op(a) [M, K] op(b) [K, N] + beta c; c is not read when beta = 0.
 void gemm(const Gemm& g, const float* a, const float* b, float* c);
 // The same with bf16 inputs; only where has_bf16_gemm().
 void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c);
-// The same by a given path; sgemm takes f32 only.
-void gemm(Path path, const Gemm& g, const float* a, const float* b, float* c);
-void gemm(Path path, const Gemm& g, const bf16* a, const bf16* b, float* c);
 // "2.6.3", of the library that is loaded.
 std::string version();
 
 // True when the CPU multiplies bf16 faster than f32.
 bool has_bf16_gemm();
-
-// oneDNN with its own threads: the reference of the bench.
-void gemm_direct(const Gemm& g, const float* a, const float* b, float* c);
-// For the bench: the product by the path `packed` with b copied once, here. a and c are kept.
-std::function<void()> gemm_with_kept_b(const Gemm& g, const float* a, const float* b, float* c);
-std::function<void()> gemm_with_kept_b(const Gemm& g, const bf16* a, const bf16* b, float* c);
-
-// A piece as gemm() computed it.
-struct Piece {
-  Gemm gemm;
-  Input input = Input::f32;
-  Path path = Path::sgemm;
-};
-
-// While an object lives, the pieces that its thread computes are listed: for tests and the bench.
-class PieceLog {
- public:
-  PieceLog();
-  ~PieceLog();
-  PieceLog(const PieceLog&) = delete;
-  PieceLog& operator=(const PieceLog&) = delete;
-
-  std::vector<Piece> pieces;
-
- private:
-  PieceLog* before_;
-};
 
 // A convolution of one image [rows, columns, channels]: cross-correlation, the token axis without
 // padding, the columns padded with zeros to keep their number.
@@ -75,7 +41,7 @@ struct ImageConvolution {
   bool bias = false, relu = false;
   bool half = false;  // inputs and weights in bf16; only where has_bf16_gemm()
 };
-enum class Pass { forward, data_gradient, weight_gradient };
+enum class Pass { forward, data_gradient };
 
 // Weights in the preferred order of a pass's primitive, made from [out, in, token, column].
 int64_t packed_weights_size(const ImageConvolution& c, Pass pass);  // in elements
@@ -93,10 +59,5 @@ void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* p
                             const float* dy);
 void convolve_data_gradient(const ImageConvolution& c, float* dx, const bf16* packed,
                             const bf16* dy);
-
-// For the bench: one pass over a whole batch by oneDNN alone, on memory of its own, channels last
-// or in its preferred layout.
-std::function<void()> convolution_direct(const ImageConvolution& c, int64_t batch, Pass pass,
-                                         bool own_layout);
 
 }  // namespace brine::onednn

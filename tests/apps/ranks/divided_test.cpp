@@ -1,4 +1,4 @@
-// Work that ranks divide: evaluations, dumps and token shards of one process; refusals; errors.
+// Work that ranks divide: evaluations and dumps of one process; refusals; errors.
 #include "data/tokenizer/bpe/bpe.h"
 #include "tests/apps/ranks/launch.h"
 
@@ -53,10 +53,6 @@ void make_inputs() {
     std::string much;
     for (int i = 0; i < 12; ++i) much += sample_text(120);
     w.write("much.txt", much);
-    // Three times what a rank encodes at once, with no two parts alike.
-    std::string more;
-    for (int i = 0; more.size() < 1600000; ++i) more += join("part ", i, ": ", much);
-    w.write("more.txt", more);
     return true;
   }();
   CHECK(made);
@@ -136,8 +132,7 @@ void same_files(const Launcher& launcher) {
   const std::string id = launcher.name;
   const std::map<std::string, std::string> commands = {
       {"dump", "dump --model teacher --data text.txt --batch-size 4 --shard-mib 1 --logits full"},
-      {"task", "dump --model tuned --task cola --data glue --shard-mib 1 --content maps"},
-      {"tokens", "tokenize --tokenizer tok --shard-mib 1 more.txt text.txt much.txt"}};
+      {"task", "dump --model tuned --task cola --data glue --shard-mib 1 --content maps"}};
   for (const auto& [name, command] : commands) {
     const std::string out = command + " --out " + id + "-" + name;
     succeed(out, "OMP_NUM_THREADS=1");
@@ -187,8 +182,10 @@ size_t lines_of_brine(const std::string& text) {
 void one_line(const Launcher& launcher) {
   make_inputs();
   const char* const alone = "processes; start it as one process";
-  for (const char* command : {"export --checkpoint student --out refused", "verify nothing.h5",
-                              "generate --model student --prompt a", "inspect student"}) {
+  for (const char* command :
+       {"export --checkpoint student --out refused", "verify nothing.h5",
+        "generate --model student --prompt a", "inspect student",
+        "tokenize --tokenizer tok --out refused text.txt", "report student"}) {
     const Finished done = ranked_world().run(command, launcher.of(3));
     INFO(command, ": ", done.error);
     CHECK(done.status != 0);
@@ -199,7 +196,7 @@ void one_line(const Launcher& launcher) {
   CHECK(!fs::exists(world().path("refused")));
   // Rank 0 says it even if it is the last to find out.
   ranked_world().write("last.sh",
-                       "rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}\n"
+                       "rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n"
                        "[ $rank = 0 ] && sleep 1\nexec \"$@\"\n");
   const Finished late = ranked_world().run("inspect student", launcher.of(3) + "sh last.sh");
   CHECK(late.status != 0);
@@ -214,8 +211,8 @@ void one_line(const Launcher& launcher) {
       {eval + "student" + split + eval + "teacher",
        "brine eval: rank 2 has another configuration than rank 0; model: \"student\" -> "
        "\"teacher\""},
-      {"dump --model teacher --data text.txt --out /proc/none", "brine dump: rank 0: /proc/none: "},
-      {"tokenize --tokenizer tok --out spoilt much.txt nothing.txt", "nothing.txt: cannot open"}};
+      {"dump --model teacher --data text.txt --out /proc/none",
+       "brine dump: rank 0: /proc/none: "}};
   for (const auto& [command, says] : errors) {
     const bool splits = command.find(split) != command.npos;
     const Finished done = ranked_world().run(command, launcher.of(splits ? 2 : 3));
@@ -225,159 +222,18 @@ void one_line(const Launcher& launcher) {
     CHECK(lines_of_brine(done.error) == 1);
     CHECK(done.out.empty());
   }
-  CHECK(!fs::exists(world().path("spoilt")));
 }
 
-// Names, axes and values of an experiment's rows, in their order.
-std::string rows_of_experiment(const std::string& directory) {
-  std::istringstream lines(read_all(world().path(directory + "/rows.jsonl")));
-  std::string out;
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json row = parse_json(line);
-    out += row.at("name").dump() + row.at("axes").dump() + row.at("values").dump() + "\n";
-  }
-  return out;
-}
-
-// Without the line of the commit, which ends with a time.
-std::string table_of(const Finished& experiment) {
-  const size_t end = experiment.out.find("\nCommit ");
-  REQUIRE(end != std::string::npos);
-  return experiment.out.substr(0, end);
-}
-
-void same_rows(const Launcher& launcher) {
-  const std::string id = launcher.name + "-study";
-  ranked_world().write("divided.toml", R"(
-title = "Students"
-[scale.small]
-seeds = [1, 2, 3]
-[[step]]
-id = "student"
-name = "student-{seed}"
-command = """distill --teacher teacher --data text.txt --batch-size 2 --steps 1 --columns 12
-  --k 4 --seed {seed} --out {out}"""
-each.seed = "seeds"
-[[step]]
-id = "perplexity"
-name = "perplexity-{seed}-{k}"
-command = "eval --model {runs}/student-{seed} --data text.txt --max-windows 5 --k {k} --json"
-each = { seed = "seeds", k = [4, 8] }
-take = { perplexity = "/perplexity", tokens = "/tokens" }
-[[table]]
-name = "perplexity"
-title = "Perplexity"
-step = "perplexity"
-rows = ["seed"]
-columns = "k"
-values = ["perplexity"]
-)");
-  const std::string command = "experiment divided.toml --threads 1 --out ";
-  const Finished alone = succeed(command + id, "");
-  const std::string rows = rows_of_experiment(id);
-  CHECK(lines_of(rows) == 9);
-  for (const int ranks : {2, 4}) {
-    const Finished shared = succeed(command + join(id, ranks), launcher.of(ranks));
-    CHECK(rows_of_experiment(join(id, ranks)) == rows);
-    CHECK(table_of(shared) == table_of(alone));
-    CHECK(contains(succeed(command + join(id, ranks), launcher.of(ranks)).out, "Perplexity"));
-  }
-  ranked_world().write("failing.toml", R"(
-title = "One step fails"
-[scale.small]
-seeds = [1]
-[[step]]
-id = "perplexity"
-name = "perplexity-{file}"
-command = "eval --model student --data {file}.txt --max-windows 5 --json"
-each = { file = ["text", "nothing", "much"] }
-take = { perplexity = "/perplexity" }
-)");
-  make_inputs();
-  const Finished failed = ranked_world().run(
-      "experiment failing.toml --threads 1 --out " + id + "-failed", launcher.of(3));
-  INFO(failed.error);
-  CHECK(failed.status != 0);
-  CHECK(contains(failed.error,
-                 "brine experiment: rank 1: experiment: perplexity-nothing ended with status 1"));
-  CHECK(lines_of(rows_of_experiment(id + "-failed")) == 2);
-}
-
-// Five layers, which 2 and 3 ranks divide unevenly, two students of them, and captures.
-void make_students() {
-  static const bool made = [] {
-    const World& w = ranked_world();
-    w.write("five.toml",
-            "batch_size = 2\nsequence_length = 32\nsteps = 2\n[model]\nvocab_size = 300\n"
-            "hidden_size = 32\nnum_hidden_layers = 5\nnum_attention_heads = 4\nffn_dim = 48\n"
-            "max_position_embeddings = 32\n");
-    w.must("train --config five.toml --tokenizer tok --train text.txt --valid text.txt --out five");
-    for (const int seed : {1, 2}) {
-      w.must(join("distill --teacher five --data text.txt --batch-size 2 --steps 1 --columns 12 ",
-                  "--k 4 --seed ", seed, " --out of-five-", seed));
-      w.must(join("inspect of-five-", seed, " --data text.txt --sequence-length 32 --capture five-",
-                  seed, ".h5"));
-    }
-    return true;
-  }();
-  CHECK(made);
-}
-
-void same_page(const Launcher& launcher) {
-  make_students();
-  const char* const commands[] = {
-      "report of-five-1 of-five-2 --teacher five --data text.txt --sequence-length 32",
-      "report of-five-1 --data text.txt --sequence-length 32 --layers 1 3 4 --heads 0 2",
-      "report five --data text.txt --sequence-length 32", "report five-1.h5 five-2.h5"};
-  for (const std::string command : commands) {
-    const bool masks = !contains(command, "report five --data");
-    const std::string all =
-        command + " --out page.html --figures pictures" + (masks ? " --importance kept.jsonl" : "");
-    std::map<std::string, std::string> expected;
-    for (const int ranks : {1, 2, 3, 7}) {
-      for (const char* old : {"page.html", "kept.jsonl", "kept.2.jsonl", "pictures"})
-        fs::remove_all(world().path(old));
-      const Finished done = succeed(all, ranks == 1 ? "OMP_NUM_THREADS=1" : launcher.of(ranks));
-      std::map<std::string, std::string> got = content_of("pictures");
-      for (const char* name : {"page.html", "kept.jsonl", "kept.2.jsonl"})
-        got[name] = read_all(world().path(name));
-      got["messages"] = std::to_string(lines_of(done.error));
-      if (ranks == 1) expected = got;
-      CHECK(got["page.html"].size() > 100000);
-      CHECK(got["kept.jsonl"].empty() == !masks);
-      CHECK(got.size() == expected.size());
-      for (const auto& [name, content] : expected) {
-        INFO(command, " on ", ranks, " ranks: ", name);
-        const bool same = got[name] == content;
-        CHECK(same);
-      }
-    }
-  }
-  // What one rank finds in its layers.
-  const Finished refused = ranked_world().run(
-      "report five --data text.txt --importance kept.jsonl --out refused.html", launcher.of(2));
-  CHECK(refused.status != 0);
-  CHECK(contains(refused.error, "--importance needs a mask"));
-  CHECK(lines_of_brine(refused.error) == 1);
-  CHECK(!fs::exists(world().path("refused.html")));
-}
-
-TEST_CASE("divided work: a report is the page of one process (needs Open MPI)") {
-  divided_on(open_mpi_launcher(), same_page);
-}
-TEST_CASE("divided work: a report is the page of one process (needs MPICH)") {
-  divided_on(mpich_launcher(), same_page);
-}
 TEST_CASE("divided work: evaluations have the values of one process (needs Open MPI)") {
   divided_on(open_mpi_launcher(), same_values);
 }
 TEST_CASE("divided work: evaluations have the values of one process (needs MPICH)") {
   divided_on(mpich_launcher(), same_values);
 }
-TEST_CASE("divided work: dumps and token shards are the files of one process (needs Open MPI)") {
+TEST_CASE("divided work: dumps are the files of one process (needs Open MPI)") {
   divided_on(open_mpi_launcher(), same_files);
 }
-TEST_CASE("divided work: dumps and token shards are the files of one process (needs MPICH)") {
+TEST_CASE("divided work: dumps are the files of one process (needs MPICH)") {
   divided_on(mpich_launcher(), same_files);
 }
 TEST_CASE("divided work: a dump of ranks that were ended continues on others (needs Open MPI)") {
@@ -385,12 +241,6 @@ TEST_CASE("divided work: a dump of ranks that were ended continues on others (ne
 }
 TEST_CASE("divided work: a dump of ranks that were ended continues on others (needs MPICH)") {
   divided_on(mpich_launcher(), disturbed_dump);
-}
-TEST_CASE("divided work: an experiment has the rows of one process (needs Open MPI)") {
-  divided_on(open_mpi_launcher(), same_rows);
-}
-TEST_CASE("divided work: an experiment has the rows of one process (needs MPICH)") {
-  divided_on(mpich_launcher(), same_rows);
 }
 TEST_CASE("divided work: refusals and errors are one line (needs Open MPI)") {
   divided_on(open_mpi_launcher(), one_line);

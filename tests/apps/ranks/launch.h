@@ -31,24 +31,13 @@ inline Launcher open_mpi_launcher() {
           "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --quiet", "open-mpi"};
 }
 inline Launcher mpich_launcher() { return {"mpirun.mpich", "mpirun.mpich", "mpich"}; }
-// Processes that know of each other by variables alone; they are connected by MPICH's library.
-inline Launcher plain_launcher() { return {"mpirun.mpich", "sh plain.sh", "plain"}; }
-
 // Every rank writes its process number to pid.RANK, so that a test can find it.
 inline const World& ranked_world() {
   world().write("rank.sh",
-                "rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}\n"
+                "rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n"
                 "echo $$ > pid.$rank.new\n"
                 "mv pid.$rank.new pid.$rank\n"
                 "exec \"$@\"\n");
-  // sh plain.sh -n RANKS COMMAND...: the status is that of the last rank that failed.
-  world().write("plain.sh",
-                "export WORLD_SIZE=$2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
-                    std::to_string(20000 + ::getpid() % 20000) +
-                    "\nshift 2\nall=\n"
-                    "for RANK in $(seq 0 $((WORLD_SIZE - 1))); do\n"
-                    "  export RANK\n  \"$@\" &\n  all=\"$all $!\"\ndone\n"
-                    "status=0\nfor p in $all; do wait $p || status=$?; done\nexit $status\n");
   return world();
 }
 

@@ -1,4 +1,4 @@
-// What brine report reads: captures, flags that do not fit, and what it says is missing.
+// What brine report reads: captures, flags that do not fit.
 #include "apps/report/report.h"
 
 #include <algorithm>
@@ -120,7 +120,6 @@ TEST_CASE("report: a text whose queries see at most k keys has no recall of zero
   const Json& a = data.at("attention")[0];
   CHECK(a.at("tokens").get<int>() <= 4);  // k of this student
   CHECK(a.count("recall") == 0);
-  CHECK(contains(data.at("missing").dump(), "no query of this text sees more than k keys"));
 }
 
 TEST_CASE("report: flags without what they choose from are refused, cells are rounded to a side") {
@@ -138,22 +137,22 @@ TEST_CASE("report: flags without what they choose from are refused, cells are ro
   CHECK(contains(quoted.at("command").get<std::string>(), "--text 'it'\\''s <b>'"));
 }
 
-TEST_CASE("report: what is missing is on the page with the command that makes it") {
-  const std::string html = written("student");
-  const Json data = page_data(html);
-  CHECK(data.at("attention").empty());
-  std::string all;
-  for (const Json& each : data.at("missing")) all += each.dump() + "\n";
-  check_says(all, {"brine report student --data", "Maps of attention", "no text was given",
-                   "brine inspect student --capture", "brine sweep", "brine experiment latency"});
-  CHECK_FALSE(contains(all, "Curves"));  // the run has a log
+TEST_CASE("report: flags without a text, or of a mask that a model has not, are refused") {
   const Json dense = page_data(written(std::string("teacher ") + kText));
   CHECK(dense.at("attention")[0].count("recall") == 0);
-  CHECK(contains(dense.dump(), "keeps every key"));
   check_says(refusal("teacher --window 1"), {"--window", "without a text"});
   check_says(refusal("student --importance kept.jsonl"), {"--importance", "text"});
   check_says(refusal(std::string("teacher --importance kept.jsonl ") + kText),
              {"--importance", "mask"});
+}
+
+TEST_CASE("report: an empty text is refused in one line") {
+  check_says(refusal("student --text ''"), {"--text", "empty"});
+  check_says(refusal("student --tokens ''"), {"--tokens", "empty"});
+  check_says(refusal("student --data ''"), {"--data", "empty"});
+  const Finished f = world().run("inspect student --capture empty.h5 --text ''");
+  CHECK(f.status == 1);
+  check_says(f.error, {"--text", "empty"});
 }
 
 }  // namespace brine::tests

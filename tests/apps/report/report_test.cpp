@@ -250,34 +250,14 @@ TEST_CASE("report: the curves of several runs are those of their logs") {
   CHECK(contains(run.at("configuration").get<std::string>(), "columns = 12"));
 }
 
-TEST_CASE("report: k against perplexity and recall from a sweep, time against length from rows") {
+TEST_CASE("report: k against perplexity and recall from a sweep") {
   const World& w = world();
   fs::remove(w.path("trade.tsv"));
   w.must(
       "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 2 --floors "
       "--out trade.tsv");
-  fs::create_directories(w.path("rows"));
-  std::string rows;
-  for (const char* method : {"flash", "sea"}) {
-    for (const int tokens : {1024, 2048}) {
-      for (const int seed : {1, 2}) {
-        const Json row = {{"experiment", "e"},
-                          {"step", "paper"},
-                          {"name", "n"},
-                          {"axes",
-                           {{"method", method},
-                            {"again", method},
-                            {"lengths", "1024 2048"},
-                            {"kind", "forward"},
-                            {"seed", std::to_string(seed)}}},
-                          {"values", {{"tokens", tokens}, {"ms", tokens + 10 * seed}}}};
-        rows += row.dump() + "\n";
-      }
-    }
-  }
-  w.write("rows/rows.jsonl", rows);
-  const Json data = page_data(written("trade.tsv rows student"));
-  const Json& perplexity = chart_of(data, "trade-sweep-perplexity");
+  const Json data = page_data(written("trade.tsv student"));
+  const Json& perplexity = chart_of(data, "trade-perplexity");
   CHECK(perplexity.at("section") == "trade");
   bool found = false;
   std::istringstream table(read_all(w.path("trade.tsv")));
@@ -299,52 +279,18 @@ TEST_CASE("report: k against perplexity and recall from a sweep, time against le
   for (const Json& each : perplexity.at("lines")) {
     if (each.at("name") == "teacher, dense") CHECK(each.at("points").size() == 2);  // at every k
   }
-  chart_of(data, "trade-sweep-mask-recall");
-  const Json& ms = chart_of(data, "rows-paper-ms");
-  CHECK(ms.at("section") == "cost");
-  CHECK(ms.at("logX") == true);
-  REQUIRE(ms.at("lines").size() == 2);
-  CHECK(ms.at("lines")[1].at("name") == "sea");
-  CHECK(ms.at("lines")[1].at("points")[1][1] == 2063);  // the mean over two seeds
-  CHECK(contains(chart_of(data, "bytes-student").at("note").get<std::string>(),
-                 "not the memory that a pass occupies"));
-  const Json& macs = chart_of(data, "multiply-adds-student");
-  const Json flops = Json::parse(w.must("flops --model student --tokens 2048 --json").out);
-  for (const Json& point : macs.at("lines")[0].at("points")) {
-    if (point[0] != 2048) continue;
-    CHECK(point[1].get<double>() ==
-          doctest::Approx(flops.at("costs").at("all").at("multiply_adds").get<double>() / 2048));
-  }
+  chart_of(data, "trade-mask-recall");
 }
 
-TEST_CASE("report: names of lines say a method once, full attention and SEA come first") {
+TEST_CASE("report: the lines of a sweep over f have the names of their f") {
   const World& w = world();
-  fs::create_directories(w.path("names"));
-  std::string rows;
-  const std::pair<const char*, const char*> blocks[] = {{"longformer", "longformer, k = 32"},
-                                                        {"longformer", "longformer, k = 64"},
-                                                        {"sea", "sea light, k = 32"},
-                                                        {"sea", "sea light, k = 64"},
-                                                        {"flash", "flash"}};
-  for (const auto& [method, block] : blocks) {
-    for (const int tokens : {1024, 2048}) {
-      const std::string text = block;
-      const std::string k = text.find("64") != text.npos ? "64" : "32";
-      const Json row = {{"experiment", "e"},
-                        {"step", "block"},
-                        {"name", "n"},
-                        {"axes", {{"method", method}, {"k", k}, {"seed", "1"}}},
-                        {"values", {{"block", text}, {"tokens", tokens}, {"ms", 1.5}}}};
-      rows += row.dump() + "\n";
-    }
-  }
-  w.write("names/rows.jsonl", rows);
-  std::vector<std::string> names;
-  const Json data = page_data(written("names"));
-  for (const Json& line : chart_of(data, "names-block-ms").at("lines"))
-    names.push_back(line.at("name"));
-  CHECK(names == std::vector<std::string>{"flash, k 32", "sea light, k = 32", "sea light, k = 64",
-                                          "longformer, k = 32", "longformer, k = 64"});
+  w.write("skips.tsv", "k\tquery_skip\tperplexity\n2\t1\t9.5\n2\t4\t9.75\n4\t1\t9\n");
+  const Json data = page_data(written("skips.tsv"));
+  const Json& lines = chart_of(data, "skips-perplexity").at("lines");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("name") == "query skip 1");
+  CHECK(lines[0].at("points") == Json({{2, 9.5}, {4, 9}}));
+  CHECK(lines[1].at("points") == Json({{2, 9.75}}));
 }
 
 TEST_CASE("report: two students on one text, their recall and the keys that both keep") {

@@ -16,6 +16,7 @@
 #include "tests/messages.h"
 #include "tests/paths.h"
 #include "tests/scratch.h"
+#include "tests/tensor/comm/thread_ranks.h"
 
 using namespace brine;
 using namespace brine::tests;
@@ -40,14 +41,19 @@ class Devices {
 
 Device device_of(int rank) { return {DeviceType::cuda, uint8_t(rank)}; }
 
-std::unique_ptr<Communicator> open_rank(const std::string& id, int rank, int size,
-                                        double seconds = 60) {
+// What the ranks of one communicator share; the CPU's memory moves between threads.
+struct Group {
+  std::string id = new_nccl_id();
+  test::Mailboxes boxes = {};
+};
+
+std::unique_ptr<Communicator> open_rank(Group& group, int rank, int size, double seconds = 60) {
   auto ranks = open_nccl({.rank = rank,
                           .size = size,
-                          .id = id,
+                          .id = group.id,
                           .device = device_of(rank),
                           .seconds = seconds,
-                          .host = nullptr});
+                          .host = std::make_unique<test::ThreadRank>(group.boxes, rank, size)});
   ranks->set_limit(seconds);
   return ranks;
 }
@@ -104,9 +110,9 @@ TEST_CASE("nccl: gradients of devices have the bits of the tree") {
   for (const auto& [slots, n] : {std::pair<int64_t, int64_t>(4, 100), {7, 1000}}) {
     const Tensor expected = sum_of_one_process(slots, n);
     for (const int size : {2, 3, 4}) {
-      const std::string id = new_nccl_id();
+      Group group;
       on_devices(size, [&, n = n, slots = slots](int rank) {
-        const auto ranks = open_rank(id, rank, size);
+        const auto ranks = open_rank(group, rank, size);
         const SlotRange own = slots_of(slots, rank, size);
         const Tensor buffer = Tensor::empty({n}, Dtype::f32, device_of(rank));
         SlotSum sum(slots, own);
@@ -122,30 +128,24 @@ TEST_CASE("nccl: gradients of devices have the bits of the tree") {
   }
 }
 
-TEST_CASE("nccl: collectives on tensors of devices, and the CPU's bytes through the device") {
+TEST_CASE("nccl: collectives on tensors of devices, and of the CPU's bytes") {
   if (!is_emulated()) return;
   const int64_t n = 77;
-  std::vector<float> sum = gradient_of(0, n);
-  for (int r = 1; r < 3; ++r)
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += gradient_of(r, n)[i];
-  const Tensor all = Tensor::from(sum, {n});
-  const std::string id = new_nccl_id();
+  Group group;
   on_devices(3, [&](int rank) {
-    const auto ranks = open_rank(id, rank, 3);
-    check(ranks->name() == join("NCCL 2.14.3 on cuda:", rank), "its name is ", ranks->name());
+    const auto ranks = open_rank(group, rank, 3);
+    check(ranks->name() == join("NCCL 2.14.3 on cuda:", rank, ", threads"), "its name is ",
+          ranks->name());
     check(!ranks->moves(device_of((rank + 1) % 3)), "moves what another rank has");
     const Tensor mine = Tensor::from(gradient_of(rank, n), {n}).to(device_of(rank));
-    const Tensor reduced = mine.clone();
-    ranks->all_reduce("sum", reduced);
-    check(same_bits(reduced, all), "rank ", rank, ": all_reduce");
-    check(same_bits(mine, Tensor::from(gradient_of(rank, n), {n})), "rank ", rank, ": its input");
-    const Tensor wide = Tensor::full({5}, 0.5 + rank, Dtype::f64, device_of(rank));
-    ranks->all_reduce("sum", wide);
-    check(same_bits(wide, Tensor::full({5}, 4.5, Dtype::f64)), "rank ", rank, ": f64");
-    const Tensor scattered = mine.clone();
-    ranks->reduce_scatter("sum", scattered);
-    ranks->all_gather("sum", scattered);
-    check(same_bits(scattered, all), "rank ", rank, ": reduce_scatter and all_gather");
+    const Tensor gathered = mine.clone();
+    ranks->all_gather("values", gathered);
+    std::vector<float> parts(static_cast<size_t>(n));
+    for (int r = 0; r < 3; ++r) {
+      const SlotRange own = elements_of(n, r, 3);
+      for (int64_t i = own.begin; i < own.end; ++i) parts[size_t(i)] = gradient_of(r, n)[size_t(i)];
+    }
+    check(same_bits(gathered, Tensor::from(parts, {n})), "rank ", rank, ": all_gather");
     const Tensor first = mine.clone();
     ranks->broadcast("first", first);
     check(same_bits(first, Tensor::from(gradient_of(0, n), {n})), "rank ", rank, ": broadcast");
@@ -161,13 +161,13 @@ TEST_CASE("nccl: collectives on tensors of devices, and the CPU's bytes through 
 
 TEST_CASE("nccl: a rank that does not come, does not answer or has gone ends the others") {
   if (!is_emulated()) return;
-  const std::string id = new_nccl_id();
+  Group group;
   on_devices(2, [&](int rank) {
     if (rank == 1) return;
-    const std::string alone = test::message([&] { open_rank(id, 0, 2, 0.3); });
+    const std::string alone = test::message([&] { open_rank(group, 0, 2, 0.3); });
     check(alone == "ranks: NCCL on cuda:0: not done within 0.3 seconds", alone);
   });
-  const std::string second = new_nccl_id();
+  Group second;
   std::atomic<bool> over{false};
   on_devices(2, [&](int rank) {
     const auto ranks = open_rank(second, rank, 2);
@@ -177,16 +177,16 @@ TEST_CASE("nccl: a rank that does not come, does not answer or has gone ends the
     }
     ranks->set_limit(0.3);
     const Tensor t = Tensor::zeros({100}, Dtype::f32, device_of(0));
-    const std::string what = test::message([&] { ranks->reduce_scatter("sum of step 3", t); });
+    const std::string what = test::message([&] { ranks->all_gather("sum of step 3", t); });
     over = true;
     check(what == "sum of step 3: no answer from rank 1 within 0.3 seconds", what);
   });
-  const std::string third = new_nccl_id();
+  Group third;
   on_devices(2, [&](int rank) {
     const auto ranks = open_rank(third, rank, 2);
     if (rank == 1) return;
     const Tensor t = Tensor::zeros({100}, Dtype::f32, device_of(0));
-    const std::string what = test::message([&] { ranks->reduce_scatter("sum", t); });
+    const std::string what = test::message([&] { ranks->all_gather("sum", t); });
     check(what ==
               "sum: NCCL 2.14.3: remote process exited or there was a network error; rank 1 has "
               "closed its connection",
@@ -196,11 +196,11 @@ TEST_CASE("nccl: a rank that does not come, does not answer or has gone ends the
 
 TEST_CASE("nccl: ranks that send different sizes are told so") {
   if (!is_emulated()) return;
-  const std::string id = new_nccl_id();
+  Group group;
   on_devices(2, [&](int rank) {
-    const auto ranks = open_rank(id, rank, 2);
+    const auto ranks = open_rank(group, rank, 2);
     const Tensor t = Tensor::zeros({rank == 0 ? 64 : 96}, Dtype::f32, device_of(rank));
-    const std::string what = test::message([&] { ranks->reduce_scatter("sum", t); });
+    const std::string what = test::message([&] { ranks->all_gather("sum", t); });
     check(test::contains(what, "sum: NCCL 2.14.3: "), "rank ", rank, ": ", what);
   });
 }
@@ -238,16 +238,6 @@ struct Runs {
     return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(dir + "/out"),
             read_all(dir + "/err")};
   }
-  static std::string port() { return std::to_string(20000 + ::getpid() % 20000); }
-  // Two processes that find each other by variables alone.
-  Finished pair(const std::string& keys) const {
-    std::string both;
-    for (const char* rank : {"1", "0"})
-      both += "RANK=" + std::string(rank) + " LOCAL_RANK=" + rank +
-              " WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port() + " " + train(keys) +
-              (rank[0] == '1' ? " 2>err1 & " : "; status=$?; wait $!; cat err1 >&2; exit $status");
-    return shell(both);
-  }
   void check_same(const std::string& run, const std::string& expected) const {
     for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
       const std::string name = std::string("/step-00000002/") + file;
@@ -267,17 +257,10 @@ TEST_CASE("nccl: the program on two devices has the bits of one") {
   const Runs runs;
   Finished done = runs.shell(Runs::train("--out alone"));
   REQUIRE_MESSAGE(done.status == 0, done.error);
-  done = runs.pair("--out pair --zero");
-  CHECK_MESSAGE(done.status == 0, done.error);
-  CHECK(test::contains(done.error, "2 ranks by NCCL 2.14.3 on cuda:0"));
-  runs.check_same("pair", "alone");
-  done = runs.pair("--out fast --sum fast");
-  CHECK_MESSAGE(done.status == 0, done.error);
-  CHECK(test::contains(done.error, "sum fast: the bits of these steps depend on"));
   if (std::system("command -v mpirun.openmpi >/dev/null") != 0) return;
   const std::string mpirun =
       "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --quiet -n 2 ";
-  done = runs.shell(mpirun + Runs::train("--out mpi"));
+  done = runs.shell(mpirun + Runs::train("--out mpi --zero"));
   CHECK_MESSAGE(done.status == 0, done.error);
   CHECK(test::contains(done.error, "2 ranks by NCCL 2.14.3 on cuda:0, Open MPI"));
   runs.check_same("mpi", "alone");
@@ -290,10 +273,8 @@ TEST_CASE("nccl: the program on two devices has the bits of one") {
 TEST_CASE("nccl: a rank without a device of its own is refused") {
   if (!is_emulated()) return;
   const Runs runs;
-  const Finished done = runs.shell(
-      "LOCAL_RANK=2 RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "
-      "MASTER_PORT=" +
-      Runs::port() + " " + Runs::train("--out nothing"));
+  const Finished done =
+      runs.shell("LOCAL_RANK=2 RANK=0 WORLD_SIZE=3 " + Runs::train("--out nothing"));
   CHECK(done.status == 1);
   CHECK(done.error ==
         "rank 0: brine train: --device cuda: this is rank 2 of its machine, which has 2 CUDA "

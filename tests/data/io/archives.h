@@ -1,4 +1,4 @@
-// Archives made in memory for the tests of corpora: gzip, xz, zstd, tar, zip, 7z.
+// Archives made in memory for the tests of corpora: gzip, xz, tar.
 #pragma once
 
 #include <archive.h>
@@ -30,9 +30,8 @@ inline std::string gzip_of(const std::string& text) {
 
 using Files = std::vector<std::pair<std::string, std::string>>;
 
-// Files packed by libarchive, with options such as "zip:encryption=zipcrypt".
-inline std::string packed_by_libarchive(int format, int filter, const Files& files,
-                                        const char* options = nullptr) {
+// Files packed by libarchive.
+inline std::string packed_by_libarchive(int format, int filter, const Files& files) {
   const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", locale_t(0));  // of names
   const locale_t before = uselocale(utf8);
   archive* a = archive_write_new();
@@ -41,10 +40,6 @@ inline std::string packed_by_libarchive(int format, int filter, const Files& fil
   REQUIRE(archive_write_set_format(a, format) == ARCHIVE_OK);
   REQUIRE(archive_write_add_filter(a, filter) == ARCHIVE_OK);
   archive_write_set_bytes_in_last_block(a, 1);
-  if (options) {
-    REQUIRE(archive_write_set_options(a, options) == ARCHIVE_OK);
-    archive_write_set_passphrase(a, "secret");
-  }
   REQUIRE(archive_write_open_memory(a, out.data(), out.size(), &used) == ARCHIVE_OK);
   archive_entry* entry = archive_entry_new();
   for (const auto& [name, content] : files) {
@@ -68,16 +63,6 @@ inline std::string packed_by_libarchive(int format, int filter, const Files& fil
 inline std::string xz_of(const std::string& text) {
   return packed_by_libarchive(ARCHIVE_FORMAT_RAW, ARCHIVE_FILTER_XZ, {{"", text}});
 }
-inline std::string zstd_of(const std::string& text) {
-  return packed_by_libarchive(ARCHIVE_FORMAT_RAW, ARCHIVE_FILTER_ZSTD, {{"", text}});
-}
-inline std::string zip_of(const Files& files, const char* options = nullptr) {
-  return packed_by_libarchive(ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE, files, options);
-}
-inline std::string seven_zip_of(const Files& files) {
-  return packed_by_libarchive(ARCHIVE_FORMAT_7ZIP, ARCHIVE_FILTER_NONE, files);
-}
-
 // A member; its header declares `size` bytes, -1: its actual size.
 inline std::string tar_member(const std::string& name, const std::string& content, char type,
                               int64_t size = -1) {

@@ -166,7 +166,6 @@ class PartsModel : public nn::Model {
     return linear(hidden, tokens_->weight, Tensor());
   }
   nn::Attention& attention(int64_t i) const override { return layers_.at(size_t(i))->method; }
-  nn::Module* layer_module(int64_t i) const override { return layers_.at(size_t(i)); }
   std::string attention_prefix(int64_t i) const override {
     return join("model.layers.", i, ".self_attn.", attention_name(), ".");
   }

@@ -8,9 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <random>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "tensor/comm/communicator.h"
@@ -21,15 +19,12 @@ struct Mailboxes {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::pair<int, int>, std::deque<std::string>> waiting;  // by sender and receiver
-  // By sender, receiver and number.
-  std::map<std::tuple<int, int, int>, std::deque<std::string>> posted;
 };
 
 class ThreadRank : public Communicator {
  public:
   ThreadRank(Mailboxes& boxes, int rank, int size) : Communicator(rank, size), boxes_(boxes) {}
   std::string name() const override { return "threads"; }
-  bool posts() const override { return true; }
   [[noreturn]] void abort(int) override { throw Error("a thread cannot end the others"); }
 
  protected:
@@ -52,54 +47,8 @@ class ThreadRank : public Communicator {
     }
   }
 
-  // A message leaves, and another one arrives, when it has been asked for some times; those of one
-  // number do so in their order.
-  std::unique_ptr<Posted> start(const Wait&, const Outgoing& out, int number) override {
-    auto send = [this, out, number] {
-      std::unique_lock lock(boxes_.mutex);
-      boxes_.posted[{rank(), out.to, number}].emplace_back(static_cast<const char*>(out.bytes),
-                                                           out.size);
-      return true;
-    };
-    return std::make_unique<Late>(turns_[{true, out.to, number}], send, draw_() % 5);
-  }
-  std::unique_ptr<Posted> start(const Wait&, const Incoming& in, int number) override {
-    auto receive = [this, in, number] {
-      std::unique_lock lock(boxes_.mutex);
-      std::deque<std::string>& box = boxes_.posted[{in.from, rank(), number}];
-      if (box.empty()) return false;
-      check(box.front().size() == in.size, "a message of ", box.front().size(), " bytes, wanted ",
-            in.size);
-      box.front().copy(static_cast<char*>(in.bytes), in.size);
-      box.pop_front();
-      return true;
-    };
-    return std::make_unique<Late>(turns_[{false, in.from, number}], receive, draw_() % 5);
-  }
-
  private:
-  struct Turns {
-    int given = 0, now = 0;
-  };
-  struct Late : Posted {
-    Late(Turns& t, std::function<bool()> f, unsigned n)
-        : turns(t), turn(t.given++), act(std::move(f)), left(n) {}
-    bool is_done() override {
-      if (done) return true;
-      if (left > 0) return --left, false;
-      done = turns.now == turn && act();
-      if (done) ++turns.now;
-      return done;
-    }
-    Turns& turns;
-    int turn;
-    std::function<bool()> act;
-    unsigned left;
-    bool done = false;
-  };
   Mailboxes& boxes_;
-  std::map<std::tuple<bool, int, int>, Turns> turns_;
-  std::minstd_rand draw_{unsigned(rank()) + 1};
 };
 
 // Runs f(communicator) in one thread for each rank; rethrows the first exception.

@@ -36,7 +36,7 @@ struct Config {
 };
 
 struct Operation {
-  enum Kind { send, receive, all_reduce } kind;
+  enum Kind { send, receive } kind;
   unsigned char* memory;
   size_t bytes;
   int type, peer;
@@ -159,58 +159,10 @@ void check_head(const Transfer& t, const Operation& o) {
     throw Failure(kInvalidUsage, "rank " + std::to_string(t.peer) + " sent another size or type");
 }
 
-template <class T>
-void add(unsigned char* to, const unsigned char* from, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += sizeof(T)) {
-    T a, b;
-    std::memcpy(&a, to + at, sizeof(T));
-    std::memcpy(&b, from + at, sizeof(T));
-    a += b;
-    std::memcpy(to + at, &a, sizeof(T));
-  }
-}
-
-// In the order of the ranks, which is not the order of a tree.
-void all_reduce(const ncclComm& c, const Operation& o) {
-  std::vector<Transfer> transfers;
-  for (int r = 0; r < c.size; ++r) {
-    if (r == c.rank) continue;
-    transfers.push_back(outgoing(o, r));
-    transfers.push_back(incoming(o, r));
-  }
-  run(c, transfers);
-  std::vector<unsigned char> sum;
-  for (int r = 0; r < c.size; ++r) {
-    std::vector<unsigned char> part;
-    if (r == c.rank) {
-      const emulator::Reach reach;
-      part.assign(o.memory, o.memory + o.bytes);
-    }
-    for (const Transfer& t : transfers) {
-      if (t.out || t.peer != r) continue;
-      check_head(t, o);
-      part.assign(t.bytes.begin() + kHead, t.bytes.end());
-    }
-    if (r == 0) {
-      sum = part;
-    } else if (o.type == 7) {
-      add<float>(sum.data(), part.data(), o.bytes);
-    } else {
-      add<double>(sum.data(), part.data(), o.bytes);
-    }
-  }
-  const emulator::Reach reach;
-  std::memcpy(o.memory, sum.data(), o.bytes);
-}
-
 void execute(const ncclComm& c, const Batch& batch) {
   std::vector<Transfer> transfers;
   std::vector<const Operation*> of;
   for (const Operation& o : batch.operations) {
-    if (o.kind == Operation::all_reduce) {
-      all_reduce(c, o);
-      continue;
-    }
     transfers.push_back(o.kind == Operation::send ? outgoing(o, o.peer) : incoming(o, o.peer));
     of.push_back(&o);
   }
@@ -370,15 +322,6 @@ int ncclRecv(void* to, size_t count, int type, int peer, ncclComm* c, cudaStream
   if (type != 1) return kInvalidArgument;
   return add_operation(c, {Operation::receive, static_cast<unsigned char*>(to), count, type, peer},
                        stream);
-}
-
-int ncclAllReduce(const void* from, void* to, size_t count, int type, int sum, ncclComm* c,
-                  cudaStream_t stream) {
-  if (from != to || (type != 7 && type != 8) || sum != 0) return kInvalidArgument;
-  const size_t bytes = count * (type == 7 ? sizeof(float) : sizeof(double));
-  const int another = c->rank == 0 ? 1 : 0;  // it has no peer
-  return add_operation(
-      c, {Operation::all_reduce, static_cast<unsigned char*>(to), bytes, type, another}, stream);
 }
 
 int ncclCommDestroy(ncclComm* c) {
