@@ -105,4 +105,9 @@ struct TileJobs {
   }
 };
 
+// select_blocks_half.cu: chooses by mean keys and queries rounded to bf16, on tensor cores, scores
+// in f32; false: not for these sizes.
+bool select_blocks_half(const Lists& to, const TileJobs& jobs, BlockScores scores,
+                        const BlockConfig& config);
+
 }  // namespace brine::cuda

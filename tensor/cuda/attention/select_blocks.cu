@@ -1,6 +1,5 @@
 // The choice of key blocks: the kernels that make jobs of tiles or of new rows, and their launches.
 #include "tensor/cuda/attention/block_choice.cuh"
-#include "tensor/cuda/attention/select_blocks_half.h"
 #include "tensor/cuda/core/scratch.h"
 #include "tensor/kernels/attention.h"
 

@@ -6,7 +6,6 @@
 // blocks of all that survive for any row, since neighbouring rows keep much the same ones.
 #include "tensor/cuda/attention/choice_jobs.cuh"
 #include "tensor/cuda/attention/choice_tile.cuh"
-#include "tensor/cuda/attention/select_blocks_half.h"
 #include "tensor/cuda/core/half_products.cuh"
 #include "tensor/kernels/select.h"
 
