@@ -23,17 +23,21 @@ std::string shown(const std::optional<T>& value, const char* otherwise = "by rec
 
 }  // namespace
 
-void TrainingSettings::describe(data::Schema& s, const TrainingSettings& defaults) {
+void TrainingSettings::describe(data::Schema& s, const TrainingSettings& defaults,
+                                const std::string& default_steps) {
   s.field("sequence_length", sequence_length,
-          "Tokens of a window, or of the longest text of a task; 0 = the model's positions",
+          "Tokens of a window or of a task's longest text; 0 = the model's positions",
           {.min = 0, .unset = shown(defaults.sequence_length, "0")});
-  s.field("steps", steps, "Optimizer steps",
-          {.min = 1,
-           .unset = shown(defaults.steps, defaults.batch_size ? "from epochs" : "by recipe")});
+  s.field(
+      "steps", steps, "Optimizer steps",
+      {.min = 1,
+       .unset = !default_steps.empty()
+                    ? default_steps
+                    : shown(defaults.steps, defaults.batch_size ? "from epochs" : "by recipe")});
   s.field("batch_size", batch_size, "Windows, or texts of a task, of a micro-batch",
           {.min = 1, .unset = shown(defaults.batch_size)});
   s.field("eval_every", eval_every,
-          "Steps between evaluations; 0 = only at the end (a task: an epoch, unless it is given)",
+          "Steps between evaluations; 0 = only at the end, of a task after each epoch",
           {.min = 0, .unset = "0"});
   s.field("recompute", recompute, "Keep only layer inputs and run layers again in backward",
           {.unset = "false"});

@@ -20,7 +20,8 @@ struct TrainingSettings {
 
   // Help and documentation show the values of `defaults` as defaults; for empty ones they say that
   // the recipe decides.
-  void describe(data::Schema& s, const TrainingSettings& defaults = {});
+  void describe(data::Schema& s, const TrainingSettings& defaults = {},
+                const std::string& default_steps = "");
   // Gives every empty setting its value in `defaults`.
   void fill(TrainingSettings defaults);
   // Steps, warm-up and evaluations of a task, where they are empty: `epochs` passes over `texts`

@@ -18,10 +18,10 @@ struct Lengths {
 };
 constexpr Lengths kUsual = {512, 2048}, kSampled = {2048, 8192};
 
-TrainingSettings stage_defaults(const nn::ModelShape& teacher) {
+TrainingSettings stage_defaults(const nn::ModelShape& teacher, bool estimates) {
   TrainingSettings t;
   t.sequence_length = std::min<int64_t>(teacher.max_positions, 1024);
-  t.steps = 200;
+  t.steps = estimates ? 200 : 16;  // gates and gains of mean keys are good from the start
   t.batch_size = 2;
   t.eval_every = 0;
   t.warmup_steps = 10;
@@ -104,12 +104,10 @@ void JointSettings::describe(data::Schema& s) {
           "Peak rate of the attention method's parameters in stage joint",
           {.min = 0, .unset = "1e-3"});
   s.field("base_rate", base_rate,
-          "Peak rate of the base in stage joint: of its low-rank additions, or with lora_rank 0 of "
-          "all its weights; 0 = the base is frozen",
+          "Peak rate of the base or its low-rank additions; 0 = frozen base",
           {.min = 0, .unset = "1e-4 with lora_rank, else 0"});
   s.field("lora_rank", lora_rank,
-          "Rank of additions to the linear maps of the layers in stage joint; 0 = none",
-          {.min = 0});
+          "Rank of low-rank additions to linear maps in stage joint; 0 = none", {.min = 0});
   s.field("recompute", recompute, "Keep only layer inputs in stage joint, run layers again");
   JointLosses shown{losses};
   s.section("losses", shown);
@@ -121,13 +119,13 @@ void Conversion::describe(data::Schema& s) {
   s.field("trust_dump", trust_dump, kTrustDumpHelp, {.transient = true});
   s.field("data", data, "Text files or token shards to train on");
   s.field("valid", valid, "Text files or token shards to evaluate on");
-  s.choice("stages", stages, kStageLists,
-           "attention: every layer's block learns by itself from the teacher, the base is frozen; "
-           "joint: the student on its own activations",
-           {.unset = "attention, and joint if joint.steps is not 0"});
+  s.choice(
+      "stages", stages, kStageLists,
+      "attention: each layer learns from the teacher, base frozen; joint: the whole student learns",
+      {.unset = "attention, and joint if joint.steps is not 0"});
   text.describe(s);
-  TrainingSettings shown = stage_defaults({.max_positions = kUsual.longest});
-  training.describe(s, shown);
+  TrainingSettings shown = stage_defaults({.max_positions = kUsual.longest}, true);
+  training.describe(s, shown, "200; 16 for a method that estimates no scores");
   s.field("optimizer.feature_learning_rate", feature_rate,
           "Peak rate of the features of a learned prior", {.min = 0, .unset = "0.02"});
   s.field("losses.approx", approx, "Weight of L_approx in stage attention",
@@ -135,8 +133,7 @@ void Conversion::describe(data::Schema& s) {
   s.field("losses.context", context, "Weight of L_context in stage attention",
           {.min = 0, .unset = "1"});
   s.field("steps_per_pass", turns,
-          "Steps of stage attention for one pass of the teacher, on other rows of its windows; "
-          "for a method that compares a sample of rows (mask = blocks)",
+          "Steps of stage attention on sampled rows for one pass of the teacher",
           {.min = 1, .unset = "4 for such a method, else 1"});
   s.section("joint", joint);
   student.describe_attention(s);
@@ -171,7 +168,7 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
     decide(training.sequence_length, data::read_manifest(dump).spec.tokens);
     decide(turns, int64_t(1));
   }
-  training.fill(stage_defaults(teacher));
+  training.fill(stage_defaults(teacher, traits.estimates));
   decide(feature_rate, 2e-2);
   decide(context, 1.0);
   check(*turns == 1 || traits.samples, "convert: steps_per_pass = ", *turns,
