@@ -75,21 +75,18 @@ data::CheckpointFile tensor_file(const std::string& name, std::vector<NamedTenso
 }  // namespace
 
 void TrainerConfig::describe(data::Schema& s) {
-  s.field(
-      "max_seconds", max_seconds,
-      "Stop after this much training time; 0 = never. Such a run is not reproducible bit for bit",
-      {.min = 0, .unset = "0.0"});
+  s.field("max_seconds", max_seconds,
+          "Seconds of training after which it stops (not reproducible); 0 = no limit",
+          {.min = 0, .unset = "0.0"});
   s.field("accumulate", accumulate, "Micro-batches of a step", {.min = 1});
   s.field("loss_from", loss_from, "The task loss counts targets from this position on", {.min = 0});
   s.field("eval_windows", eval_windows, "Windows, or texts, of an evaluation; 0 = all", {.min = 0});
   s.field("save_every", save_every, "Steps between checkpoints; 0 = only at the end", {.min = 0});
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
-  s.field(
-      "keep_moments", keep_moments,
-      "The checkpoint of a finished run has the optimizer's moments, twice the bytes of what was "
-      "trained; only a run that is not finished needs them");
+  s.field("keep_moments", keep_moments,
+          "Keep the optimizer's moments in a finished run's checkpoint: twice the trained bytes");
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
-           "What to do with a step whose loss or gradient (without loss scaling) is not finite");
+           "What to do with a step whose loss or gradient is not finite");
   s.section("loss_scale", loss_scale);
   s.section("optimizer", optimizer);
   s.section("schedule", schedule);

@@ -67,23 +67,14 @@ void SeaConfig::apply(Preset named) {
 
 void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
-  s.choice(
-      "preset", preset, kPresets,
-      "Sets mask, k, parts, tile, decoder, prior, pooled_prior, prior_units, gates, gate_bias and "
-      "columns where these are not given: paper; lean, with the Performer's prior; light, learned "
-      "and pooled prior without decoder, gates of heads, 256 columns; blocks, a mask of key blocks "
-      "chosen by mean keys, for causal models. distill takes light for a task or a causal model "
-      "unless --recipe paper, another preset or a decoder is given; convert takes blocks for a "
-      "causal model, else light",
-      {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
+  s.choice("preset", preset, kPresets,
+           "Defaults of the keys of this method: docs/method.md lists them; convert takes blocks "
+           "if causal",
+           {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.choice("mask", mask, kMaskForms,
-           "columns: single columns of keys for each row and head; blocks: blocks of keys at fixed "
-           "places for each row and group of heads");
-  s.field(
-      "k", keys,
-      "Keys kept per query and head; of blocks, keys of the blocks that a row chooses, in whole "
-      "blocks",
-      {.min = 1});
+           "columns: keys for each row and head; blocks: blocks of keys for each group");
+  s.field("k", keys, "Keys kept per query and head; of blocks, those of the chosen blocks",
+          {.min = 1});
   s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
           {.min = 1});
   s.field("block", block, "Keys of a block", {.min = 1});
@@ -99,8 +90,7 @@ void SeaConfig::describe(data::Schema& s) {
           {.min = 0, .max = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
-           "Preset of the convolutional decoder, or none: a table for each head; train takes lean "
-           "for a causal model when neither it nor preset is given");
+           "Preset of the convolutional decoder; none: a table for each head");
   const std::string from = "; 0 = from the decoder's preset";
   s.field("width_reduction", width_reduction, "Columns of K per column of the image" + from,
           {.min = 0});
@@ -121,11 +111,10 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("pooled_prior", pooled_prior,
           "Adds each query's product with the mean key of a column to its score");
   s.field("prior_units", prior_units,
-          "Borders of columns in both priors and the scores of mean keys fall on multiples of the "
-          "largest power of two of keys that leaves a column this many; 0 = on every key",
+          "Borders of columns are multiples of about width / this keys; 0 = of one",
           {.min = 0, .max = 65536});
   s.field("pooled", pooled,
-          "Share of the scores of mean keys in the choice of columns, next to the estimate",
+          "Share of mean keys' scores in the choice of columns, next to the estimate",
           {.min = 0, .max = 1});
   s.field("oversample", oversample,
           "Candidates for each kept key: the keys with the largest scores among them stay",
@@ -134,9 +123,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
   s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
           {.min = 0});
-  s.field("gate_bias", gate_bias,
-          "Both gates of the output start at its sigmoid; distill --recipe short takes 2 for a "
-          "task when neither it nor preset is given");
+  s.field("gate_bias", gate_bias, "Both gates of the output start at the sigmoid of this");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
   s.field("max_positions", max_positions,
@@ -144,11 +131,9 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("redraw_interval", redraw_interval,
           "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
   s.choice("identity_interpolation", identity_interpolation, kInterpolations,
-           "How an encoder resamples the identity V_I to its tokens; nearest is the paper's; a "
-           "causal model, whose V_I is learned, takes bilinear alone");
+           "How an encoder resamples the identity V_I to its tokens; nearest is the paper's");
   s.choice("widen", widen, kWidens,
-           "What L_approx widens from columns to keys: scores, before a softmax over the keys, or "
-           "probabilities, after the softmax over columns and without another one (the paper's)");
+           "What L_approx widens to keys: scores, or probabilities (the paper's)");
 }
 
 MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {

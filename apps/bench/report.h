@@ -16,10 +16,7 @@ std::string cpu_model(const std::string& cpuinfo);
 class Report {
  public:
   enum class Form { table, json };
-  static constexpr const char* kJsonHelp =
-      "Print one JSON object: quick, cpu, onednn, threads, triad_gb_per_s, device, "
-      "peak_reserved_bytes and rows of bench, name, shape, ms, rate, unit, share; failures of "
-      "bench, name, shape, error";
+  static constexpr const char* kJsonHelp = "Print one JSON object: the machine, rows and failures";
   // Measures the machine. A table is printed on standard output, its title now and rows as they are
   // added.
   explicit Report(Form form);

@@ -68,32 +68,23 @@ void BenchRequest::describe(data::Schema& s) {
   s.field("model", model, "A model, for the suites generate and trained (there a causal student)");
   s.choice("weights", weights, nn::kWeightTypes,
            join(nn::kWeightsHelp, "; for the suite generate"));
-  s.field(
-      "tokens", tokens,
-      "Lengths for the suites attention, breakdown, generate and trained; none given: 2048 to "
-      "16384 (on a GPU 131072), for breakdown 4096, for generate 1024 to 8192, for trained 2048 "
-      "to 131072",
-      {.min = 16});
+  s.field("tokens", tokens,
+          "Lengths in tokens, for attention, breakdown, generate and trained; none: their own",
+          {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
   s.field("head_size", head_size, "Features of a head, for the suite attention", {.min = 1});
-  s.field("k", k,
-          "Kept keys of every method, for the suite attention; 0: 64, of blocks as their preset",
+  s.field("k", k, "Kept keys of a row, for attention; 0: 64, or as the preset of blocks",
           {.min = 0});
   s.field("columns", columns, "Columns of estimates by columns, for the suite attention",
           {.min = 1});
-  s.field(
-      "kv_heads", kv_heads,
-      "Heads of keys and values of a block, for the suite attention; 0: as many as query heads");
-  s.field(
-      "against", against,
-      "Also measures a block in turns with each, for the suite attention: the note times_NAME is "
-      "its time over the row's");
+  s.field("kv_heads", kv_heads,
+          "Heads of keys and values, for attention; 0: as many as query heads");
+  s.field("against", against,
+          "Method measured in turns with each, for attention; times_NAME is its time over theirs");
   s.field("bidirectional", bidirectional,
           "Blocks of encoders, which see every token, for the suite attention");
-  s.field(
-      "methods", methods,
-      "Attention methods for the suites attention and breakdown, or blocks by the name of their "
-      "row, as in \"sea light\"; none given: all");
+  s.field("methods", methods,
+          "Methods for attention and breakdown, by name or row (\"sea light\"); none: all");
   s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
   s.field("data", data, "Text file, for the suites generate, trained and tokenizer");
 }

@@ -169,22 +169,16 @@ void CommonOptions::describe(data::Schema& s) {
   s.field("seed", seed, "Seed of everything random", {.min = 0});
   s.field(
       "device", device,
-      "Where models compute: cpu, cuda or cuda:N; auto uses a GPU if brine gpu-selftest has passed "
-      "there, otherwise the CPU. cuda is the first, or with several ranks on a machine the one of "
-      "the rank's number there",
+      "Where models compute: cpu, cuda, cuda:N; auto: a GPU that passed gpu-selftest, else the CPU",
       {.transient = true});
-  s.choice(
-      "compute", compute,
-      {{Compute::f32, "f32"},
-       {Compute::tf32, "tf32"},
-       {Compute::bf16, "bf16"},
-       {Compute::f16, "f16"}},
-      "The type in which layers, convolutions and attention multiply; sums are f32. tf32: on a "
-      "GPU. f16: training scales its gradients (loss_scale)");
+  s.choice("compute", compute,
+           {{Compute::f32, "f32"},
+            {Compute::tf32, "tf32"},
+            {Compute::bf16, "bf16"},
+            {Compute::f16, "f16"}},
+           "Type of the factors of products; sums are f32. tf32 needs a GPU");
   s.choice("cudnn", cudnn, {{Cudnn::automatic, "auto"}, {Cudnn::off, "off"}},
-           "Whether convolutions and attention in 16 bits on a GPU use cuDNN if it is found; "
-           "gpu-selftest "
-           "ignores this and compute, since what it records is for every command",
+           "Whether 16-bit convolutions and attention on a GPU use cuDNN if found",
            {.transient = true});
 }
 

@@ -18,8 +18,7 @@ struct Bench {
   void describe(data::Schema& s) {
     request.describe(s);
     s.field("json", json, bench::Report::kJsonHelp);
-    s.field("quick", quick,
-            "Tiny sizes, one run each: checks that everything runs, measures nothing");
+    s.field("quick", quick, "Tiny sizes, one run each: checks that everything runs");
   }
 
   void refuse_unused_files(const RunContext& context) const {
@@ -36,8 +35,8 @@ struct Bench {
       if (!runs("attention")) refuse({key}, "attention");
     if (!models && !blocks) refuse({"tokens"}, "attention, breakdown, generate or trained");
     if (!blocks) refuse({"methods"}, "attention or breakdown");
-    const bool files = models || runs("tokenizer");
-    if (request.tokenizer.empty() && request.model.empty() && (all || !files))
+    const bool named = !request.tokenizer.empty() || !request.model.empty();
+    if (!named && (all || (!models && !runs("tokenizer"))))
       refuse({"data"}, "generate, tokenizer or trained");
   }
 
@@ -54,10 +53,8 @@ struct Bench {
     return report.failed() ? 1 : 0;
   }
 };
-const RegisterSubcommand<Bench> registration(
-    "bench", "Measure kernels, attention and training",
-    {"brine bench attention --methods \"sea blocks\" --against flash --tokens 8192",
-     "docs/results.md"});
+const RegisterSubcommand<Bench> registration("bench", "Measure kernels, attention and training",
+                                             {"brine bench attention", "docs/results.md"});
 
 }  // namespace
 }  // namespace brine

@@ -15,10 +15,10 @@ struct Dump {
 
   void describe(data::Schema& s) {
     s.field("model", model, "Teacher: model directory or run", {.alias = "teacher"});
-    s.field("adopt", adopt,
-            "Verify files that another program wrote by the schema, with --model against the "
-            "teacher, and write their manifest",
-            {.transient = true});
+    s.field(
+        "adopt", adopt,
+        "Verify files of another program, with --teacher their samples, and write their manifest",
+        {.transient = true});
     what.describe(s);
   }
 

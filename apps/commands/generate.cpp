@@ -31,9 +31,8 @@ struct Generate {
     refuse_unused_options(context, *m.model);
     nn::hold_weights_in(weights, m);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    nn::Generation generation =
-        nn::begin_generation(m, *tokenizer, what, prompts, context.seed,
-                             [](const std::string& text) { log_warning(text); });
+    auto generation = nn::begin_generation(m, *tokenizer, what, prompts, context.seed,
+                                           [](const std::string& text) { log_warning(text); });
     const std::vector<std::string> texts = nn::texts_of(generation, *tokenizer);
     if (json) {
       generation.run();
@@ -53,9 +52,9 @@ struct Generate {
   }
 };
 
-const RegisterSubcommand<Generate> registration(
-    "generate", "Continue prompts",
-    {"brine generate --model RUN --prompt \"In the beginning\" --tokens 100", "docs/decoding.md"});
+const RegisterSubcommand<Generate> registration("generate", "Continue prompts",
+                                                {"brine generate --model RUN --prompt Hello",
+                                                 "docs/guide.md"});
 
 }  // namespace
 }  // namespace brine

@@ -22,9 +22,8 @@ struct Inspect {
         {.required = true, .positional = true});
     s.field("verify", verify, "Compare the checksums of a dump");
     s.field("tensors", tensors, "List the tensors of a model");
-    s.field(
-        "tokenizer", tokenizer,
-        "Tokenizer directory: the tokens of a text file and the corpus_hash that a dump of it has");
+    s.field("tokenizer", tokenizer,
+            "Tokenizer directory: counts a text's tokens, prints its corpus_hash");
     s.field("capture", capture, "New HDF5 file for every intermediate of one forward pass");
     input.describe(s);
   }

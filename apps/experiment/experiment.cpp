@@ -66,8 +66,7 @@ void Request::describe(data::Schema& s) {
   s.field("out", out, "Directory of rows, runs, tables; none: runs/experiments/NAME-SCALE");
   s.field("set", set, "NAME=VALUE: variables of the file");
   s.choice("rows", rows, kForeign,
-           "Rows of another commit or configuration: ask says so and ends, keep keeps them, again "
-           "makes them again");
+           "Rows of another commit or configuration: ask ends, keep keeps, again makes anew");
   s.field("jobs", jobs, "Runs side by side", {.min = 1});
   s.field("render", render, "Only draw tables and figures from the rows that are there");
   s.field("plan", plan, "Only print the commands");

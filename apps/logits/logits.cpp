@@ -127,11 +127,8 @@ void LogitRequest::describe(data::Schema& s) {
   s.field("prompt", prompt, "One text, with the tokens that the tokenizer adds to a text",
           {.then = [this] { check(!prompt.empty(), "--prompt is empty, wanted a text"); }});
   s.field("data", data,
-          "Text files or token shards, cut into windows; of a classifier files of lines, pairs of "
-          "texts separated by a tab");
-  s.field("out", out,
-          "File to write, .npy or .safetensors; the latter has the token ids, too. Without it they "
-          "are printed",
+          "Text files or token shards; of a classifier lines, pairs separated by a tab");
+  s.field("out", out, "File to write, .npy or .safetensors (with token ids); none: print",
           {.required = true});
   s.field("attention", attention, "Under another attention method without training");
   s.field("preset", preset, "Preset of that method's settings");

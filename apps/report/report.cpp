@@ -138,11 +138,11 @@ void Request::describe(data::Schema& s) {
   s.field("importance", importance,
           "File of JSON lines: which keys each query kept, and with what mass");
   s.field("importance_keys", importance_keys,
-          "Keys of a query there, those with the largest masses; 0 = all that it kept", {.min = 0});
+          "Keys of a query, those with the largest masses; 0 = all kept", {.min = 0});
   s.field("teacher", teacher,
           "Teacher whose attention is compared; none or self: the model's own dense attention");
   s.field("tokenizer", tokenizer, "Tokenizer of a capture; none: that of the captured model");
-  text.describe_text(s, "Attention of the models: ");
+  text.describe_text(s, "Attention of: ");
   s.field("layers", layers, "Maps of these layers only, with more cells; none: all", {.min = 0});
   s.field("heads", heads, "Maps of these heads only; none: all", {.min = 0});
   s.field("cells", cells, "Cells of a map's side; 0 = as many as fit the page", {.min = 0});

@@ -28,8 +28,7 @@ void TokenizeRequest::describe(Schema& s) {
   s.field("separator", separator,
           "Token after every document; auto: the tokenizer's eos if it has one; none");
   s.choice("joining", joining, kJoinings,
-           "lines: one document, the lines of the text files joined as the protocols of brine "
-           "eval join them (docs/evaluation.md)");
+           "lines: one document of joined lines, as the protocols of brine eval");
   s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1, .max = 1 << 20});
 }
 

@@ -10,23 +10,21 @@ namespace brine::distill {
 
 void Evaluation::describe(data::Schema& s) {
   s.field("data", text.data,
-          "Text files or token shards, the directory of the task, or books for a suite's needles");
-  s.field("task", task, "Score the answers to a task instead of text: " + known_tasks());
+          "Text files or token shards, a task's directory, or books for needles");
+  s.field("task", task, "Task whose answers to score, instead of text (finetune --help: names)");
   s.field("split", split, "Split of the task, or a TSV file in its folder; none: every dev split");
   s.choice("protocol", text.protocol, kProtocolNames,
-           "How the text is joined and cut: windows of the plain text, or as SEA's paper, GPTQ or "
-           "Hugging Face's page on perplexity do (docs/evaluation.md)");
+           "How text is joined and cut: windows, SEA's, GPTQ's or Hugging Face's way "
+           "(docs/evaluation.md)");
   s.field("teacher", text.teacher,
           "Teacher whose attention the mask should cover: mask recall; self: the model's own dense "
           "attention");
   s.field("recall_from", text.recall_from, "Mask recall counts rows from this one of a window on",
           {.min = 0});
-  s.field("kld", text.kld,
-          "Also KL(teacher || model) of the next tokens, equal top tokens and the ratio of "
-          "perplexities; without --teacher: to the model's own weights with full attention");
-  s.field("attention", attention,
-          "Evaluate under another attention method without training (recent: a sliding window; "
-          "top: each query's own largest keys; best-columns)");
+  s.field(
+      "kld", text.kld,
+      "Also KL(teacher || model), equal top tokens; without --teacher against its full attention");
+  s.field("attention", attention, "Evaluate under another attention method, without training");
   s.field("preset", preset, "Preset of that method's settings (sea: paper, lean, light)");
   s.field("columns", columns, "Columns of that method (best-columns, sea)", {.min = 1});
   s.field("sinks", sinks, "First keys that every query of that method sees (recent)", {.min = 0});
@@ -45,8 +43,8 @@ void Evaluation::describe(data::Schema& s) {
           "Only the first windows, or evenly spaced texts of the split; 0 = all", {.min = 0});
   s.field("loss_from", text.loss_from, "Only targets from this position of a window on",
           {.min = 0});
-  s.field("copies", text.copies,
-          "A window repeats sequence_length / copies tokens of the text so often", {.min = 1});
+  s.field("copies", text.copies, "How often a window repeats its first tokens; 1 = plain text",
+          {.min = 1});
   suite.describe(s);
 }
 

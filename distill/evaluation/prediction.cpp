@@ -34,7 +34,8 @@ void Prediction::describe(data::Schema& s) {
   s.field("texts", texts,
           "Files whose lines are labelled, pairs of texts separated by a tab; none: stdin",
           {.positional = true});
-  s.field("task", call.task, "Write prediction files for this task instead: " + known_tasks());
+  s.field("task", call.task,
+          "Write prediction files for this task instead (finetune --help: names)");
   s.field("data", call.data, "Directory of the task");
   s.field("split", call.split, "Split of the task; none: every test split");
   s.field("out", out, "Directory of the prediction files");

@@ -51,8 +51,7 @@ void TextSweep::describe(data::Schema& s) {
           {.min = 1});
   s.field("teacher", grid.teacher, "Also the mask recall of this teacher's attention");
   s.field("floors", floors,
-          "Instead of times: the student next to the teacher under its own top keys, best columns, "
-          "4 sinks + most recent and most recent keys, for each k (a Markdown table)");
+          "For each k, the student next to floors with as many keys (a Markdown table)");
   s.field("out", out, "TSV file to write; none: only the table");
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
           {.min = 0, .alias = "window"});

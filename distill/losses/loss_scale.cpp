@@ -19,8 +19,7 @@ void LossScaleConfig::describe(data::Schema& s) {
            {{LossScaling::automatic, "auto"}, {LossScaling::on, "on"}, {LossScaling::off, "off"}},
            "Scale gradients into the range of f16; auto: with compute f16");
   s.field("initial", initial,
-          "First factor, a power of two; a step whose gradient overflows is skipped and halves it",
-          {.min = 1});
+          "First factor, a power of two; halved by a step whose gradient overflows", {.min = 1});
   s.field("growth_interval", growth_interval,
           "Steps without an overflow after which the factor doubles", {.min = 1});
 }

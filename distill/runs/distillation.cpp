@@ -238,30 +238,25 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
 
 void Distillation::describe(data::Schema& s) {
   s.field("teacher", teacher,
-          "Directory of the teacher, whose weights the student starts from; self: the student's "
-          "own dense attention (losses approx and task). Stage attention with a dump needs none: "
-          "the result is the attention blocks alone (brine_sea.attach)");
-  s.field(
-      "model", model,
-      "The student, a model or run, that learns on (always with --teacher self); none: a new one");
+          "Teacher whose weights the student starts from; self: its dense attention; optional with "
+          "--dump");
+  s.field("model", model, "Student that learns on, a model or run; none: a new one");
   s.choice("stage", stage, kStages,
-           "attention: every layer's block learns by itself from the teacher, the base is frozen "
-           "(brine convert); joint: the student on its own activations");
+           "attention: each layer learns from the teacher, base frozen; joint: the whole student "
+           "learns");
   text.describe(s);
   s.field("dump", dump, "Dump of the teacher; none: the teacher runs next to the student");
   s.field("trust_dump", trust_dump, kTrustDumpHelp, {.transient = true});
   s.field("data", data, "Text files or token shards to train on, or the directory of the task");
-  s.field("task", task.task, "Distil a fine-tuned encoder on its task: " + known_tasks());
+  s.field("task", task.task, "Task of a fine-tuned encoder to distil (finetune --help: names)");
   s.field("top_logits", top_logits,
           "Logits per row of a teacher without a dump that kd_task uses; 0 = all", {.min = 0});
   task.describe(s);
   s.field("epochs", recipe.epochs,
-          "Passes over the texts of a task; `steps` follows from it unless it is given. Recipe "
-          "short: when this is not given, 300 steps",
+          "Passes over a task's texts, which give the steps; recipe short: 300 steps",
           {.above = 0, .unset = "20.0"});
   s.field("valid", valid, "Text files or token shards to evaluate on");
-  s.field("copies", copies,
-          "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
+  s.field("copies", copies, "How often a window repeats its first tokens; 1 = plain text",
           {.min = 1});
   recipe.describe(s);
 }

@@ -222,12 +222,11 @@ bool dump_task(const DumpRequest& r, const nn::LoadedModel& m, const data::Token
 void DumpRequest::describe(data::Schema& s) {
   s.field("data", data, "Text files or token shards, or the directory of the task");
   s.field("task", task,
-          "Dump a fine-tuned encoder on the texts of this task, without padding: " + known_tasks());
+          "Task on whose texts to dump a fine-tuned encoder (finetune --help: names)");
   s.field("split", split, "Split of the task, or a TSV file with its columns");
   s.field("out", out, "Directory of the dump");
   s.choice("content", content, kDumpContents,
-           "Attention as the teacher's q and k, as maps, or as what the loss approx needs of it "
-           "at one number of columns (prob is then 0)");
+           "Attention as q and k, as maps, or pooled for the loss approx");
   s.field("columns", columns, "With content = pooled: attention.columns of the students",
           {.min = 1});
   s.choice("dtype", dtype, kDumpTypes, "Type of the stored values");

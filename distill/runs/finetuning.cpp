@@ -41,19 +41,13 @@ std::unique_ptr<data::Tokenizer> choose_tokenizer(const Finetuning& what, const 
 }  // namespace
 
 void Finetuning::describe(data::Schema& s) {
-  s.field("task", task.task, "What to learn: " + known_tasks());
-  s.field(
-      "data", task.data,
-      "Directory of GLUE or of the task in it, of WordNet, of books, or of a task of Long Range "
-      "Arena; none: the task's own");
+  s.field("task", task.task, "Task: " + known_tasks());
+  s.field("data", task.data, "Directory of GLUE, of the task, or of books; none: the task's own");
   s.field("model", model, "Directory of an encoder, or a config.json with the sizes of a new one",
           {.required = true});
-  s.field("tokenizer", tokenizer,
-          "Tokenizer directory; none: the one next to the model, or of a new model the task's own");
+  s.field("tokenizer", tokenizer, "Tokenizer directory; none: that of the model, or the task's");
   task.describe(s);
-  s.field("epochs", epochs,
-          "Passes over the texts of a task; `steps` follows from it unless it is given",
-          {.above = 0});
+  s.field("epochs", epochs, "Passes over a task's texts, which give the steps", {.above = 0});
   training.describe(s, finetuning_settings());
 }
 

@@ -88,8 +88,7 @@ void Pretraining::describe(data::Schema& s) {
   s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one next to the model");
   s.field("train", train, "Text files or token shards to train on", {.required = true});
   s.field("valid", valid, "Text files or token shards to evaluate on");
-  s.field("copies", copies,
-          "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
+  s.field("copies", copies, "How often a window repeats its first tokens; 1 = plain text",
           {.min = 1});
   training.describe(s, pretraining_settings());
   s.field("model.from", model,

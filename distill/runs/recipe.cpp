@@ -59,8 +59,7 @@ LossConfig LossWeights::resolved() const {
 
 void Recipe::describe(data::Schema& s) {
   s.choice("recipe", name, kRecipeNames,
-           "Defaults of the keys below: for runs of minutes, or of SEA's paper (configs/paper); it "
-           "decides other keys too that are not given",
+           "Defaults of keys: for runs of minutes, or of SEA's paper (configs/paper)",
            {.unset = "short"});
   training.describe(s);
   s.section("losses", losses);

@@ -17,12 +17,11 @@ std::string prefix_of(const data::TaskSplit& split, size_t splits) {
 }  // namespace
 
 void TaskSettings::describe(data::Schema& s) {
-  s.field("train_split", train_split,
-          "Split of the task to train on, or a TSV file with its columns in the task's folder");
+  s.field("train_split", train_split, "Split of the task to train on, or a TSV file in its folder");
   s.field("valid_split", valid_split,
           "Split to evaluate on while training, or such a file; none: every dev split");
   s.field("warmup_ratio", warmup_ratio,
-          "Share of a task's steps that warm up; `warmup_steps` follows from it unless it is given",
+          "Share of a task's steps that warm up; gives warmup_steps unless given",
           {.min = 0, .max = 1});
 }
 

@@ -18,13 +18,10 @@ void RunOptions::describe(data::Schema& s) {
   s.field("out", out, "Directory of the run", {.required = true});
   s.field("log_steps", log_steps, "Also print a line every so many steps; 0 = by time only",
           {.min = 0});
-  s.field("rank_seconds", rank_seconds,
-          "With several ranks (docs/distributed.md): seconds that one waits for the others in a "
-          "step, after which all end; 24 times as long during evaluations and checkpoints",
+  s.field("rank_seconds", rank_seconds, "Seconds that a rank waits for others in a step",
           {.above = 0, .transient = true});
   s.field("zero", zero,
-          "With several ranks: each has the optimizer's moments of its part of the parameters only "
-          "(ZeRO stage 1); the same bits",
+          "Divide the optimizer's moments among ranks (ZeRO stage 1); the bits stay the same",
           {.transient = true});
   s.field("nccl", nccl, "With several ranks on GPUs: use NCCL if it is found", {.transient = true});
   s.field("resume", resume, "Continue the run in --out from its newest checkpoint",

@@ -227,16 +227,16 @@ void SuiteGrid::describe(data::Schema& s) {
   std::string names;
   for (const data::PromptTask& task : data::prompt_tasks())
     names += (names.empty() ? "" : ", ") + task.name;
-  s.field("tasks", tasks, "Tasks of the suite; none: all of " + names);
+  s.field("tasks", tasks, "Tasks: " + names + "; none: all");
   s.field("lengths", lengths, "Suite: tokens of prompt and answer", {.min = 1});
   s.field("depths", depths, "Suite: places of the needle, percent of the haystack",
           {.min = 0, .max = 100});
   s.field("depth_count", depth_count, "Suite: so many depths from 0 to 100 instead",
           {.min = 0, .max = 101});
   s.field("samples", samples, "Suite: prompts of a task, length and depth", {.min = 1});
-  s.field("compare", compare,
-          "Suite: attention methods to score on the teacher's weights, or the model's own "
-          "(METHOD:KEY=VALUE with settings); none: dense, own top keys, 4 sinks and recent keys");
+  s.field(
+      "compare", compare,
+      "Suite: methods to compare, METHOD:KEY=VALUE; none: dense, top keys, sinks and recent keys");
   s.field("generate", generate, "Suite: also score greedy decoding, not only token by token");
   s.field("answer_tokens", answer_tokens, "Suite: tokens to generate; 0 = as RULER", {.min = 0});
   s.field("write_prompts", write_prompts,

@@ -31,8 +31,7 @@ struct AttentionShape {
   int64_t channels() const { return hidden_size ? hidden_size : heads * head_size; }
 };
 
-inline constexpr const char* kOversampleHelp =
-    "Candidates for each kept key, of which those with the largest scores stay; 0 = as trained";
+inline constexpr const char* kOversampleHelp = "Candidates for each kept key; 0 = as trained";
 
 // Settings that may change from call to call without retraining.
 struct RuntimeOptions {

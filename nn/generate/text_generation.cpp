@@ -86,10 +86,8 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
-  s.choice(
-      "cache", cache, kCaches,
-      "Type of the kept keys and values; 16 bits take half the memory. exact: f32, and sums of "
-      "features too, which otherwise are bf16");
+  s.choice("cache", cache, kCaches,
+           "Type of cached keys and values; exact: f32, with exact sums of features");
   s.field("save_state", save_state, "File from which to continue later");
   s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
 }

@@ -53,8 +53,7 @@ struct LoadOptions {
 void hold_weights_in(Dtype dtype, LoadedModel& model);
 inline constexpr data::Named<Dtype> kWeightTypes[] = {
     {Dtype::f32, "f32"}, {Dtype::bf16, "bf16"}, {Dtype::f16, "f16"}};
-inline constexpr const char* kWeightsHelp =
-    "Type of the model's weights in memory; 16 bits are half the memory to read for a token";
+inline constexpr const char* kWeightsHelp = "Type of the model's weights in memory";
 
 // Whether a path can be a model: a directory, a GGUF file, or a name in the Hub's cache
 // (data/weights/hub_cache.h), which all functions below take for a path, too.

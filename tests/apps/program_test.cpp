@@ -2,6 +2,7 @@
 #include "apps/cli/program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/helpers.h"
@@ -71,6 +72,22 @@ TEST_CASE("--help lists the subcommands that are not hidden, with a line each") 
     CHECK(help.status == 0);
     CHECK(help.out.find("--seed") != std::string::npos);
     CHECK(help.error.empty());
+  }
+}
+
+TEST_CASE("the help of a key has at most 15 words, a command's example and page exist") {
+  for (const Subcommand& command : subcommands()) {
+    CAPTURE(command.name);
+    CHECK(command.manual.example.starts_with("brine " + command.name));
+    CHECK(std::filesystem::exists(brine::test::source_dir() + "/" + command.manual.page));
+    CommandBody body = command.make();
+    data::Schema keys;
+    body.describe(keys);
+    for (const data::Schema::Field& field : keys.fields()) {
+      std::istringstream words(field.help);
+      const auto count = std::distance(std::istream_iterator<std::string>(words), {});
+      CHECK_MESSAGE(count <= 15, field.key, ": ", count, " words: ", field.help);
+    }
   }
 }
 

@@ -14,12 +14,9 @@ struct BigbirdConfig {
   int64_t k = 64, window = 3, global = 2, random = 3, block = 0, seed = 1;
 
   void describe(data::Schema& s) {
-    s.field("k", k,
-            "Keys that a query sees: a block has k / (window_blocks + global_blocks + "
-            "random_blocks) keys, at least 1",
-            {.min = 1});
+    s.field("k", k, "Keys that a query sees, in window, global and random blocks", {.min = 1});
     s.field("window_blocks", window,
-            "Blocks of the window; the last one (encoder: the middle one) is that of the query",
+            "Blocks of the window, which ends with the query's (encoder: has it in the middle)",
             {.min = 1});
     s.field("global_blocks", global,
             "First blocks, which every query sees and which in an encoder see all tokens",

@@ -12,13 +12,10 @@ struct LongformerConfig {
   int64_t k = 64, global = 1, dilation = 1;
 
   void describe(data::Schema& s) {
-    s.field("k", k,
-            "Keys that a query sees: the global ones, and a window that ends with it (encoder: has "
-            "it in the middle)",
+    s.field("k", k, "Keys that a query sees: global ones and a window (encoder: around it)",
             {.min = 1});
     s.field("global", global,
-            "Of these k keys so many are the first tokens, which in an encoder see all tokens",
-            {.min = 0});
+            "How many of the k keys are first tokens; in an encoder these see all", {.min = 0});
     s.field("dilation", dilation, "Distance of neighbouring keys of the window", {.min = 1});
   }
 };

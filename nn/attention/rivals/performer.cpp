@@ -23,8 +23,7 @@ struct PerformerConfig {
 
   void describe(data::Schema& s) {
     s.choice("features", features, kRandomFeatures,
-             "Random features; auto: relu for a causal model, softmax for an encoder, which alone "
-             "takes them");
+             "Random features; auto: relu for a causal model, softmax for an encoder");
     s.field("feature_count", feature_count, "Features m of a head; 0 = d ln d / feature_divisor",
             {.min = 0});
     s.field("feature_divisor", feature_divisor,

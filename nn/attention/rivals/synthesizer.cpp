@@ -24,8 +24,7 @@ struct SynthesizerConfig {
 
   void describe(data::Schema& s) {
     s.choice("scores", scores, kScores,
-             "dense: from each query; random: a trained table of positions; factorized: such a "
-             "table of low rank");
+             "dense: from each query; random: a trained table; factorized: one of low rank");
     s.field("hidden", hidden, "Hidden features of the dense form", {.min = 1});
     s.field("rank", rank, "Rank of the factorized table", {.min = 1});
     s.field("dropout", dropout, "Dropout of the maps in training", {.min = 0, .below = 1});
