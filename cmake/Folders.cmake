@@ -17,26 +17,23 @@ function(brine_shareable target)
     $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-fvisibility-inlines-hidden>)
 endfunction()
 
-# The files of one inner folder are compiled up to eight at a time, as one source: a build from
-# nothing takes a third of the time, most of which goes to headers. Off (BRINE_BATCHES=OFF) a file
-# that is edited is compiled alone, and a compiler cache (a launcher) finds it again. FOLDERS, for
-# scripts/style --tidy: all files of an inner folder, those that register themselves too.
+# The files of one inner folder are compiled up to 16 at a time, as one source: a build from nothing
+# takes a third of the time, most of which goes to headers. Off (BRINE_BATCHES=OFF) a file that is
+# edited is compiled alone, and a compiler cache (a launcher) finds it again. FOLDERS, for
+# scripts/style --tidy: all files of an inner folder.
 function(brine_batches target)
   if(NOT BRINE_BATCHES OR CMAKE_CXX_COMPILER_LAUNCHER)
     return()
   endif()
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cpp$")
-  # Alone: a file that registers itself, under the same name as every other, and one for another CPU.
-  set(files 8)
-  set(alone_if "^const Register|^#pragma GCC target")
+  set(files 16)
   if(BRINE_BATCHES STREQUAL "FOLDERS")
     set(files 1000)
-    set(alone_if "^#pragma GCC target")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD_UNIQUE_ID registration)  # another name in each
   endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_UNIQUE_ID registration)  # another name in each
   foreach(source ${sources})
-    file(STRINGS ${source} alone REGEX "${alone_if}" LIMIT_COUNT 1)
+    file(STRINGS ${source} alone REGEX "^#pragma GCC target" LIMIT_COUNT 1)  # for another CPU
     if(NOT alone)
       get_filename_component(folder ${source} DIRECTORY)
       file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${folder})
