@@ -52,7 +52,7 @@ struct Dump {
 
 const RegisterSubcommand<Dump> registration(
     "dump", "Store a teacher's attention in HDF5",
-    {"brine dump --teacher TEACHER --data book.txt --value --out DUMP", "docs/dump-format.md"},
+    {"brine dump --teacher TEACHER --data book.txt --value --out DUMP", "docs/formats.md"},
     Ranks::divided);
 
 }  // namespace

@@ -34,7 +34,8 @@ struct Lra {
 
 const RegisterSubcommand<Lra> registration("lra",
                                            "Write data of Long Range Arena: ListOps, Pathfinder",
-                                           {"brine lra --task listops --out DIR", "docs/lra.md"});
+                                           {"brine lra --task listops --out DIR",
+                                            "docs/evaluation.md"});
 
 }  // namespace
 }  // namespace brine

@@ -38,7 +38,7 @@ struct ReportCommand {
 
 const RegisterSubcommand<ReportCommand> registration(
     "report", "One HTML page: attention maps, mask health, curves",
-    {"brine report RUN --data book.txt --teacher TEACHER", "docs/report.md"});
+    {"brine report RUN --data book.txt --teacher TEACHER", "docs/evaluation.md"});
 
 }  // namespace
 }  // namespace brine

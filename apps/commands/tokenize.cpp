@@ -36,7 +36,7 @@ struct Tokenize {
 
 const RegisterSubcommand<Tokenize> registration(
     "tokenize", "Convert a corpus to token shards",
-    {"brine tokenize --tokenizer TOK --out SHARDS CORPUS", "docs/data.md"});
+    {"brine tokenize --tokenizer TOK --out SHARDS CORPUS", "docs/formats.md"});
 
 }  // namespace
 }  // namespace brine

@@ -42,7 +42,7 @@ struct TokenizerCommand {
 };
 const RegisterSubcommand<TokenizerCommand> registration(
     "tokenizer", "Train a byte-level BPE tokenizer",
-    {"brine tokenizer --train book.txt --vocab-size 4096 --out TOK", "docs/data.md"});
+    {"brine tokenizer --train book.txt --vocab-size 4096 --out TOK", "docs/formats.md"});
 
 }  // namespace
 }  // namespace brine

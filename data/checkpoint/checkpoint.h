@@ -1,5 +1,5 @@
 // Checkpoints: directories that are published atomically, verified by checksum, with a fallback to
-// the last intact one. The layout is described in docs/checkpoint-format.md.
+// the last intact one. The layout is described in docs/formats.md.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Token shards: a corpus that is tokenised once and then memory-mapped. docs/data.md describes the
-// format.
+// Token shards: a corpus that is tokenised once and then memory-mapped. docs/formats.md
+// describes the format.
 #pragma once
 
 #include <memory>

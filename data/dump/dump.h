@@ -1,5 +1,5 @@
 // Teacher dumps: the tensors that a teacher computed for a list of samples, in a directory of HDF5
-// shards with a manifest. docs/dump-format.md is the schema; dump_writer.h writes, dump_reader.h
+// shards with a manifest. docs/formats.md is the schema; dump_writer.h writes, dump_reader.h
 // reads.
 #pragma once
 

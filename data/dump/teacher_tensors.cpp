@@ -17,7 +17,7 @@ auto content_is(DumpContent content) {
   return [content](const DumpSpec& s) { return s.content == content; };
 }
 
-// The tensors of the format: docs/dump-format.md describes them in this order.
+// The tensors of the format: docs/formats.md describes them in this order.
 std::deque<TeacherTensor> format_tensors() {
   using enum Axis;
   auto with_logits = [](const DumpSpec& s) { return s.logits != DumpLogits::none; };

@@ -1,4 +1,4 @@
-// Stage `attention` of a conversion (docs/method.md, "Conversion in stages"): the attention method
+// Stage `attention` of a conversion (docs/conversion.md): the attention method
 // of each layer learns by itself from the teacher's layer.
 #pragma once
 

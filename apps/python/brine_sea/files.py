@@ -179,7 +179,7 @@ class Capture:
 
 
 class Dump:
-    """The tensors that `brine dump` stored of a teacher (docs/dump-format.md), by sample.
+    """The tensors that `brine dump` stored of a teacher (docs/formats.md), by sample.
 
     `dump.layer(sample, i)` are the tensors of a layer with the sample's own length t: "attention" [H, t, t],
     "query" [H, t, d], "key", "value" [G, t, d], "context" [t, H d], "output" [t, C], "tau" [H, t, K] and what else

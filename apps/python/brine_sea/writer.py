@@ -1,4 +1,4 @@
-"""Writes dumps of teachers of any kind from NumPy arrays (docs/dump-format.md)."""
+"""Writes dumps of teachers of any kind from NumPy arrays (docs/formats.md)."""
 
 from __future__ import annotations
 

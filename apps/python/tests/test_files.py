@@ -54,7 +54,7 @@ def test_log_of_a_run(tmp_path):
 
 
 def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="maps", seed=0):
-    """A shard as in docs/dump-format.md; returns the maps, queries and tokens of its samples."""
+    """A shard as in docs/formats.md; returns the maps, queries and tokens of its samples."""
     rng, samples = np.random.default_rng(seed), []
     for length in lengths:
         scores = rng.normal(size=(LAYERS, HEADS, length, length))

@@ -1,4 +1,4 @@
-// Directories of generated tasks of Long Range Arena: what `brine lra` writes. docs/lra.md
+// Directories of generated tasks of Long Range Arena: what `brine lra` writes. docs/evaluation.md
 // describes the files.
 #pragma once
 

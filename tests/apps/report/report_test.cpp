@@ -427,8 +427,9 @@ TEST_CASE("report --figures: cells of a map that is averaged have their first an
   CHECK(rows["teacher"][7] == std::pair(26, 29));
 }
 
-TEST_CASE("report: the Python of docs/report.md reads captures and importance (needs h5py)") {
-  const std::string page = read_all(test::source_dir() + "/docs/report.md"), fence = "```python\n";
+TEST_CASE("report: the Python of docs/evaluation.md reads captures and importance (needs h5py)") {
+  const std::string page = read_all(test::source_dir() + "/docs/evaluation.md"),
+                    fence = "```python\n";
   std::vector<std::string> examples;
   for (size_t at = page.find(fence); at != page.npos; at = page.find(fence, at)) {
     at += fence.size();

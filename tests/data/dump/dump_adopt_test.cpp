@@ -1,4 +1,4 @@
-// Files of others: the example of docs/dump-format.md, and files that break the schema.
+// Files of others: the example of docs/formats.md, and files that break the schema.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -328,8 +328,8 @@ TEST_CASE("adopt: files that do not belong together") {
                  "another directory"));
 }
 
-TEST_CASE("dump: the example of docs/dump-format.md (needs h5py)") {
-  std::string text = read_file(Path(brine::test::source_dir()) / "docs/dump-format.md");
+TEST_CASE("dump: the example of docs/formats.md (needs h5py)") {
+  std::string text = read_file(Path(brine::test::source_dir()) / "docs/formats.md");
   const std::string fence = "```python\n";
   size_t begin = text.find(fence);
   REQUIRE(begin != text.npos);
