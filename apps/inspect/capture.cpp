@@ -32,7 +32,7 @@ class Recorder : public nn::LayerObserver {
  public:
   explicit Recorder(data::Hdf5Writer& file) : file_(file) {}
 
-  void prepare(nn::Tap& tap) const override { tap.request(distill::kImages); }
+  void prepare(nn::Tap& tap) const override { distill::request_pictures(tap); }
 
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     char group[32];

@@ -28,6 +28,11 @@ int64_t LayerView::tokens() const {
   return teacher.map.defined() ? teacher.map.dim(2) : teacher.q.dim(2);
 }
 
+void request_pictures(nn::Tap& tap) {
+  tap.request("images");
+  tap.request(nn::kProbabilities);
+}
+
 std::string image_name(size_t i) { return join("image_", i); }
 
 LayerView view_of(const nn::Tap& tap, const TeacherAttention& teacher, bool causal) {

@@ -31,10 +31,12 @@ struct LayerView {
 // The layer of a running model, with the teacher's attention of the same layer.
 LayerView view_of(const nn::Tap& tap, const TeacherAttention& teacher, bool causal);
 
+// Requests what pictures and captures show and methods do not give by themselves.
+void request_pictures(nn::Tap& tap);
+
 // The name in a tap and in captures of the input of the decoder's convolution i: "image_0". Methods
 // give them if "images" is requested.
 std::string image_name(size_t i);
-inline constexpr const char* kImages = "images";
 
 // The teacher's attention of the rows [first, first + count) of a head, f32 [count, T]; 0 for keys
 // that a row does not see. Never a T x T tensor if `count` is small.

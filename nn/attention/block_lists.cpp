@@ -29,6 +29,11 @@ void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys) {
   in.tap->put("row_pointers", csr.row_pointers);
   in.tap->put("head_offsets", csr.head_offsets);
   in.tap->put("columns", csr.columns);
+  if (!in.tap->requested(kProbabilities)) return;
+  NoGrad off;
+  Tensor probabilities;
+  sparse_attention(in.q.detach(), in.k.detach(), in.v.detach(), csr, &probabilities);
+  in.tap->put(kProbabilities, probabilities);
 }
 
 }  // namespace brine::nn

@@ -13,7 +13,8 @@ Tensor attend_blocks(const AttentionInput& in, const Tensor& q, const BlockMask&
 
 // Tap entries of a mask with all tiles: "kept_keys" f64 [2], the mean number of keys of a row and
 // of its tile, and if `keys`, the mask by keys as "row_pointers", "head_offsets" and "columns"
-// (FlatCsr), for which only short sequences have memory.
+// (FlatCsr), for which only short sequences have memory; and of these "probabilities" if they are
+// requested.
 void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys);
 
 }  // namespace brine::nn

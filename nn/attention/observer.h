@@ -44,6 +44,9 @@ class Tap {
   std::set<std::string> requested_;
 };
 
+// Of the keys of a mask, for pictures and captures.
+inline constexpr const char* kProbabilities = "probabilities";
+
 // Called by the model inside each layer's recompute region.
 struct LayerObserver {
   virtual ~LayerObserver() = default;

@@ -76,6 +76,33 @@ TEST_CASE("best-blocks: heads that share keys choose by the sum of their masses"
   CHECK(seen_mask(tap, m).to_vector() == best_blocks(summed, m));
 }
 
+TEST_CASE("blocks show the probabilities of the keys that they keep, if these are requested") {
+  const MaskCase m{.B = 2, .H = kHeads, .T = 37, .lengths = {37, 22}};
+  const Inputs in = inputs(m.B, m.T, Dtype::f64);
+  Block block = make_block("best-blocks", true, Dtype::f64, 5, 300,
+                           {{"k", "8"}, {"block", "4"}, {"tile", "2"}});
+  nn::Tap tap(block.name), without(block.name);
+  tap.request(nn::kProbabilities);
+  pass(block, in, m.visible().lengths, {}, {}, &tap);
+  pass(block, in, m.visible().lengths, {}, {}, &without);
+  CHECK_FALSE(without.has(nn::kProbabilities));
+  const std::vector<double> mask = seen_mask(tap, m).to_vector(),
+                            wanted =
+                                naive_attention(in.q.to_vector(), in.k.to_vector(), mask, kSize, m);
+  std::vector<double> entries;  // by sequence, row, head and key
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t t = 0; t < m.T; ++t) {
+      for (int64_t h = 0; h < m.H; ++h) {
+        for (int64_t j = 0; j < m.T; ++j) {
+          const size_t at = m.index(b, h, t, j, m.T);
+          if (mask[at] != 0) entries.push_back(wanted[at]);
+        }
+      }
+    }
+  }
+  CHECK(close(tap.get(nn::kProbabilities).to_vector(), entries, 1e-12, 1e-12, "probabilities"));
+}
+
 TEST_CASE("best-blocks refuses what does not fit") {
   CHECK_THROWS_AS(make_block("best-blocks", false, Dtype::f64), Error);
   CHECK_THROWS_AS(make_block("best-blocks", true, Dtype::f64, 5, 300, {{"tile", "3"}}), Error);
