@@ -17,8 +17,8 @@ function(brine_shareable target)
     $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-fvisibility-inlines-hidden>)
 endfunction()
 
-# The files of one inner folder are compiled up to 16 (of tests 8) at a time, as one source: a build from nothing
-# takes a third of the time, most of which goes to headers. Off (BRINE_BATCHES=OFF) a file that is
+# The files of one inner folder are compiled up to 16 (of tests 8) at a time, as one source: a build
+# from nothing takes a third of the time, most of which goes to headers. Off (BRINE_BATCHES=OFF) a file that is
 # edited is compiled alone, and a compiler cache (a launcher) finds it again. FOLDERS, for
 # scripts/style --tidy: all files of an inner folder.
 function(brine_batches target)

@@ -15,6 +15,7 @@
 #include "distill/ranks/exchange.h"
 #include "distill/runs/run_weights.h"
 #include "nn/io/model_io.h"
+#include "tensor/comm/shared_work.h"
 #include "tensor/device/transfer.h"
 
 namespace brine::distill {
@@ -61,8 +62,6 @@ data::CheckpointFile text_file(const std::string& name, std::string text) {
 
 // Where the random streams of slots begin; those below are of initial weights and of data.
 constexpr uint64_t kSlotStreams = uint64_t(1) << 62;
-// An evaluation or a checkpoint takes longer than what ranks usually wait for.
-constexpr double kPatience = 24;
 
 constexpr const char* kMomentsFile = "optimizer.safetensors";
 
@@ -86,7 +85,7 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field("keep_moments", keep_moments,
           "Keep the optimizer's moments in a finished run's checkpoint: twice the trained bytes");
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
-           "What to do with a step whose loss or gradient is not finite");
+           "What to do with a loss or gradient that is not finite (not scaled f16)");
   s.section("loss_scale", loss_scale);
   s.section("optimizer", optimizer);
   s.section("schedule", schedule);
@@ -268,7 +267,7 @@ void Trainer::load_moments(const data::Path& path) {
 }
 
 void Trainer::wait_for_first(const std::string& what) {
-  if (ranks_.size() > 1) ranks_.barrier(join(what, " at step ", step_), kPatience);
+  if (ranks_.size() > 1) ranks_.barrier(join(what, " at step ", step_), kWorkPatience);
 }
 
 // A dump is read ahead in the order in which this rank asks for its batches.

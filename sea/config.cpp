@@ -68,8 +68,7 @@ void SeaConfig::apply(Preset named) {
 void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
   s.choice("preset", preset, kPresets,
-           "Defaults of the keys of this method: docs/method.md lists them; convert takes blocks "
-           "if causal",
+           "Defaults of other keys (docs/method.md); distill takes light, convert blocks if causal",
            {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.choice("mask", mask, kMaskForms,
            "columns: keys for each row and head; blocks: blocks of keys for each group");
@@ -111,7 +110,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("pooled_prior", pooled_prior,
           "Adds each query's product with the mean key of a column to its score");
   s.field("prior_units", prior_units,
-          "Borders of columns are multiples of about width / this keys; 0 = of one",
+          "Least units of a column, whose borders fall on units; 0 = single keys",
           {.min = 0, .max = 65536});
   s.field("pooled", pooled,
           "Share of mean keys' scores in the choice of columns, next to the estimate",

@@ -149,6 +149,7 @@ struct Parser {
   // The help, of the variants that are chosen in the words so far.
   std::string help_of(data::Schema& schema, std::string end) {
     if (!help_all) {
+      for (const std::string& file : invocation.config_files) apply_config_file(schema, file);
       for (const Flag& flag : flags) {
         if (!flag.field->selects || flag.option->count() == 0) continue;
         schema.set_text(flag.field->key, flag.option->reduced_results(), dashed(flag.field->key));

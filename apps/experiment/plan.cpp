@@ -307,8 +307,7 @@ std::string Step::definition() const {
 Plan read_plan(const PlanRequest& request) {
   Reader reader{.request = request, .file = toml_as_json(request.file)};
   Table(reader.file, request.file,
-        {"title", "paper", "about", "variables", "scale", "files", "kept", "step", "table",
-         "figure"});
+        {"title", "paper", "about", "variables", "scale", "files", "step", "table", "figure"});
   reader.read_variables();
   if (request.files_exist) reader.check_files();
   Plan plan;
@@ -324,7 +323,6 @@ Plan read_plan(const PlanRequest& request) {
     check(names.insert(step.name).second, request.file, ": two steps are named ", step.name);
     ids.insert(step.id);
   }
-  for (const Json& id : reader.file.value("kept", Json::array())) ids.insert(text_of(id));
   auto known = [&](const char* what, const auto& spec) {
     check(ids.contains(spec.step), request.file, ": ", what, " ", spec.name, " is of no step");
     check(spec.joined.empty() || ids.contains(spec.joined), request.file, ": ", what, " ",

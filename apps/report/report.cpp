@@ -142,7 +142,7 @@ void Request::describe(data::Schema& s) {
   s.field("teacher", teacher,
           "Teacher whose attention is compared; none or self: the model's own dense attention");
   s.field("tokenizer", tokenizer, "Tokenizer of a capture; none: that of the captured model");
-  text.describe_text(s, "Attention of: ");
+  text.describe_text(s, "Maps: ");
   s.field("layers", layers, "Maps of these layers only, with more cells; none: all", {.min = 0});
   s.field("heads", heads, "Maps of these heads only; none: all", {.min = 0});
   s.field("cells", cells, "Cells of a map's side; 0 = as many as fit the page", {.min = 0});

@@ -25,7 +25,7 @@ void Evaluation::describe(data::Schema& s) {
       "kld", text.kld,
       "Also KL(teacher || model), equal top tokens; without --teacher against its full attention");
   s.field("attention", attention, "Evaluate under another attention method, without training");
-  s.field("preset", preset, "Preset of that method's settings (sea: paper, lean, light)");
+  s.field("preset", preset, "Preset of that method's settings (sea: blocks, light, lean, paper)");
   s.field("columns", columns, "Columns of that method (best-columns, sea)", {.min = 1});
   s.field("sinks", sinks, "First keys that every query of that method sees (recent)", {.min = 0});
   s.field("k", k, "Kept keys per query and head, of a suite several; 0 or none: as trained",

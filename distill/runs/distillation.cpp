@@ -238,8 +238,8 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
 
 void Distillation::describe(data::Schema& s) {
   s.field("teacher", teacher,
-          "Teacher whose weights the student starts from; self: its dense attention; optional with "
-          "--dump");
+          "Teacher whose weights the student starts from; self: its dense attention; none: blocks "
+          "alone");
   s.field("model", model, "Student that learns on, a model or run; none: a new one");
   s.choice("stage", stage, kStages,
            "attention: each layer learns from the teacher, base frozen; joint: the whole student "

@@ -27,7 +27,7 @@ RecipeDefaults common(const RunFacts& facts) {
 RecipeDefaults short_defaults(const RunFacts& facts) {
   RecipeDefaults d = common(facts);
   TrainingSettings& t = d.training;
-  if (facts.causal) d.attention = {{"preset", "light"}};  // measured: docs/results, Defaults
+  if (facts.causal) d.attention = {{"preset", "light"}};  // measured: docs/results/README.md
   t.attention_learning_rate = 1e-2;
   t.schedule = nn::Decay::linear;
   d.losses["approx"] = 20;
@@ -39,7 +39,7 @@ RecipeDefaults short_defaults(const RunFacts& facts) {
     d.task_steps = 300;
     t.batch_size = 32;
     t.learning_rate = 3e-5;
-    // Measured: docs/results, Encoders.
+    // Measured: docs/results/README.md.
     if (!facts.causal) d.attention = {{"preset", "light"}, {"columns", "64"}};
     d.attention.emplace_back("gate_bias", "2");
   }

@@ -37,7 +37,7 @@ void TrainingSettings::describe(data::Schema& s, const TrainingSettings& default
   s.field("batch_size", batch_size, "Windows, or texts of a task, of a micro-batch",
           {.min = 1, .unset = shown(defaults.batch_size)});
   s.field("eval_every", eval_every,
-          "Steps between evaluations; 0 = only at the end, of a task after each epoch",
+          "Steps between evaluations; 0 = only at the end; unset, of a task: an epoch",
           {.min = 0, .unset = "0"});
   s.field("recompute", recompute, "Keep only layer inputs and run layers again in backward",
           {.unset = "false"});

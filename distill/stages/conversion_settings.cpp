@@ -18,10 +18,10 @@ struct Lengths {
 };
 constexpr Lengths kUsual = {512, 2048}, kSampled = {2048, 8192};
 
-TrainingSettings stage_defaults(const nn::ModelShape& teacher, bool estimates) {
+TrainingSettings stage_defaults(const nn::ModelShape& teacher, bool samples) {
   TrainingSettings t;
   t.sequence_length = std::min<int64_t>(teacher.max_positions, 1024);
-  t.steps = estimates ? 200 : 16;  // gates and gains of mean keys are good from the start
+  t.steps = samples ? 16 : 200;  // blocks: their gates and gains start at what serves
   t.batch_size = 2;
   t.eval_every = 0;
   t.warmup_steps = 10;
@@ -124,8 +124,8 @@ void Conversion::describe(data::Schema& s) {
       "attention: each layer learns from the teacher, base frozen; joint: the whole student learns",
       {.unset = "attention, and joint if joint.steps is not 0"});
   text.describe(s);
-  TrainingSettings shown = stage_defaults({.max_positions = kUsual.longest}, true);
-  training.describe(s, shown, "200; 16 for a method that estimates no scores");
+  TrainingSettings shown = stage_defaults({.max_positions = kUsual.longest}, false);
+  training.describe(s, shown, "16 for blocks, else 200");
   s.field("optimizer.feature_learning_rate", feature_rate,
           "Peak rate of the features of a learned prior", {.min = 0, .unset = "0.02"});
   s.field("losses.approx", approx, "Weight of L_approx in stage attention",
@@ -168,7 +168,7 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
     decide(training.sequence_length, data::read_manifest(dump).spec.tokens);
     decide(turns, int64_t(1));
   }
-  training.fill(stage_defaults(teacher, traits.estimates));
+  training.fill(stage_defaults(teacher, traits.samples));
   decide(feature_rate, 2e-2);
   decide(context, 1.0);
   check(*turns == 1 || traits.samples, "convert: steps_per_pass = ", *turns,

@@ -84,7 +84,7 @@ class Mpi : public Communicator {
   std::string name() const override { return Abi::kName; }
 
   [[noreturn]] void abort(int status) override {
-    // MPICH's launcher drops what it has not yet read of this rank's last words.
+    // MPICH's launcher drops output of this rank that it has not read yet.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
     ::_exit(status);

@@ -37,8 +37,8 @@ struct HalfSizes {
         supers(0),
         places(0),
         blocks(int(whole(all + 1, kWarp))),
-        kept(int(c.sinks + c.local + 1 + c.tile * c.chosen)),
-        chosen(int(c.chosen)),
+        kept(int(c.most_kept(all + 1))),
+        chosen(int(std::min(c.chosen, all))),
         tile(int(c.tile)),
         several(heads > 1) {
     int64_t most = std::min(c.columns, all);
@@ -55,9 +55,9 @@ struct HalfSizes {
     scores = int(std::min(whole(most, kWarp) * kWarp, int64_t(1) << 20)) + 4;
   }
   size_t bytes(int step) const {
-    const int ints = rows * scores * (several ? 2 : 1) + (rows + 1) * (words + 1) + tile +
-                     tile * chosen + 2 * blocks + 1 + kept;
-    const int shorts = rows * supers + (supers > 0 ? words * kWarp : 0);
+    const int64_t ints = int64_t(rows) * scores * (several ? 2 : 1) + (rows + 1) * (words + 1) +
+                         int64_t(tile) * (1 + chosen) + 2 * blocks + 1 + kept;
+    const int64_t shorts = int64_t(rows) * supers + (supers > 0 ? words * kWarp : 0);
     return kStages * size_t(kChunk) * step * sizeof(bf16) + size_t(ints) * sizeof(int32_t) +
            size_t(shorts) * sizeof(uint16_t);
   }
@@ -348,7 +348,9 @@ class HalfChoice {
     }
     if (job_.heads > 1) add_probabilities(x, total_ + r * n_.scores, n, h);
     if (h < job_.heads - 1) return;
-    uint32_t key[kOwn];  // of one head, its probabilities have the order of its scores
+    // Of one head, probabilities have the order of its scores; those of 0, ties for other kernels,
+    // do not tie here.
+    uint32_t key[kOwn];
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       const int c = lane() + j * kWarp;
