@@ -155,8 +155,8 @@ TEST_CASE("cuda: select_blocks rounds queries and sums of keys when 16 bits are 
                wanted = rounded_lists(s, c);
     check_same(wanted,
                lists_of(select_blocks(on_device(On{kCuda}, s), c.config, c.visible(), c.T)));
-    // So each of these cases was rounded. With eight channels nearly nothing changes.
-    if (c.d > 8) CHECK_FALSE(same_bits(exact[1], wanted[1]));
+    // So each of these cases was rounded. Of few blocks or eight channels nearly nothing changes.
+    if (c.d > 8 && c.T / c.config.block > 30) CHECK_FALSE(same_bits(exact[1], wanted[1]));
   }
 }
 
