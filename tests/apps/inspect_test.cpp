@@ -12,6 +12,7 @@
 #include "data/hdf5/hdf5_file.h"
 #include "data/io/sha256.h"
 #include "data/tokenizer/tokenizer.h"
+#include "distill/maps/layer_view.h"
 #include "nn/io/model_io.h"
 #include "nn/models/bert/bert.h"
 #include "nn/models/opt/opt.h"
@@ -85,8 +86,8 @@ std::string write_dump(const fs::path& dir) {
 
 // Keeps what every layer shows.
 struct Keep : nn::LayerObserver {
+  void prepare(nn::Tap& tap) const override { distill::request_pictures(tap); }
   std::vector<std::map<std::string, Tensor>> layers;
-  void prepare(nn::Tap& tap) const override { tap.request("images"); }
   Tensor observe(int64_t, const nn::Tap& tap, const Tensor& output) override {
     layers.push_back(tap.values());
     layers.back()["output"] = output;
