@@ -63,17 +63,6 @@ struct HalfSizes {
   }
 };
 
-// log2 of x >= 1, error 2^-22.
-__device__ inline float log2_of(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return std::log2(x);
-#endif
-}
-
 // Of 32 bits from 32 w on, those of [from, to).
 __device__ inline uint32_t bits_between(int from, int to, int w) {
   auto before = [w](int bit) {
