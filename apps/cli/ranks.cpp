@@ -101,8 +101,7 @@ Launch find_launch() {
 }
 
 int local_rank() {
-  for (const char* variable :
-       {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "LOCAL_RANK", "SLURM_LOCALID"}) {
+  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
     if (const int rank = number_in(variable); rank >= 0) return rank;
   }
   return -1;

@@ -273,8 +273,8 @@ TEST_CASE("nccl: the program on two devices has the bits of one") {
 TEST_CASE("nccl: a rank without a device of its own is refused") {
   if (!is_emulated()) return;
   const Runs runs;
-  const Finished done =
-      runs.shell("LOCAL_RANK=2 RANK=0 WORLD_SIZE=3 " + Runs::train("--out nothing"));
+  const Finished done = runs.shell("OMPI_COMM_WORLD_LOCAL_RANK=2 RANK=0 WORLD_SIZE=3 " +
+                                   Runs::train("--out nothing"));
   CHECK(done.status == 1);
   CHECK(done.error ==
         "rank 0: brine train: --device cuda: this is rank 2 of its machine, which has 2 CUDA "
