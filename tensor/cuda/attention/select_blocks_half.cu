@@ -144,7 +144,7 @@ class HalfChoice {
     for (int w = thread(); w < n_.blocks; w += threads) {
       int32_t rank = kept_before_[w];
       for (uint32_t bits = kept_[w]; bits != 0; bits &= bits - 1, ++rank) {
-        const int b = w * kWarp + lowest_bit(bits);
+        const int b = w * kWarp + __ffs(int(bits)) - 1;
         if (rank < capacity) entries[rank] = block_entry(b, is_fixed(b) ? 0 : first_row_[rank]);
       }
     }
@@ -157,7 +157,6 @@ class HalfChoice {
   __device__ static int lane() { return thread() % kWarp; }
   __device__ static int warp() { return thread() / kWarp; }
   __device__ static uint32_t below(int bit) { return (1u << bit) - 1; }
-  __device__ static int lowest_bit(uint32_t bits) { return __popc(~bits & (bits - 1)); }
   // Sums of the lanes up to each.
   __device__ static int32_t prefix(int32_t x) {
     for (int by = 1; by < kWarp; by *= 2) {
@@ -396,7 +395,8 @@ class HalfChoice {
       const int32_t mine = __popc(bits), sum = prefix(mine);
       if (lane() == kWarp - 1) *all = sum;
       int32_t rank = sum - mine;
-      for (; bits != 0; bits &= bits - 1) to[rank++] = uint16_t(lane() * kWarp + lowest_bit(bits));
+      for (; bits != 0; bits &= bits - 1)
+        to[rank++] = uint16_t(lane() * kWarp + __ffs(int(bits)) - 1);
       return sum - mine;
     };
     if (warp() == 0) list(has_word ? any_bits[lane()] : 0, any_, super_count_ + rows);
