@@ -78,6 +78,19 @@ Tensor sampled_tiles(const nn::AttentionInput::Sample& sample, int64_t tiles, in
   return Tensor::from(all, {count});
 }
 
+// Sums of psi [B, G, T, m] over complete blocks, by level.
+std::vector<Tensor> feature_sums(const Tensor& psi, int64_t block, int levels,
+                                 const Tensor& lengths) {
+  const int64_t B = psi.dim(0), T = psi.dim(2);
+  std::vector<Tensor> sums;
+  for (int z = 0; z < levels; ++z) {
+    const int64_t keys = block << z;
+    sums.push_back(sum_units(psi, all_lengths(lengths, B, T),
+                             Tensor::full({B}, double(keys), Dtype::i64), T / keys, psi.dtype()));
+  }
+  return sums;
+}
+
 int64_t least_length(const Tensor& lengths, int64_t T) {
   int64_t least = T;
   for (int64_t b = 0; lengths.defined() && b < lengths.numel(); ++b) {
@@ -87,19 +100,6 @@ int64_t least_length(const Tensor& lengths, int64_t T) {
 }
 
 }  // namespace
-
-std::vector<Tensor> block_sums(const Tensor& x, const BlockConfig& config, int64_t parts,
-                               const Tensor& lengths) {
-  const int64_t B = x.dim(0), T = x.dim(2), own = std::max<int64_t>(T - 1, 0) / config.block;
-  const Tensor all = all_lengths(lengths, B, T);
-  std::vector<Tensor> sums;
-  for (int z = 0; z <= config.level(own); ++z) {
-    const int64_t keys = (config.block / parts) << z;
-    sums.push_back(
-        sum_units(x, all, Tensor::full({B}, double(keys), Dtype::i64), T / keys, x.dtype()));
-  }
-  return sums;
-}
 
 BlockAttention::BlockAttention(nn::Init& init, const nn::AttentionShape& shape,
                                const SeaConfig& config)
@@ -152,13 +152,18 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
     if (!shows) off.emplace();
     psi_k = (*prior_.key)(in.k, in.k_content, lengths);
   }
+  const int levels = config.level(std::max<int64_t>(T - 1, 0) / config.block) + 1;
+  const std::vector<KeyParts> parts = block_parts_by_level(in.k.detach(), config, levels);
   {
     NoGrad off;
-    scores.key_sums = block_sums(in.k, config, config.parts, lengths);
+    for (const KeyParts& level : parts) {
+      scores.key_means.push_back(level.means);
+      scores.key_logs.push_back(level.logs);
+    }
     if (prior_.query) {
       scores.psi_q = (*prior_.query)(q, taken(in.q_content), only ? Tensor() : lengths);
       scores.psi_k = psi_k.detach();
-      scores.psi_sums = block_sums(scores.psi_k, config, 1, lengths);
+      scores.psi_sums = feature_sums(scores.psi_k, config.block, levels, lengths);
       scores.prior_gain = prior_.gain->value;
       scores.least_share = kLeastShare;
     }
@@ -177,7 +182,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   if (in.tap) {
     in.tap->put("gates", gates);
     if (only) in.tap->put("rows", rows);
-    if (shows) show_scores(in, tiles, psi_k);
+    if (shows) show_scores(in, tiles, parts, psi_k);
     // A mask by keys is larger than anything else here: those who ask for other entries alone do
     // not get it.
     const bool counts = in.tap->requested("kept_keys");
@@ -189,7 +194,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
 
 // The scores of `tiles` (undefined: all), by the level that their rows begin at.
 void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& tiles,
-                                 const Tensor& psi_k) const {
+                                 const std::vector<KeyParts>& parts, const Tensor& psi_k) const {
   const BlockConfig config = config_.blocks(in.options.k);
   const int64_t T = in.k.dim(2), d = shape_.head_size, R = config.tile, H = shape_.heads;
   const Device device = in.q.device();
@@ -220,12 +225,19 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
     auto column = [&](const std::vector<double>& values) {
       return Tensor::from(values, {1, 1, n, 1}).to(type).to(device);
     };
-    const int64_t P = config.parts, of_part = (config.block / P) << z;
-    const Tensor means =
-        scale(sums_by(keys, of_part, N * P), 1 / (double(of_part) * std::sqrt(double(d))));
-    Tensor s = mul(group_matmul(take_rows(in.q, index), means, true),
-                   reshape(*prior_.pooled_gain, {1, H, 1, 1}));
-    if (P > 1) s = log_sum_exp_last(reshape(s, {s.dim(0), H, n, N, P}));
+    const int64_t P = config.parts, size = config.block << z;
+    // One mean is differentiated. Of clusters the keys are not: which of them a part has changes.
+    const Tensor means = P == 1 ? scale(sums_by(keys, size, N), 1 / double(size))
+                                : parts[size_t(z)].means.slice(2, 0, N * P).contiguous();
+    Tensor s =
+        mul(group_matmul(take_rows(in.q, index), scale(means, 1 / std::sqrt(double(d))), true),
+            reshape(*prior_.pooled_gain, {1, H, 1, 1}));
+    if (P > 1) {
+      const Tensor logs = parts[size_t(z)].logs.slice(2, 0, N * P).contiguous();
+      const int64_t B = logs.dim(0), G = logs.dim(1);
+      s = add(reshape(s, {B, G, H / G, n, N * P}), logs.view({B, G, 1, 1, N * P}));
+      s = log_sum_exp_last(reshape(s, {B, H, n, N, P}));
+    }
     if (prior_.query) {
       const Tensor psi_q =
           (*prior_.query)(take_rows(in.q, index), take_rows(in.q_content, index), {});

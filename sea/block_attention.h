@@ -2,6 +2,7 @@
 // mix. Causal models only.
 #pragma once
 
+#include "autograd/ops_blocks.h"
 #include "nn/attention/attention.h"
 #include "sea/config.h"
 #include "sea/estimator.h"
@@ -25,7 +26,8 @@ class BlockAttention : public nn::Attention {
  private:
   friend class BlockState;
   Tensor gates_of(int64_t batch, int64_t rows) const;
-  void show_scores(const nn::AttentionInput& in, const Tensor& tiles, const Tensor& psi_k) const;
+  void show_scores(const nn::AttentionInput& in, const Tensor& tiles,
+                   const std::vector<KeyParts>& parts, const Tensor& psi_k) const;
 
   SeaConfig config_;
   nn::AttentionShape shape_;
@@ -33,8 +35,8 @@ class BlockAttention : public nn::Attention {
   ColumnPrior& prior_;
 };
 
-// The decoding state: keys and values, sums of keys by parts of blocks and of features by blocks of
-// every level, the blocks of the newest row's tile, the sum of the values.
+// The decoding state: keys and values, mean keys of parts of blocks and sums of features by blocks
+// of every level, the blocks of the newest row's tile, the sum of the values.
 class BlockState : public nn::KeyValueState {
  public:
   BlockState(const BlockAttention& block, const nn::StateRequest& request);
@@ -45,31 +47,23 @@ class BlockState : public nn::KeyValueState {
   // One token of every sequence.
   void append(const Tensor& k, const Tensor& v, const Tensor& psi_k);
 
-  BlockScores scores() const;  // the sums; q and features are the caller's
+  BlockScores scores() const;  // means and sums; q and features are the caller's
   BlockMask mask() const;      // of the newest row's tile
 
  private:
-  struct Sums {
-    int64_t keys = 1;            // of the first level's sums
-    std::vector<Tensor*> whole;  // by level [B, G, sums, m]
-    std::vector<Tensor*> open;   // by level f64 [B, G, m]
-  };
-  Sums make_sums(const std::string& name, int64_t keys, int64_t width,
-                 const nn::StateRequest& request);
-  void fill_sums(const Sums& sums, int64_t first, const Tensor& x);
-  void append_sums(const Sums& sums, const Tensor& row, const Tensor& at);
+  // By level. A saved state has the rows of its own tokens alone.
+  Tensor& rows_of_level(const std::string& name, int64_t z, int64_t parts, int64_t width,
+                        const nn::StateRequest& request);
+  void fill_sums(int64_t first, const Tensor& psi_k);
+  void append_parts(int64_t sequence);
 
   BlockConfig config_;
   int64_t groups_, levels_;
-  Sums keys_, features_;
+  std::vector<Tensor*> means_, logs_;  // [B, G, P blocks, d], [B, G, P blocks, 1]
+  std::vector<Tensor*> sums_, open_;   // of features [B, G, blocks, m], f64 [B, G, m]; or none
   Tensor &value_sums_, &counts_, &entries_;  // f64 [B, G, d]; as in BlockMask
 
   friend class BlockAttention;
 };
-
-// Sums of x [B, G, T, m] by levels over the `parts` equal parts of complete blocks, as BlockScores
-// needs them.
-std::vector<Tensor> block_sums(const Tensor& x, const BlockConfig& config, int64_t parts,
-                               const Tensor& lengths);
 
 }  // namespace brine::sea

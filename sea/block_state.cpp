@@ -12,46 +12,46 @@ BlockState::BlockState(const BlockAttention& block, const nn::StateRequest& r)
       config_(block.config_.blocks(r.options.k)),
       groups_(block.shape_.groups()),
       levels_(config_.level(std::max(r.capacity, block.shape_.max_positions) / config_.block) + 1),
-      keys_(make_sums("key_sums", config_.block / config_.parts, block.shape_.head_size, r)),
-      features_(block.prior_.query
-                    ? make_sums("feature_sums", config_.block, block.config_.prior_features, r)
-                    : Sums{}),
       value_sums_(part("value_sums", {r.batch, groups_, block.shape_.head_size}, Dtype::f64)),
       counts_(part("block_counts", {r.batch, groups_, 1}, Dtype::i32)),
       entries_(part(
           "block_entries",
           {r.batch, groups_, 1,
            config_.most_kept(std::max(r.capacity, block.shape_.max_positions) / config_.block + 1)},
-          Dtype::i32)) {}
-
-// Parts by level; a saved state has the rows of its own tokens alone.
-BlockState::Sums BlockState::make_sums(const std::string& name, int64_t keys_of_first,
-                                       int64_t width, const nn::StateRequest& r) {
-  Sums sums{.keys = keys_of_first, .whole = {}, .open = {}};
+          Dtype::i32)) {
+  const int64_t d = block.shape_.head_size, m = block.config_.prior_features;
   for (int64_t z = 0; z < levels_; ++z) {
-    const int64_t keys = sums.keys << z;
-    sums.whole.push_back(&part(join(name, "_", z), {r.batch, groups_, r.capacity / keys, width},
-                               r.dtype, 2, [keys](int64_t tokens) { return tokens / keys; }));
-    sums.open.push_back(&part(join("open_", name, "_", z), {r.batch, groups_, width}, Dtype::f64));
+    means_.push_back(&rows_of_level("mean_keys", z, config_.parts, d, r));
+    logs_.push_back(&rows_of_level("mean_key_logs", z, config_.parts, 0, r));
+    if (!block.prior_.query) continue;
+    sums_.push_back(&rows_of_level("feature_sums", z, 1, m, r));
+    open_.push_back(&part(join("open_feature_sums_", z), {r.batch, groups_, m}, Dtype::f64));
   }
-  return sums;
 }
 
-void BlockState::fill_sums(const Sums& sums, int64_t first, const Tensor& x) {
+Tensor& BlockState::rows_of_level(const std::string& name, int64_t z, int64_t parts, int64_t width,
+                                  const nn::StateRequest& r) {
+  const int64_t keys = config_.block << z;
+  auto rows = [keys, parts](int64_t tokens) { return tokens / keys * parts; };
+  Shape shape{r.batch, groups_, rows(r.capacity)};
+  if (width > 0) shape.push_back(width);
+  return part(join(name, "_", z), shape, r.dtype, 2, rows);
+}
+
+void BlockState::fill_sums(int64_t first, const Tensor& x) {
   const int64_t B = x.dim(0), T = x.dim(2);
   const Tensor lengths = this->lengths().slice(0, first, B);
-  for (size_t z = 0; z < sums.whole.size(); ++z) {
-    const int64_t keys = sums.keys << z, blocks = (T + keys - 1) / keys;
+  for (size_t z = 0; z < sums_.size(); ++z) {
+    const int64_t keys = config_.block << z, blocks = (T + keys - 1) / keys;
     const Tensor units = Tensor::full({B}, double(keys), Dtype::i64);
     const Tensor whole = sum_units(x, lengths, units, T / keys, x.dtype());
-    if (T >= keys) copy_into(sums.whole[z]->slice(0, first, B).slice(2, 0, T / keys), whole);
+    if (T >= keys) copy_into(sums_[z]->slice(0, first, B).slice(2, 0, T / keys), whole);
     const Tensor all = sum_units(x, lengths, units, blocks, Dtype::f64);
     for (int64_t b = 0; b < B; ++b) {
-      copy_into(sums.open[z]->slice(0, first + b, 1),
-                all.slice(0, b, 1)
-                    .slice(2, (length(first + b) - 1) / keys, 1)
-                    .contiguous()
-                    .view({1, groups_, x.dim(3)}));
+      copy_into(open_[z]->slice(0, first + b, 1), all.slice(0, b, 1)
+                                                      .slice(2, (length(first + b) - 1) / keys, 1)
+                                                      .contiguous()
+                                                      .view({1, groups_, x.dim(3)}));
     }
   }
 }
@@ -60,8 +60,14 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, const Ten
                       const Visibility& visible, const BlockMask& mask) {
   KeyValueState::fill(first, k, v, visible.lengths);
   const int64_t B = k.dim(0), T = k.dim(2), room = std::min(mask.capacity(), entries_.dim(3));
-  fill_sums(keys_, first, k.detach());
-  if (!features_.whole.empty()) fill_sums(features_, first, psi_k.detach());
+  const std::vector<KeyParts> parts = block_parts_by_level(k.detach(), config_, int(levels_));
+  for (size_t z = 0; z < parts.size(); ++z) {
+    const int64_t rows = parts[z].means.dim(2);
+    if (rows == 0) break;
+    copy_into(means_[z]->slice(0, first, B).slice(2, 0, rows), parts[z].means);
+    copy_into(logs_[z]->slice(0, first, B).slice(2, 0, rows), parts[z].logs);
+  }
+  if (!sums_.empty()) fill_sums(first, psi_k.detach());
   const Tensor lengths = this->lengths().slice(0, first, B);
   copy_into(value_sums_.slice(0, first, B),
             sum_units(v, lengths, Tensor::full({B}, double(std::max<int64_t>(T, 1)), Dtype::i64), 1,
@@ -75,24 +81,37 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, const Ten
   }
 }
 
-void BlockState::append_sums(const Sums& sums, const Tensor& row, const Tensor& at) {
-  for (size_t z = 0; z < sums.whole.size(); ++z) {
-    append_to_blocks(*sums.whole[z], *sums.open[z], row, at, sums.keys << z);
+// The parts of the blocks and super-blocks that a sequence's newest token completes.
+void BlockState::append_parts(int64_t b) {
+  const int64_t tokens = length(b), P = config_.parts;
+  for (size_t z = 0; z < means_.size() && tokens % (config_.block << z) == 0; ++z) {
+    const int64_t size = z == 0 ? config_.block : 2 * P;
+    const int64_t at = tokens / (config_.block << z) - 1;  // of its level
+    auto last = [&](const Tensor& x) {
+      return x.slice(0, b, 1).slice(2, at * size, size).contiguous();
+    };
+    const KeyParts parts = z == 0 ? block_parts(last(keys).to(means_[z]->dtype()), {}, size, P)
+                                  : block_parts(last(*means_[z - 1]), last(*logs_[z - 1]), size, P);
+    copy_into(means_[z]->slice(0, b, 1).slice(2, at * P, P), parts.means);
+    copy_into(logs_[z]->slice(0, b, 1).slice(2, at * P, P), parts.logs);
   }
 }
 
 void BlockState::append(const Tensor& k, const Tensor& v, const Tensor& psi_k) {
   const Tensor at = lengths().clone();
   KeyValueState::append(k, v);
-  append_sums(keys_, k, at);
-  if (!features_.whole.empty()) append_sums(features_, psi_k, at);
+  for (int64_t b = 0; b < batch(); ++b) append_parts(b);
+  for (size_t z = 0; z < sums_.size(); ++z) {
+    append_to_blocks(*sums_[z], *open_[z], psi_k, at, config_.block << z);
+  }
 }
 
 BlockScores BlockState::scores() const {
   BlockScores s;
-  for (const Tensor* level : keys_.whole) s.key_sums.push_back(*level);
-  for (const Tensor* level : features_.whole) s.psi_sums.push_back(*level);
-  if (!features_.open.empty()) s.psi_k = *features_.open[0];
+  for (const Tensor* level : means_) s.key_means.push_back(*level);
+  for (const Tensor* level : logs_) s.key_logs.push_back(*level);
+  for (const Tensor* level : sums_) s.psi_sums.push_back(*level);
+  if (!open_.empty()) s.psi_k = *open_[0];
   return s;
 }
 

@@ -71,21 +71,12 @@ Tensor PriorFeatures::operator()(const Tensor& x, const Tensor& x_content,
       {.weight = weight, .bias = bias, .content = content ? content->value : Tensor()}, lengths);
 }
 
-namespace {
-
-// Where the gain of mean keys starts. The mean key of a block is closer to 0 than its keys, so that
-// scores of blocks are too even with a gain of 1 (measured: docs/method.md section 8).
-double first_gain(const SeaConfig& config) { return config.has_blocks() ? 2 : 1; }
-
-}  // namespace
-
 ColumnPrior::ColumnPrior(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
     : gain(config.prior == Prior::none ? nullptr
                                        : &parameter("gain", init.full({shape.heads}, 1), false)),
-      pooled_gain(
-          config.pooled_prior
-              ? &parameter("pooled_gain", init.full({shape.heads}, first_gain(config)), false)
-              : nullptr) {
+      pooled_gain(config.pooled_prior
+                      ? &parameter("pooled_gain", init.full({shape.heads}, 1), false)
+                      : nullptr) {
   if (config.prior != Prior::learned) return;
   const int64_t m = config.prior_features, d = shape.head_size;
   const RandomSlice slice = init.random.take(uint64_t(nn::random_projection_draws(m, d)));

@@ -16,7 +16,7 @@ namespace brine {
 
 struct BlockConfig {
   int64_t block = 32;     // B: keys of a block
-  int64_t parts = 1;      // P: equal parts of a block whose mean keys are scored; divides block
+  int64_t parts = 1;      // P: clusters of a block's keys, each scored by its mean; at most block
   int64_t chosen = 15;    // n: blocks that a row chooses
   int64_t sinks = 1;      // first blocks that every row keeps
   int64_t local = 1;      // blocks before a row's own one that it keeps
@@ -40,6 +40,8 @@ struct BlockConfig {
 };
 
 inline constexpr int64_t kMostTileRows = 64;
+// In place of the logarithm of 0 keys: exp() of a score with it is 0 next to any other.
+inline constexpr double kNoKeysLog = -1e4;
 
 // The blocks of every tile and group, in ascending order. In decoding there is one tile for each
 // sequence, that of its newest token.
@@ -62,8 +64,9 @@ BRINE_HD int64_t entry_row(int32_t entry) { return entry % 64; }
 struct BlockScores {
   Tensor q;     // [B, H, rows, d]
   Tensor gain;  // [H] of the products with mean keys
-  // Sums of the keys of the parts of complete super-blocks, by level: [B, G, >= P blocks / 2^z, d].
-  std::vector<Tensor> key_sums = {};
+  // Mean keys of the parts of complete super-blocks, by level: [B, G, >= P blocks / 2^z, d]; the
+  // logarithms of the parts' numbers of keys, [B, G, the same].
+  std::vector<Tensor> key_means = {}, key_logs = {};
   // Of the learned prior, or undefined: psi [B, H, rows, m], its gain [H], sums of whole
   // super-blocks.
   Tensor psi_q = {}, prior_gain = {};
@@ -71,7 +74,7 @@ struct BlockScores {
   Tensor psi_k = {};  // [B, G, T, m] of every key; or of one row each f64 [B, G, m], the sum of
                       // those of its own block
   double least_share = 0;
-  bool half = false;   // products of q and sums of keys may be of numbers rounded to bf16, on a GPU
+  bool half = false;   // products of q and mean keys may be of numbers rounded to bf16, on a GPU
   Tensor shares = {};  // [B, H, rows, blocks]: the probabilities; then only the groups of psi_k
                        // are read
 };

@@ -1,4 +1,6 @@
 // Masks of key blocks: their choice, attention over them, a teacher's mass in them, decoding.
+#include <cmath>
+
 #include "apps/selftest/passed.h"
 #include "autograd/compute_type.h"
 #include "autograd/ops_blocks.h"
@@ -26,12 +28,21 @@ Tensor clear_keys(const Place& p, int64_t rows) {
   });
 }
 
-std::vector<Tensor> sums_of(const Tensor& x, const Tensor& lengths, int64_t parts = 1) {
+std::vector<Tensor> sums_of(const Tensor& x, const Tensor& lengths) {
   std::vector<Tensor> sums;
-  for (int64_t keys : {kBlock / parts, 2 * kBlock / parts}) {
+  for (int64_t keys : {kBlock, 2 * kBlock}) {
     sums.push_back(sum_units(x, lengths, numbers({keys, keys, keys}), x.dim(2) / keys, x.dtype()));
   }
   return sums;
+}
+
+void set_keys(BlockScores& scores, const Tensor& keys, int64_t parts) {
+  BlockConfig config = kBlocks;
+  config.parts = parts;
+  for (const KeyParts& level : block_parts_by_level(keys, config, 2)) {
+    scores.key_means.push_back(level.means);
+    scores.key_logs.push_back(level.logs);
+  }
 }
 
 // The learned prior is the same for all keys.
@@ -39,14 +50,14 @@ BlockScores clear_scores(const Place& p, int64_t parts = 1) {
   const Tensor keys = clear_keys(p, 150),
                ones = made({3, 2, 150, kFeatures}, p, [](size_t) { return 1.0; });
   const Tensor gains = made({4}, p, [](size_t) { return 1.0; });
-  return {.q = clear_queries(p, 150),
-          .gain = gains,
-          .key_sums = sums_of(keys, padded(true).lengths, parts),
-          .psi_q = p.uniform({3, 4, 150, kFeatures}, 3, 0.1, 1),
-          .prior_gain = gains,
-          .psi_sums = sums_of(ones, padded(true).lengths),
-          .psi_k = ones,
-          .least_share = 1e-7};
+  BlockScores scores{.q = clear_queries(p, 150), .gain = gains};
+  set_keys(scores, keys, parts);
+  scores.psi_q = p.uniform({3, 4, 150, kFeatures}, 3, 0.1, 1);
+  scores.prior_gain = gains;
+  scores.psi_sums = sums_of(ones, padded(true).lengths);
+  scores.psi_k = ones;
+  scores.least_share = 1e-7;
+  return scores;
 }
 
 std::vector<Tensor> random_heads(const Place& p, int64_t d) {
@@ -84,6 +95,19 @@ void add_forward(std::vector<Case>& all) {
                      }});
     }
   }
+  for (const bool weighted : {false, true}) {
+    all.push_back({.name = join("block_parts of ", weighted ? "means" : "keys"),
+                   .f64 = 1e-12,
+                   .f32 = 1e-5,
+                   .run = [=](const Place& p) {
+                     const Tensor logs = made({3, 2, 50}, p, [](size_t i) {
+                       return i % 5 == 2 ? kNoKeysLog : std::log(double(i % 7 + 1));
+                     });
+                     const KeyParts parts =
+                         block_parts(p.normal({3, 2, 50, 24}, 5), weighted ? logs : Tensor(), 8, 3);
+                     return Inputs{parts.means, parts.logs};
+                   }});
+  }
   all.push_back({.name = "block_mass", .f32 = 1e-5, .run = [](const Place& p) {
                    const std::vector<Tensor> x = random_heads(p, 24);
                    return Inputs{block_mass(x[0], x[1], kBlocks, padded(true))};
@@ -97,9 +121,12 @@ Inputs decode(const Place& p, Dtype stored) {
   const Tensor k = p.normal({3, 2, tokens, kWidth}, 1).to(stored);
   const Tensor v = p.normal({3, 2, tokens, kWidth}, 2).to(stored);
   BlockScores scores{.q = q, .gain = made({4}, p, [](size_t) { return 1.0; })};
-  std::vector<Tensor> open;
+  set_keys(scores, keys, 2);  // a row reads those of complete blocks alone
+  BlockConfig config = kBlocks;
+  config.parts = 2;
+  std::vector<Tensor> sums, open;
   for (int64_t size : {kBlock, 2 * kBlock}) {
-    scores.key_sums.push_back(Tensor::zeros({3, 2, tokens / size, kWidth}, p.type, p.device));
+    sums.push_back(Tensor::zeros({3, 2, tokens / size, kWidth}, p.type, p.device));
     open.push_back(Tensor::zeros({3, 2, kWidth}, Dtype::f64, p.device));
   }
   const BlockMask mask = empty_block_mask(kBlocks, 3, 2, 1, tokens / kBlock + 1, p.device);
@@ -107,15 +134,15 @@ Inputs decode(const Place& p, Dtype stored) {
   for (int64_t t = 0; t < tokens; ++t) {
     const Tensor row = keys.slice(2, t, 1).contiguous(), width = numbers({t + 1, t + 1, t + 1});
     for (size_t z = 0; z < 2; ++z) {
-      append_to_blocks(scores.key_sums[z], open[z], row, numbers({t, t, t}), kBlock << z);
+      append_to_blocks(sums[z], open[z], row, numbers({t, t, t}), kBlock << z);
     }
-    select_blocks_step(mask, scores, kBlocks, width);
+    select_blocks_step(mask, scores, config, width);
     if (t % 11) continue;
     out.push_back(mask.counts.clone());
     out.push_back(
         block_attention_step(p.normal({3, 4, 1, kWidth}, uint64_t(t)), k, v, mask, width));
   }
-  out.insert(out.end(), scores.key_sums.begin(), scores.key_sums.end());
+  out.insert(out.end(), sums.begin(), sums.end());
   return out;
 }
 

@@ -10,13 +10,13 @@
 namespace brine {
 namespace {
 
-void check_sums(const char* op, const char* name, const std::vector<Tensor>& sums, int64_t B,
+void check_rows(const char* op, const char* name, const std::vector<Tensor>& levels, int64_t B,
                 int64_t G, int64_t width, Dtype dtype) {
-  check(!sums.empty(), op, ": no ", name);
-  for (const Tensor& level : sums) {
+  check(!levels.empty(), op, ": no ", name);
+  for (const Tensor& level : levels) {
     check(level.rank() == 4 && level.dim(0) == B && level.dim(1) == G && level.dim(3) == width &&
               level.dtype() == dtype,
-          op, ": ", name, " must be ", dtype, " [", B, ", ", G, ", blocks, ", width, "], got ",
+          op, ": ", name, " must be ", dtype, " [", B, ", ", G, ", rows, ", width, "], got ",
           level.dtype(), " ", level.shape());
   }
 }
@@ -32,16 +32,23 @@ void check_scores(const char* op, const BlockScores& s, const BlockConfig& confi
         q.shape());
   const Shape heads{q.dim(1)};
   check(s.gain.shape() == heads && s.gain.dtype() == q.dtype(), op, ": gain must be ", heads);
-  check_sums(op, "sums of keys", s.key_sums, q.dim(0), G, q.dim(3), q.dtype());
+  check_rows(op, "mean keys", s.key_means, q.dim(0), G, q.dim(3), q.dtype());
   const int levels = config.level(own) + 1;
-  check(int(s.key_sums.size()) >= levels && s.key_sums[0].dim(2) >= own * config.parts, op, ": ",
-        own, " blocks of ", config.parts, " parts need sums of ", levels, " levels, got ",
-        s.key_sums.size(), " of ", s.key_sums[0].dim(2), " parts");
+  check(int(s.key_means.size()) >= levels && s.key_means[0].dim(2) >= own * config.parts, op, ": ",
+        own, " blocks of ", config.parts, " parts need mean keys of ", levels, " levels, got ",
+        s.key_means.size(), " of ", s.key_means[0].dim(2), " parts");
+  check(s.key_logs.size() == s.key_means.size(), op, ": ", s.key_means.size(),
+        " levels of mean keys, ", s.key_logs.size(), " of their logarithms");
+  for (size_t z = 0; z < s.key_logs.size(); ++z) {
+    const Shape parts{q.dim(0), G, s.key_means[z].dim(2)};
+    check(s.key_logs[z].shape() == parts && s.key_logs[z].dtype() == q.dtype(), op,
+          ": logarithms of mean keys must be ", q.dtype(), " ", parts);
+  }
   if (!s.psi_q.defined()) return;
   check(s.psi_q.rank() == 4 && s.psi_q.dim(2) == q.dim(2) && s.prior_gain.shape() == heads &&
-            s.psi_sums.size() == s.key_sums.size() && s.psi_k.defined(),
+            s.psi_sums.size() == s.key_means.size() && s.psi_k.defined(),
         op, ": features must be [B, H, rows, m] with a gain and sums for each level");
-  check_sums(op, "sums of features", s.psi_sums, q.dim(0), G, s.psi_q.dim(3), q.dtype());
+  check_rows(op, "sums of features", s.psi_sums, q.dim(0), G, s.psi_q.dim(3), q.dtype());
 }
 
 }  // namespace
@@ -53,9 +60,38 @@ void check_blocks(const char* op, const BlockConfig& c) {
         ": block, chosen, columns and survivors must be at least 1, sinks and local at least 0");
   check(c.tile >= 1 && c.tile <= kMostTileRows && c.block % c.tile == 0, op, ": a tile of ", c.tile,
         " rows must divide a block of ", c.block, " keys, and have at most ", kMostTileRows);
-  check(c.parts >= 1 && c.block % c.parts == 0, op, ": ", c.parts, " parts must divide a block of ",
-        c.block, " keys");
+  check(c.parts >= 1 && c.parts <= c.block, op, ": ", c.parts, " parts of a block of ", c.block,
+        " keys");
   check(c.opinion >= 0 && c.opinion <= 1, op, ": opinion is ", c.opinion, ", must be in [0, 1]");
+}
+
+KeyParts block_parts(const Tensor& x, const Tensor& x_logs, int64_t size, int64_t parts) {
+  const char* op = "block_parts";
+  check(x.rank() == 4 && x.dim(3) > 0 && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64), op,
+        ": x must be f32 or f64 [B, G, T, d], got ", x.dtype(), " ", x.shape());
+  check(size >= 1 && parts >= 1 && parts <= size, op, ": ", parts, " parts of ", size, " rows");
+  const Shape rows{x.dim(0), x.dim(1), x.dim(2)};
+  check(!x_logs.defined() || (x_logs.shape() == rows && x_logs.dtype() == x.dtype()), op,
+        ": logarithms must be ", x.dtype(), " ", rows);
+  const int64_t count = x.dim(2) / size * parts;
+  const KeyParts out{Tensor::empty({x.dim(0), x.dim(1), count, x.dim(3)}, x.dtype(), x.device()),
+                     Tensor::empty({x.dim(0), x.dim(1), count}, x.dtype(), x.device())};
+  if (count == 0 || x.numel() == 0) return out;
+  count_macs(double(x.numel()) * double(parts));
+  BRINE_CALL(x, block_parts, out.means, out.logs, x.detach().contiguous(),
+             x_logs.defined() ? x_logs.contiguous() : x_logs, size, parts);
+  return out;
+}
+
+std::vector<KeyParts> block_parts_by_level(const Tensor& keys, const BlockConfig& config,
+                                           int levels) {
+  std::vector<KeyParts> out;
+  for (int z = 0; z < levels; ++z) {
+    out.push_back(
+        z == 0 ? block_parts(keys, {}, config.block, config.parts)
+               : block_parts(out.back().means, out.back().logs, 2 * config.parts, config.parts));
+  }
+  return out;
 }
 
 BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,
@@ -73,9 +109,9 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
   const char* op = "select_blocks";
   const bool shares = scores.shares.defined();
   const Tensor& q = shares ? scores.shares : scores.q;
-  const int64_t G = shares                    ? scores.psi_k.dim(1)
-                    : scores.key_sums.empty() ? 0
-                                              : scores.key_sums[0].dim(1);
+  const int64_t G = shares                     ? scores.psi_k.dim(1)
+                    : scores.key_means.empty() ? 0
+                                               : scores.key_means[0].dim(1);
   const int64_t own = T > 0 ? (T - 1) / config.block : 0, R = config.tile;
   check(visible.causal, op, ": blocks are for causal attention");
   check_visibility(op, visible, q.dim(0), T);
@@ -118,7 +154,7 @@ void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const 
   check(mask.capacity() >= config.most_kept((most + config.block - 1) / config.block),
         "select_blocks_step: k grew: the state has room for ", mask.capacity(), " blocks, not for ",
         config.most_kept((most + config.block - 1) / config.block));
-  // Not in 16 bits: all sums of keys would be rounded for one row that reads some of them.
+  // Not in 16 bits: all mean keys would be rounded for one row that reads some of them.
   BRINE_CALL(scores.q, select_blocks_step, mask, scores, config, width);
 }
 

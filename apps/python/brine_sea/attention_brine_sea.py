@@ -233,7 +233,7 @@ class ColumnPrior(nn.Module):
         if settings.prior != "none":
             self.gain = nn.Parameter(torch.ones(shape.heads))
         if settings.pooled_prior:
-            self.pooled_gain = nn.Parameter(torch.full((shape.heads,), 2.0 if settings.mask == "blocks" else 1.0))
+            self.pooled_gain = nn.Parameter(torch.ones(shape.heads))
         if settings.prior != "learned":
             return
         half = random_projection(settings.prior_features, shape.head_size) / 2

@@ -112,19 +112,51 @@ def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
     return out[:, :most], counts
 
 
+NO_KEYS_LOG = -1e4  # in place of the logarithm of 0
+
+
+def clusters(x: Tensor, logs: Tensor | None, parts: int) -> tuple[Tensor, Tensor]:
+    """The parts of blocks (section 8.2): means [..., P, d] and logarithms of their numbers of keys [..., P].
+
+    x [..., n, d]; a row is one key, or as many as its logarithm in logs [..., n] says. The first row is the centre
+    of the first cluster, that of each next one the row farthest from all centres; a row belongs to the nearest.
+    """
+    keys = x.new_ones(x.shape[:-1]) if logs is None else logs.exp().round()
+    nearest = torch.where(keys > 0, torch.inf, -1.0).to(x.dtype)
+    owner = torch.zeros_like(nearest, dtype=torch.long)
+    centre = x[..., :1, :]
+    for part in range(parts):
+        distance = (x - centre).square().sum(-1)
+        closer = distance < nearest
+        nearest = torch.where(closer, distance, nearest)
+        owner = torch.where(closer, part, owner)
+        farthest = nearest.argmax(-1)[..., None, None].expand(*x.shape[:-2], 1, x.shape[-1])
+        centre = x.gather(-2, farthest)
+    of_parts = F.one_hot(owner, parts).to(x.dtype) * keys[..., None]
+    counts = of_parts.sum(-2)
+    means = of_parts.transpose(-1, -2) @ x / counts.clamp(min=1)[..., None]
+    return means, torch.where(counts > 0, counts.log(), NO_KEYS_LOG)
+
+
 @dataclass
-class Sums:
-    """Sums over N blocks: of keys by part [B, G, N, P, d], of psi_k [B, G, N, m] (m = 0 without a learned prior)."""
+class Blocks:
+    """Of N blocks: mean keys by part [B, G, N, P, d], logarithms of the numbers of keys [B, G, N, P], and sums of
+    psi_k [B, G, N, m] (m = 0 without a learned prior)."""
 
     keys: Tensor
+    logs: Tensor
     psi: Tensor
 
-    def larger(self, level: int) -> Sums:
-        """Of the complete super-blocks of 2^level blocks."""
-        count, parts = self.keys.shape[2] >> level, self.keys.shape[3]
-        keys, psi = (x[:, :, : count << level] for x in (self.keys, self.psi))
-        keys = keys.flatten(2, 3).unflatten(2, (count, parts, 1 << level)).sum(4)
-        return Sums(keys, psi.unflatten(2, (count, 1 << level)).sum(3))
+    def larger(self, level: int) -> Blocks:
+        """The complete super-blocks of 2^level blocks."""
+        keys, logs, psi = self.keys, self.logs, self.psi
+        for _ in range(level):
+            count = keys.shape[2] // 2
+            pairs = (x[:, :, : 2 * count].unflatten(2, (count, 2)) for x in (keys, logs, psi))
+            keys, logs, psi = pairs
+            keys, logs = clusters(keys.flatten(3, 4), logs.flatten(3, 4), self.keys.shape[3])
+            psi = psi.sum(3)
+        return Blocks(keys, logs, psi)
 
 
 @dataclass
@@ -149,16 +181,17 @@ class Queries:
         return Queries(q, psi, total, self.own[b, i], self.gain[g], self.pooled_gain[g])
 
 
-def shares(x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Tensor], None], opinion: float) -> Tensor:
-    """The probabilities of blocks of `size` keys, summed over the heads of a group (section 8.2, 8.3).
+def shares(x: Queries, blocks: Blocks, hide: Callable[[Tensor], None], opinion: float) -> Tensor:
+    """The probabilities of blocks, summed over the heads of a group (section 8.2, 8.3).
 
-    Of x the tensors [..., n, rows, d], [..., n, rows, m], [..., n, rows], gains [..., n]; keys [..., N, P, d] are
-    sums over the parts of the blocks, psi [..., N, m] over the blocks. hide() overwrites scores [..., n, rows, N, P]
-    of hidden blocks. -> [..., rows, N]
+    Of x the tensors [..., n, rows, d], [..., n, rows, m], [..., n, rows], gains [..., n]; blocks [..., N, P, d],
+    [..., N, P], [..., N, m]. hide() overwrites scores [..., n, rows, N, P] of hidden blocks. -> [..., rows, N]
     """
+    keys, logs, psi = blocks.keys, blocks.logs, blocks.psi
     lead, n, rows, d = x.q.shape[:-3], *x.q.shape[-3:]
     parts = keys.shape[-2]
-    means = (keys.flatten(-3, -2) * (d**-0.5 * parts / size)).transpose(-1, -2)
+    means = (keys.flatten(-3, -2) * d**-0.5).transpose(-1, -2)
+    log_keys = logs.flatten(-2)[..., None, None, :]
 
     def products(y: Tensor, z: Tensor) -> Tensor:
         return (y.reshape(*lead, n * rows, -1) @ z).view(*lead, n, rows, -1)
@@ -168,20 +201,20 @@ def shares(x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Ten
         hide(y)
         return y.flatten(-2).softmax(-1).unflatten(-1, (-1, parts)).sum(-1) if parts > 1 else y[..., 0].softmax(-1)
 
-    scores = products(x.q * x.pooled_gain[..., None, None], means)
+    scores = products(x.q * x.pooled_gain[..., None, None], means).add_(log_keys)
     if psi.shape[-1]:
         mass = products(x.psi, psi.transpose(-1, -2)) / torch.where(x.total > 0, x.total, 1)[..., None]
-        # w / size is the same for all blocks of a row: the softmax cancels it.
+        # w / B is the same for all blocks of a row: the softmax cancels it.
         mass = mass.clamp_(min=LEAST_SHARE).log_().mul_(x.gain[..., None, None])
         scores.unflatten(-1, (-1, parts)).add_(mass[..., None])
     p = softened(scores)
     if opinion > 0:
-        p = (1 - opinion) * p + opinion * softened(products(x.q, means))
+        p = (1 - opinion) * p + opinion * softened(products(x.q, means).add_(log_keys))
     return p.sum(-3)
 
 
-def band_shares(x: Queries, own: Tensor, complete: Tensor, sums: Sums, size: int, opinion: float) -> Tensor:
-    """The probabilities of the first `complete` [B, tiles] blocks of `sums`, -1 for the others: [B, G, tiles, r, N].
+def band_shares(x: Queries, own: Tensor, complete: Tensor, blocks: Blocks, opinion: float) -> Tensor:
+    """The probabilities of the first `complete` [B, tiles] blocks, -1 for the others: [B, G, tiles, r, N].
 
     own: `complete` on the CPU.
     """
@@ -194,13 +227,14 @@ def band_shares(x: Queries, own: Tensor, complete: Tensor, sums: Sums, size: int
         by_tile = scores.unflatten(3, (tiles, r))[..., low:, :]
         by_tile.masked_fill_(hidden[:, :, None, ..., None], torch.finfo(scores.dtype).min)
 
-    y = shares(flat, sums.keys[:, :, :high], sums.psi[:, :, :high], size, hide, opinion)
+    seen = Blocks(*(y[:, :, :high] for y in (blocks.keys, blocks.logs, blocks.psi)))
+    y = shares(flat, seen, hide, opinion)
     y = y.view(batch, groups, tiles, r, high)
     y[..., low:].masked_fill_(hidden, -1)
     return y
 
 
-def choose_among(x: Queries, survivors: Tensor, tiles: Tensor, level: int, sums: Sums, form: BlockForm) -> Tensor:
+def choose_among(x: Queries, survivors: Tensor, tiles: Tensor, level: int, known: Blocks, form: BlockForm) -> Tensor:
     """The blocks that rows choose among those of their super-blocks (section 8.6): [n, r, chosen].
 
     x, tiles [n, 3]: Queries.at(); survivors [n, r, s] the super-blocks, -1 for none.
@@ -217,15 +251,15 @@ def choose_among(x: Queries, survivors: Tensor, tiles: Tensor, level: int, sums:
         scores.masked_fill_(~visible[:, None, ..., None], torch.finfo(scores.dtype).min)
 
     b, g = tiles[:, 0, None], tiles[:, 1, None]
-    at = blocks.clamp(0, sums.keys.shape[2] - 1)
-    y = shares(x, sums.keys[b, g, at], sums.psi[b, g, at], form.block, hide, form.opinion)
+    at = blocks.clamp(0, known.keys.shape[2] - 1)
+    y = shares(x, Blocks(*(z[b, g, at] for z in (known.keys, known.logs, known.psi))), hide, form.opinion)
     y.masked_fill_(~visible | is_fixed[:, None], -1)
     places = largest_places(y, form.chosen)
     found = blocks[:, None].expand(-1, y.shape[1], -1).gather(2, places.clamp(min=0))
     return found.masked_fill(places < 0, -1)
 
 
-def choose(x: Queries, sums: Sums, form: BlockForm) -> Tensor:
+def choose(x: Queries, known: Blocks, form: BlockForm) -> Tensor:
     """The blocks that each row chooses (sections 8.2, 8.3, 8.6): [B, G, tiles, r, chosen], -1 for none."""
     batch, groups, n, count, r = x.total.shape
     chosen = torch.full((batch, groups, count, r, form.chosen), -1, device=x.q.device)
@@ -238,18 +272,18 @@ def choose(x: Queries, sums: Sums, form: BlockForm) -> Tensor:
             continue
         places = of_level.any(0).nonzero()[:, 0]
         start, end = int(places[0]), int(places[-1]) + 1
-        larger = sums.larger(level) if level else sums
+        larger = known.larger(level)
         # Tiles of another level in this range, of sequences with other lengths, see no block here.
         own_here = torch.where(of_level, own, 0)
         complete = own_here.to(x.own.device)
         widest = int(own_here.max()) >> level
         for a, b in spans(start, end, budget // (batch * groups * n * r * widest * form.parts)):
             band, see = x.band(a, b), complete[:, a:b] >> level
-            y = band_shares(band, own_here[:, a:b] >> level, see, larger, form.block << level, form.opinion)
+            y = band_shares(band, own_here[:, a:b] >> level, see, larger, form.opinion)
             if level:
                 survivors = largest_places(y, form.survivors * form.chosen)
                 at = see[:, None].expand(-1, groups, -1).nonzero()
-                found = choose_in_pieces(band, survivors, at, level, sums, form, budget)
+                found = choose_in_pieces(band, survivors, at, level, known, form, budget)
                 chosen[:, :, a:b][at[:, 0], at[:, 1], at[:, 2], :, : found.shape[-1]] = found
                 continue
             blocks = torch.arange(y.shape[-1], device=y.device)
@@ -263,7 +297,7 @@ def choose(x: Queries, sums: Sums, form: BlockForm) -> Tensor:
 
 
 def choose_in_pieces(
-    x: Queries, survivors: Tensor, tiles: Tensor, level: int, sums: Sums, form: BlockForm, budget: int
+    x: Queries, survivors: Tensor, tiles: Tensor, level: int, known: Blocks, form: BlockForm, budget: int
 ) -> Tensor:
     """choose_among() for a few of the tiles [n, 3] at a time; survivors [B, G, tiles, r, s]."""
     own = survivors[tiles[:, 0], tiles[:, 1], tiles[:, 2]]
@@ -272,7 +306,7 @@ def choose_in_pieces(
     most = min(r * own.shape[2], form.columns) + form.sinks + form.local + 1
     rows = x.q.shape[2] * r + d
     parts = [
-        choose_among(x.at(tiles[a:b]), own[a:b], tiles[a:b], level, sums, form)
+        choose_among(x.at(tiles[a:b]), own[a:b], tiles[a:b], level, known, form)
         for a, b in spans(0, len(tiles), budget // (most * rows * form.parts << level))
     ]
     width = max(part.shape[-1] for part in parts)
@@ -491,11 +525,11 @@ class BlockAttention(nn.Module):
             psi_q, psi_k = self.features(q, k, content, at, wide)
             if store is not None and psi_k.shape[-1]:
                 psi_k = store(0, psi_k)
-            sums = self.sums(k, v, psi_k, at, wide, store)
-            d, m = q.shape[-1] * form.parts, psi_k.shape[-1]
-            chosen = self.choose(q_tiles.to(wide), psi_q, psi_k, sums, at, form)
+            known = self.complete(k, v, psi_k, at, wide, store)
+            d, m = (q.shape[-1] + 1) * form.parts, psi_k.shape[-1]
+            chosen = self.choose(q_tiles.to(wide), psi_q, psi_k, known, at, form)
             choices = self.with_earlier(chosen, at, form, store, k.shape[2])
-            before = self.before(sums[..., d + m :], v, at)
+            before = self.before(known[..., d + m :], v, at)
         average = (before + of_values.double().cumsum(2)) / (at.ordinals.flatten(1)[:, None, :, None] + 1)
         y = self.attended(q_tiles, k, v, choices, at, form).to(wide)
         gates = self.gates.to(wide).view(self.shape.groups, -1, 1, 1, 2).sigmoid()
@@ -526,21 +560,25 @@ class BlockAttention(nn.Module):
             psi_k = psi_k.masked_fill(~at.padding.visible[:, None, -at.count :, None], 0)
         return self.grouped(at.by_tiles(psi_q), at), psi_k
 
-    def sums(self, k: Tensor, v: Tensor, psi_k: Tensor, at: Layout, wide: torch.dtype, store: Store | None) -> Tensor:
-        """Sums of k by part, of psi_k and of v over complete blocks, [B, G, N, P d + m + d].
+    def complete(
+        self, k: Tensor, v: Tensor, psi_k: Tensor, at: Layout, wide: torch.dtype, store: Store | None
+    ) -> Tensor:
+        """Of complete blocks: mean keys by part, logarithms of their numbers, sums of psi_k and of v.
 
-        Only new blocks are added up.
+        [B, G, N, P d + P + m + d]. Only new blocks are computed.
         """
         size, each = self.settings.block, self.settings.parts
-        nothing = torch.cat([x[:, :, :0].to(wide) for x in (*[k] * each, psi_k, v)], -1)
+        logs = k.new_empty(*k.shape[:2], 0, each)
+        nothing = torch.cat([x[:, :, :0].to(wide) for x in (*[k] * each, logs, psi_k, v)], -1)
         known = nothing if store is None else store(2, nothing)
         first = min(int(at.past.min()) // size, known.shape[2])
         end = int(at.total.max()) // size
         if first >= end:
             return known
         parts = [at.keys(x, first * size, (end - first) * size).to(wide) for x in (k, psi_k, v)]
-        of_parts = parts[0].unflatten(2, (end - first, each, size // each)).sum(4).flatten(3)
-        new = torch.cat([of_parts] + [x.unflatten(2, (end - first, size)).sum(3) for x in parts[1:]], -1)
+        of_keys, of_psi, of_values = (x.unflatten(2, (end - first, size)) for x in parts)
+        means, logs = clusters(of_keys, None, each)
+        new = torch.cat([means.flatten(3), logs, of_psi.sum(3), of_values.sum(3)], -1)
         return new if store is None else store(2, new, first)
 
     def before(self, sums: Tensor, x: Tensor, at: Layout) -> Tensor:
@@ -554,20 +592,20 @@ class BlockAttention(nn.Module):
         whole = (torch.arange(sums.shape[2], device=x.device) < complete[:, None])[:, None, :, None]
         return (sums.double() * whole).sum(2, keepdim=True) + (rest.double() * inside).sum(2, keepdim=True)
 
-    def choose(self, q: Tensor, psi_q: Tensor, psi_k: Tensor, sums: Tensor, at: Layout, form: BlockForm) -> Tensor:
+    def choose(self, q: Tensor, psi_q: Tensor, psi_k: Tensor, known: Tensor, at: Layout, form: BlockForm) -> Tensor:
         """The blocks that the rows of tokens choose, [B, G, tiles, r, chosen]."""
-        d, m = q.shape[-1] * form.parts, psi_q.shape[-1]
+        d, m = (q.shape[-1] + 1) * form.parts, psi_q.shape[-1]
         total, by_group = q[..., 0], (self.shape.groups, -1)
         gain = self.prior.pooled_gain
         if m:
             gain = self.prior.gain
             running = at.by_tiles(psi_k[:, :, -at.count :]).double().cumsum(2)
-            running = (self.before(sums[..., d : d + m], psi_k, at) + running).to(q.dtype)
+            running = (self.before(known[..., d : d + m], psi_k, at) + running).to(q.dtype)
             total = (psi_q * running.unflatten(2, at.ordinals.shape[1:])[:, :, None]).sum(-1)
         gains = (x.to(q.dtype).view(by_group) for x in (gain, self.prior.pooled_gain))
         x = Queries(q, psi_q, total, at.own(form.block), *gains)
-        of_keys = sums[..., :d].unflatten(-1, (form.parts, -1))
-        chosen = choose(x, Sums(of_keys, sums[..., d : d + m]), form)
+        keys, logs = known[..., : d - form.parts].unflatten(-1, (form.parts, -1)), known[..., d - form.parts : d]
+        chosen = choose(x, Blocks(keys, logs, known[..., d : d + m]), form)
         return chosen.masked_fill(~at.valid.view(at.ordinals.shape)[:, None, ..., None], -1)
 
     def with_earlier(self, chosen: Tensor, at: Layout, form: BlockForm, store: Store | None, keys: int) -> Tensor:

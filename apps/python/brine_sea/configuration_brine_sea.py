@@ -204,8 +204,8 @@ class SeaSettings:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must not be negative")
         if self.block % self.tile:
             raise ValueError(f"brine: tile {self.tile} does not divide block {self.block}")
-        if self.block % self.parts:
-            raise ValueError(f"brine: parts {self.parts} do not divide block {self.block}")
+        if self.parts > self.block:
+            raise ValueError(f"brine: parts {self.parts} of a block of {self.block} keys")
         if not 0 <= self.opinion <= 1:
             raise ValueError(f"brine: opinion is {self.opinion}, must be in [0, 1]")
         only = {"decoder": "none", "gates": "head", "pooled_prior": True, "pooled": 0, "oversample": 1}

@@ -174,6 +174,27 @@ def names():
     return pytest.mark.parametrize("name", SETTINGS)
 
 
+def clusters_of(x, keys, parts):
+    """[(mean, keys)] of the clusters of rows x [n, d] of so many keys each."""
+    distance = torch.cdist(x, x).square()
+    centres = [0]
+    while len(centres) < parts:
+        nearest = distance[:, centres].min(1).values.masked_fill(keys == 0, -1)
+        centres.append(int(nearest.argmax()))
+    owner = distance[:, centres].argmin(1)
+    of_parts = [(owner == p) & (keys > 0) for p in range(parts)]
+    return [((x[m] * keys[m, None]).sum(0) / keys[m].sum(), keys[m].sum()) for m in of_parts if bool(m.any())]
+
+
+def parts_of(x, keys, size, parts):
+    """The clusters of x [n, d] of a block, or of the parts of a super-block's two halves."""
+    if len(x) > size:
+        halves = [parts_of(*y, size, parts) for y in zip(x.chunk(2), keys.chunk(2), strict=True)]
+        means, counts = zip(*(c for half in halves for c in half), strict=True)
+        x, keys = torch.stack(means), torch.stack(counts)
+    return clusters_of(x, keys, parts)
+
+
 def kept_by_definition(made, q, k):
     """Which blocks rows choose and keep, one row after another: q [H, T, d], k [G, T, d] -> bits [G, T, N]."""
     s, heads, groups, tokens = made.settings, made.shape.heads, made.shape.groups, q.shape[1]
@@ -187,15 +208,19 @@ def kept_by_definition(made, q, k):
     def shares(t, g, spans):
         total = torch.zeros(len(spans), dtype=DOUBLE)
         for h in range(g * heads // groups, (g + 1) * heads // groups):
-            parts = [k[g, a:b].unflatten(0, (s.parts, -1)).mean(1) for a, b in spans]
-            means = torch.stack([x @ q[h, t] / math.sqrt(d) for x in parts])
-            scores = (means * of_means[h]).logsumexp(1)
+            parts = [parts_of(k[g, a:b], torch.ones(b - a, dtype=DOUBLE), size, s.parts) for a, b in spans]
+
+            def of_parts(factor, h=h, parts=parts):
+                scores = [[factor * (c @ q[h, t]) / math.sqrt(d) + n.log() for c, n in block] for block in parts]
+                return torch.stack([torch.stack(block).logsumexp(0) for block in scores])
+
+            scores, means = of_parts(of_means[h]), of_parts(1)
             if gain is not None:
                 mass = torch.stack([psi_q[h, t] @ psi_k[g, a:b].sum(0) for a, b in spans])
                 mass = mass / (psi_q[h, t] @ psi_k[g, : t + 1].sum(0))
                 sizes = torch.tensor([b - a for a, b in spans])
                 scores = scores + gain[h] * ((t + 1) * mass.clamp(min=1e-7) / sizes).log()
-            total += (1 - s.opinion) * scores.softmax(0) + s.opinion * means.logsumexp(1).softmax(0)
+            total += (1 - s.opinion) * scores.softmax(0) + s.opinion * means.softmax(0)
         return total.tolist()
 
     for g in range(groups):

@@ -313,7 +313,7 @@ def test_skipped_queries(attention):
         ({"attention": {"method": "performer"}}, "attention method 'performer'"),
         ({"attention": LIGHT | {"speed": 3}}, "unknown settings of attention: speed"),
         ({"attention": BLOCKS | {"tile": 3}}, "tile 3 does not divide block 4"),
-        ({"attention": BLOCKS | {"parts": 3}}, "parts 3 do not divide block 4"),
+        ({"attention": BLOCKS | {"parts": 5}}, "parts 5 of a block of 4 keys"),
         ({"format": 2}, "format 2"),
         ({"lora_rank": 8}, "--merge"),
         ({"colour": 1}, "unknown keys colour"),

@@ -113,14 +113,13 @@ class Chooser {
     };
     turned(q_, at.q, at.q_step, d_);
     if (m_) turned(psi_, at.psi_q, at.psi_step, m_);
-    const double root = 1 / std::sqrt(double(d_)), keys = double(config_->block / P_),
-                 B = double(config_->block);
+    const double root = 1 / std::sqrt(double(d_)), B = double(config_->block);
     for (int64_t h = 0; h < heads_; ++h) {
       const int64_t head = at.bg % G_ * heads_ + h;
       for (int64_t r = 0; r < rows_; ++r) {
         const int64_t lane = h * R_ + r;
-        plain_[lane] = T(root / keys);
-        factor_[lane] = T(double(scores_->gain.template data<T>()[head]) * root / keys);
+        plain_[lane] = T(root);
+        factor_[lane] = T(double(scores_->gain.template data<T>()[head]) * root);
         if (!m_) continue;
         prior_[lane] = scores_->prior_gain.template data<T>()[head];
         share_[lane] = T(double(at.first + r + 1) / B);
@@ -128,17 +127,18 @@ class Chooser {
     }
   }
 
-  const T* sums_of(const std::vector<Tensor>& levels, int z, int64_t bg, int64_t width) const {
-    const Tensor& sums = levels[size_t(z)];
-    return sums.template data<T>() + bg * sums.dim(2) * width;
+  // Rows of `width` numbers of a level.
+  const T* rows_of(const std::vector<Tensor>& levels, int z, int64_t bg, int64_t width) const {
+    const Tensor& rows = levels[size_t(z)];
+    return rows.template data<T>() + bg * rows.dim(2) * width;
   }
 
-  // products [blocks * parts, lanes] of lanes with sums of `width` numbers, `parts` of each block.
-  void multiply(T* to, const T* lanes_of, const T* sums, int64_t width, int64_t parts) const {
+  // products [blocks * parts, lanes] of lanes with rows of `width` numbers, `parts` of each block.
+  void multiply(T* to, const T* lanes_of, const T* rows, int64_t width, int64_t parts) const {
     for (const Run& run : runs_) {
       const int64_t count = run.count * parts;
       tile_product(count, lanes_, width,
-                   Broadcast<T, false>{sums + run.first * parts * width, width},
+                   Broadcast<T, false>{rows + run.first * parts * width, width},
                    Lanes<const T>{lanes_of, lanes_ + kWidth<T>}, Lanes<T>{to, lanes_});
       to += count * lanes_;
     }
@@ -157,7 +157,7 @@ class Chooser {
     auto add = [&](int level, Run run) {
       runs_.assign(1, run);
       s_.resize(size_t(run.count * lanes_));
-      multiply(s_.data(), psi_, sums_of(scores_->psi_sums, level, at.bg, m_), m_, 1);
+      multiply(s_.data(), psi_, rows_of(scores_->psi_sums, level, at.bg, m_), m_, 1);
       for (int64_t c = 0; c < run.count; ++c) {
         const T* row = s_.data() + c * lanes_;
 #pragma omp simd
@@ -193,32 +193,27 @@ class Chooser {
   // those of the opinion.
   void score(const Rows<T>& at, int z) {
     const int64_t n = candidates() * P_;
-    const T part = T(1.0 / double(int64_t(1) << z));
     s_.resize(size_t(n * lanes_));
-    multiply(s_.data(), q_, sums_of(scores_->key_sums, z, at.bg, d_), d_, P_);
-    const bool opinion = config_->opinion > 0;
-    if (opinion) {
-      raw_.resize(s_.size());
-      for (int64_t c = 0; c < n; ++c) {
-#pragma omp simd
-        for (int64_t l = 0; l < lanes_; ++l)
-          raw_[c * lanes_ + l] = s_[c * lanes_ + l] * (plain_[l] * part);
+    multiply(s_.data(), q_, rows_of(scores_->key_means, z, at.bg, d_), d_, P_);
+    if (config_->opinion > 0) raw_ = s_;
+    const T* logs = rows_of(scores_->key_logs, z, at.bg, 1);
+    int64_t c = 0;
+    for (const Run& run : runs_) {
+      for (int64_t i = run.first * P_; i < (run.first + run.count) * P_; ++i, ++c) {
+        add_log(s_.data() + c * lanes_, factor_, logs[i]);
+        if (config_->opinion > 0) add_log(raw_.data() + c * lanes_, plain_, logs[i]);
       }
-    }
-    for (int64_t c = 0; c < n; ++c) {
-#pragma omp simd
-      for (int64_t l = 0; l < lanes_; ++l) s_[c * lanes_ + l] *= factor_[l] * part;
     }
     if (!m_) return;
     x_.resize(size_t(candidates() * lanes_));
-    multiply(x_.data(), psi_, sums_of(scores_->psi_sums, z, at.bg, m_), m_, 1);
-    const T least = T(scores_->least_share);
+    multiply(x_.data(), psi_, rows_of(scores_->psi_sums, z, at.bg, m_), m_, 1);
+    const T least = T(scores_->least_share), level = T(1.0 / double(int64_t(1) << z));
     for (int64_t c = 0; c < candidates(); ++c) {
       T *x = x_.data() + c * lanes_, *s = s_.data() + c * P_ * lanes_;
 #pragma omp simd
       for (int64_t l = 0; l < lanes_; ++l) {
         const T share = x[l] / total_[l];
-        x[l] = math::log((share < least ? least : share) * (share_[l] * part) +
+        x[l] = math::log((share < least ? least : share) * (share_[l] * level) +
                          std::numeric_limits<T>::min());
       }
       for (int64_t p = 0; p < P_; ++p) {
@@ -226,6 +221,12 @@ class Chooser {
         for (int64_t l = 0; l < lanes_; ++l) s[p * lanes_ + l] += prior_[l] * x[l];
       }
     }
+  }
+
+  // Products of a part -> its scores.
+  void add_log(T* s, const T* factor, T log) const {
+#pragma omp simd
+    for (int64_t l = 0; l < lanes_; ++l) s[l] = s[l] * factor[l] + log;
   }
 
   // s [n, lanes] -> softmax over the parts of the blocks that a row may choose from.

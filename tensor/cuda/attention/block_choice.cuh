@@ -183,7 +183,7 @@ class BlockChoice {
   // has 2^shift slots, at least as many as parts; if they are more than those of a tile, it comes
   // several times, to the same thread. begin(l0) before the lanes from l0 on.
   template <class Begin, class Put>
-  __device__ void multiply(const T* x, const BlockSums<T>& sums, int z, int parts, Begin begin,
+  __device__ void multiply(const T* x, const LevelRows<T>& sums, int z, int parts, Begin begin,
                            Put put) const {
     T *own = reinterpret_cast<T*>(shared_), *first = own + Layout::rows * Layout::step;
     T* products = reinterpret_cast<T*>(shared_ + Shared::tiles);
@@ -267,8 +267,9 @@ class BlockChoice {
   // opinion.
   __noinline__ __device__ void score_parts(int z) const {
     const int parts = int(room_.P);
-    const double root = 1 / std::sqrt(double(in_.d)), of_part = double(config_.block) / parts;
-    const T level = T(1.0 / double(int64_t(1) << z)), plain = T(root / of_part) * level;
+    const double root = 1 / std::sqrt(double(in_.d));
+    const T plain = T(root);
+    const T* logs = in_.logs.of(z, job_.bg);
     const int64_t head = job_.bg * job_.heads % in_.H;
     const bool opinion = config_.opinion > 0;
     // Of each lane of a tile; that of a lane without a row is not a number.
@@ -277,10 +278,8 @@ class BlockChoice {
         in_.q, in_.keys, z, parts,
         [&](int l0) {
           for (int r = threadIdx.x; r < Layout::rows; r += Layout::threads) {
-            factors[r] =
-                has_row(l0 + r)
-                    ? T(double(in_.gain[head + (l0 + r) / job_.R]) * root / of_part) * level
-                    : std::numeric_limits<T>::quiet_NaN();
+            factors[r] = has_row(l0 + r) ? T(double(in_.gain[head + (l0 + r) / job_.R]) * root)
+                                         : std::numeric_limits<T>::quiet_NaN();
           }
         },
         [&](int r, int lane, int block, int part, int n, const T* products, int step) {
@@ -288,20 +287,22 @@ class BlockChoice {
           if (factor != factor) return;
           if (narrowed_ && !is_allowed(lane % job_.R, block)) return;
           const int64_t at = lane * room_.C + block;
-          room_.s[at] = fold(products, n, step, factor, part > 0, room_.s[at]);
-          if (opinion) room_.raw[at] = fold(products, n, step, plain, part > 0, room_.raw[at]);
+          const T* log = logs + candidate(block) * parts + part;
+          room_.s[at] = fold(products, log, n, step, factor, part > 0, room_.s[at]);
+          if (opinion) room_.raw[at] = fold(products, log, n, step, plain, part > 0, room_.raw[at]);
         });
   }
 
   // log(sum of exp) of n scores, and of `before` if there are more before them.
-  __device__ static T fold(const T* products, int n, int step, T factor, bool more,
+  __device__ static T fold(const T* products, const T* logs, int n, int step, T factor, bool more,
                            const T& before) {
-    if (n == 1 && !more) return products[0] * factor;
-    T most = products[0] * factor;
-    for (int p = 1; p < n; ++p) most = Max{}(most, products[p * step] * factor);
+    auto score = [&](int p) { return products[p * step] * factor + logs[p]; };
+    if (n == 1 && !more) return score(0);
+    T most = score(0);
+    for (int p = 1; p < n; ++p) most = Max{}(most, score(p));
     if (more) most = Max{}(most, before);
     T sum = more ? exp_of_part(before - most) : T(0);
-    for (int p = 0; p < n; ++p) sum += exp_of_part(products[p * step] * factor - most);
+    for (int p = 0; p < n; ++p) sum += exp_of_part(score(p) - most);
     return most + math::log(sum);
   }
 

@@ -9,31 +9,31 @@ namespace brine::cuda {
 
 constexpr int kMostLevels = 26;  // of 2^25 blocks, the most that block_entry() numbers
 
-// Sums of rows of `width` numbers by complete super-blocks of every level.
+// Rows of `width` numbers of the complete super-blocks of every level.
 template <class T>
-struct BlockSums {
-  const T* sums[kMostLevels] = {};
-  int64_t rows[kMostLevels] = {}, width = 0;  // rows of a group
+struct LevelRows {
+  const T* data[kMostLevels] = {};
+  int64_t rows[kMostLevels] = {}, width = 1;  // rows of a group
 
-  explicit BlockSums(const std::vector<Tensor>& levels) {
+  explicit LevelRows(const std::vector<Tensor>& levels) {
     for (size_t z = 0; z < std::min(levels.size(), size_t(kMostLevels)); ++z) {
-      sums[z] = levels[z].template data<T>();
+      data[z] = levels[z].template data<T>();
       rows[z] = levels[z].dim(2);
-      width = levels[z].dim(3);
+      if (levels[z].rank() > 3) width = levels[z].dim(3);
     }
   }
-  __device__ const T* of(int z, int64_t bg) const { return sums[z] + bg * rows[z] * width; }
+  __device__ const T* of(int z, int64_t bg) const { return data[z] + bg * rows[z] * width; }
 };
 
-// BlockScores on the device; queries and sums of keys as S.
+// BlockScores on the device; queries and mean keys as S.
 template <class T, class S>
 struct ChoiceInputs {
   const S* q;
   const T *gain, *psi_q, *prior_gain, *shares;
   const T* psi_k = nullptr;          // of every key, or null:
   const double* psi_open = nullptr;  // sums of the features of the row's own block
-  BlockSums<S> keys;
-  BlockSums<T> features;
+  LevelRows<S> keys;
+  LevelRows<T> logs, features;
   int64_t H, d, m, T_keys = 0, blocks;  // psi_k [., T_keys, m], shares [., blocks]
   T least;
 
@@ -43,7 +43,8 @@ struct ChoiceInputs {
         psi_q(data(s.psi_q)),
         prior_gain(data(s.prior_gain)),
         shares(data(s.shares)),
-        keys(s.key_sums),
+        keys(s.key_means),
+        logs(s.key_logs),
         features(s.psi_sums),
         H(s.shares.defined() ? s.shares.dim(1) : s.q.dim(1)),
         d(s.q.defined() ? s.q.dim(3) : 0),

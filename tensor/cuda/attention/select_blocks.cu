@@ -1,4 +1,5 @@
-// The choice of key blocks: the kernels that make jobs of tiles or of new rows, and their launches.
+// The choice of key blocks: the parts of blocks, the kernels that make jobs of tiles or of new
+// rows, and their launches.
 #include "tensor/cuda/attention/block_choice.cuh"
 #include "tensor/cuda/core/scratch.h"
 #include "tensor/kernels/attention.h"
@@ -9,6 +10,62 @@ namespace {
 // Thread blocks, each with scratch memory: as many as a device of 132 multiprocessors has at a
 // time, so that what they write stays in its L2.
 constexpr int64_t kMostSlots = 132 * 5;
+
+// Clusters of the `size` rows from a thread block's first one on. Shared memory: T [2 size +
+// parts].
+template <class T>
+__global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int64_t N,
+                             int64_t rows, int size, int parts, int d) {
+  const int64_t first = blockIdx.x / N * rows + blockIdx.x % N * size;
+  T* nearest = dynamic_shared<T>();
+  T *owner = nearest + size, *keys = owner + size;
+  __shared__ int centre;
+  x += first * d;
+  if (x_logs) x_logs += first;
+  means += int64_t(blockIdx.x) * parts * d;
+  logs += int64_t(blockIdx.x) * parts;
+  auto keys_of = [&](int s) { return x_logs ? std::round(std::exp(x_logs[s])) : T(1); };
+  for (int s = int(threadIdx.x); s < size; s += int(blockDim.x)) {
+    nearest[s] = x_logs && x_logs[s] <= T(kNoKeysLog) ? T(-1) : std::numeric_limits<T>::infinity();
+    owner[s] = 0;
+  }
+  if (threadIdx.x == 0) centre = 0;
+  for (int p = 0; p < parts; ++p) {
+    __syncthreads();
+    for (int s = int(threadIdx.x); s < size; s += int(blockDim.x)) {
+      T distance = 0;
+      for (int c = 0; c < d; ++c) {
+        const T apart = x[int64_t(s) * d + c] - x[int64_t(centre) * d + c];
+        distance += apart * apart;
+      }
+      if (distance < nearest[s]) {
+        nearest[s] = distance;
+        owner[s] = T(p);
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) continue;
+    centre = 0;
+    for (int s = 1; s < size; ++s) {
+      if (nearest[s] > nearest[centre]) centre = s;
+    }
+  }
+  for (int p = int(threadIdx.x); p < parts; p += int(blockDim.x)) {
+    T sum = 0;
+    for (int s = 0; s < size; ++s) sum += owner[s] == T(p) ? keys_of(s) : T(0);
+    keys[p] = sum;
+    logs[p] = sum > 0 ? std::log(sum) : T(kNoKeysLog);
+  }
+  __syncthreads();
+  for (int i = int(threadIdx.x); i < parts * d; i += int(blockDim.x)) {
+    const T p = T(i / d);
+    T sum = 0;
+    for (int s = 0; s < size; ++s) {
+      if (owner[s] == p) sum += keys_of(s) * x[int64_t(s) * d + i % d];
+    }
+    means[i] = keys[i / d] > 0 ? sum / keys[i / d] : T(0);
+  }
+}
 
 // One new row of every sequence. Its tile keeps what its earlier rows keep.
 struct StepJobs {
@@ -63,7 +120,7 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
     if (scores.half && of_keys && select_blocks_half(to, jobs, scores, config)) return;
   }
   const int64_t blocks =
-      scores.shares.defined() ? q.dim(3) : scores.key_sums[0].dim(2) / config.parts;
+      scores.shares.defined() ? q.dim(3) : scores.key_means[0].dim(2) / config.parts;
   const int64_t m = scores.psi_q.defined() && !scores.shares.defined() ? scores.psi_q.dim(3) : 0;
   const ChoiceSizes sizes(config, heads, R, m, blocks, scores.shares.defined());
   const int64_t slots = std::min(
@@ -86,6 +143,16 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
 }
 
 }  // namespace
+
+void block_parts(Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t size, int64_t parts) {
+  const int64_t N = logs.dim(2) / parts;
+  dispatch_float(x.dtype(), [&]<class T>() {
+    launch("block_parts", parts_kernel<T>, dim3(blocks_for(x.dim(0) * x.dim(1) * N, 1)), dim3(64),
+           size_t(2 * size + parts) * sizeof(T), means.data<T>(), logs.data<T>(),
+           x.template data<T>(), x_logs.defined() ? x_logs.template data<T>() : nullptr, N,
+           x.dim(2), int(size), int(parts), int(x.dim(3)));
+  });
+}
 
 void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visibility visible) {
   const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;

@@ -1,6 +1,6 @@
 // The choice of key blocks with products of bf16 on tensor cores, for 16 or 32 rows of a tile at a
 // time: a thread block scores all candidates of a head in shared memory, then a warp takes a row's
-// largest. The sums of keys come to shared memory while those before them are multiplied.
+// largest. The mean keys come to shared memory while those before them are multiplied.
 //
 // With levels, only the scores of a row's surviving super-blocks are kept: the warps multiply the
 // blocks of all that survive for any row, since neighbouring rows keep much the same ones.
@@ -221,9 +221,9 @@ class HalfChoice {
     }
   }
 
-  // scores [rows, candidates] = log2(sum of 2^) of the scores of each candidate's parts, of sums of
-  // super-blocks of 2^z blocks. Of 16 neighbouring rows of sums the four parts of a block are those
-  // that a lane multiplies.
+  // scores [rows, candidates] = log2(sum of 2^) of the scores of each candidate's parts, those of
+  // super-blocks of 2^z blocks. Of 16 neighbouring rows of means the four parts of a block are
+  // those that a lane multiplies.
   __device__ void score(int z, int h) const {
     const int d = int(in_.d), count = candidates_ * P;
     const bf16* from = in_.keys.of(z, job_.bg);
@@ -256,9 +256,9 @@ class HalfChoice {
             r < rows_ && c < d ? *reinterpret_cast<const uint32_t*>(row + c) : 0;
       }
     }
-    const float keys = float(config_.block / P) * float(int64_t(1) << z);
     const int64_t head = job_.bg * job_.heads % in_.H + h;
-    const float factor = in_.gain[head] * 1.44269504f / (sqrtf(float(d)) * keys);
+    const float factor = in_.gain[head] * 1.44269504f / sqrtf(float(d));
+    const float* logs = in_.logs.of(z, job_.bg);
     for (int c0 = 0, turn = 0; c0 < count;
          c0 += kChunk, turn = turn == kStages - 1 ? 0 : turn + 1) {
       if (c0 + kChunk < count) {
@@ -284,17 +284,25 @@ class HalfChoice {
         }
       }
       if constexpr (P == 4) {
+        // Means of no block, behind the last candidate, take the logarithms of one that exists.
+        const int c = (c0 + slots) / 4 + t, last = candidates_ - 1;
+        const int b = block_of(c < last ? c : last);
+        float log[4];
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+          log[p] = logs[int64_t(b < own_ ? b : own_ - 1) * 4 + p] * 1.44269504f;
+        }
         float value[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float x[4] = {s[0][2 * i] * factor, s[0][2 * i + 1] * factor, s[1][2 * i] * factor,
-                              s[1][2 * i + 1] * factor};
+          const float x[4] = {s[0][2 * i] * factor + log[0], s[0][2 * i + 1] * factor + log[1],
+                              s[1][2 * i] * factor + log[2], s[1][2 * i + 1] * factor + log[3]};
           const float most = Max{}(Max{}(x[0], x[1]), Max{}(x[2], x[3]));
           const float sum = exp2_nonpositive(x[0] - most) + exp2_nonpositive(x[1] - most) +
                             exp2_nonpositive(x[2] - most) + exp2_nonpositive(x[3] - most);
           value[i] = most + log2_of(sum);
         }
-        put(band + g, (c0 + slots) / 4 + t, value);
+        put(band + g, c, value);
       } else {
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
@@ -470,11 +478,11 @@ bool select_blocks_half(const Lists& to, const TileJobs& jobs, BlockScores score
   }
   // Sums of probabilities of several heads leave room for half as many rows.
   const int bands = config.tile > 16 && to.heads == 1 && d <= 64 ? 2 : 1;
-  const HalfSizes n(config, to.heads, scores.key_sums[0].dim(2) / parts, 16 * bands);
+  const HalfSizes n(config, to.heads, scores.key_means[0].dim(2) / parts, 16 * bands);
   const size_t shared = n.bytes(d > 64 ? 136 : 72);
   if (n.scores > kMostScores + 4 || shared > most_shared()) return false;
   scores.q = scores.q.to(Dtype::bf16);
-  for (Tensor& sums : scores.key_sums) sums = sums.to(Dtype::bf16);
+  for (Tensor& means : scores.key_means) means = means.to(Dtype::bf16);
   const ChoiceInputs<float, bf16> in(scores);
   auto launch_of = [&]<int D, int Bands, int P>() {
     launch("select_blocks_half", choose_half_kernel<D, Bands, P>,

@@ -11,8 +11,7 @@ namespace {
 // softmax over candidates of the scores of a level, by the definition: P of every candidate.
 std::vector<double> shares(const BlockCase& c, const BlockScores& s, int64_t b, int64_t h,
                            int64_t t, int z, const std::vector<int64_t>& candidates) {
-  const int64_t d = c.d, bg = b * c.G + h / (c.H / c.G), keys = c.config.block << z,
-                parts = c.config.parts;
+  const int64_t d = c.d, bg = b * c.G + h / (c.H / c.G), parts = c.config.parts;
   auto at = [&](const Tensor& x, int64_t i) { return x.data<double>()[i]; };
   auto product = [&](const Tensor& q, const Tensor& sums, int64_t block, int64_t m) {
     double dot = 0;
@@ -32,10 +31,11 @@ std::vector<double> shares(const BlockCase& c, const BlockScores& s, int64_t b, 
   for (const int64_t block : candidates) {
     double opinion = 0, sum = 0;
     for (int64_t p = 0; p < parts; ++p) {
-      const double mean = product(s.q, s.key_sums[size_t(z)], block * parts + p, d) *
-                          double(parts) / double(keys) / std::sqrt(double(d));
-      opinion += std::exp(mean);
-      sum += std::exp(at(s.gain, h) * mean);
+      const Tensor &means = s.key_means[size_t(z)], &logs = s.key_logs[size_t(z)];
+      const double score = product(s.q, means, block * parts + p, d) / std::sqrt(double(d));
+      const double keys = std::exp(at(logs, bg * logs.dim(2) + block * parts + p));
+      opinion += keys * std::exp(score);
+      sum += keys * std::exp(at(s.gain, h) * score);
     }
     plain.push_back(std::log(opinion));
     double score = std::log(sum);
@@ -119,6 +119,96 @@ Tensor defined_mask(const BlockCase& c, const BlockScores& s) {
 
 }  // namespace
 
+// The clusters of rows x [n, d] of so many keys each, by the definition: sets of rows by cluster.
+std::vector<std::set<int64_t>> clusters(const std::vector<std::vector<double>>& x,
+                                        const std::vector<double>& keys, int64_t parts) {
+  auto squared = [&](size_t a, size_t b) {
+    double sum = 0;
+    for (size_t c = 0; c < x[a].size(); ++c) sum += (x[a][c] - x[b][c]) * (x[a][c] - x[b][c]);
+    return sum;
+  };
+  std::vector<size_t> centres{0};
+  auto nearest = [&](size_t s) {
+    size_t best = 0;
+    for (size_t i = 1; i < centres.size(); ++i) {
+      if (squared(s, centres[i]) < squared(s, centres[best])) best = i;
+    }
+    return best;
+  };
+  while (int64_t(centres.size()) < parts) {
+    size_t next = 0;
+    for (size_t s = 0; s < x.size(); ++s) {
+      if (keys[s] > 0 && squared(s, centres[nearest(s)]) > squared(next, centres[nearest(next)]))
+        next = s;
+    }
+    centres.push_back(next);
+  }
+  std::vector<std::set<int64_t>> out(centres.size());
+  for (size_t s = 0; s < x.size(); ++s) {
+    if (keys[s] > 0) out[nearest(s)].insert(int64_t(s));
+  }
+  return out;
+}
+
+void check_parts(const Tensor& x, const Tensor& x_logs, int64_t size, int64_t parts) {
+  const KeyParts got = block_parts(x, x_logs, size, parts);
+  const int64_t groups = x.dim(0) * x.dim(1), T = x.dim(2), d = x.dim(3), N = T / size;
+  REQUIRE(got.means.shape() == Shape{x.dim(0), x.dim(1), N * parts, d});
+  for (int64_t i = 0; i < groups * N; ++i) {
+    std::vector<std::vector<double>> rows;
+    std::vector<double> keys;
+    for (int64_t s = 0; s < size; ++s) {
+      const int64_t row = i / N * T + i % N * size + s;
+      rows.emplace_back(x.data<double>() + row * d, x.data<double>() + (row + 1) * d);
+      keys.push_back(x_logs.defined() ? std::round(std::exp(x_logs.data<double>()[row])) : 1);
+    }
+    const std::vector<std::set<int64_t>> wanted = clusters(rows, keys, parts);
+    for (int64_t p = 0; p < parts; ++p) {
+      double count = 0;
+      std::vector<double> mean(size_t(d), 0.0);
+      for (const int64_t s : wanted[size_t(p)]) {
+        count += keys[size_t(s)];
+        for (int64_t c = 0; c < d; ++c)
+          mean[size_t(c)] += keys[size_t(s)] * rows[size_t(s)][size_t(c)];
+      }
+      const double log = got.logs.data<double>()[i * parts + p];
+      CHECK(log == doctest::Approx(count > 0 ? std::log(count) : kNoKeysLog));
+      for (int64_t c = 0; c < d; ++c) {
+        CHECK(got.means.data<double>()[(i * parts + p) * d + c] ==
+              doctest::Approx(count > 0 ? mean[size_t(c)] / count : 0));
+      }
+    }
+  }
+}
+
+TEST_CASE("block_parts: clusters of keys, and of parts with their numbers of keys") {
+  const Tensor x = normal({2, 3, 38, 5}, 3, Dtype::f64);
+  for (const int64_t parts : {1, 2, 4, 8}) check_parts(x, {}, 8, parts);
+  std::vector<double> logs;
+  for (int64_t i = 0; i < 2 * 3 * 38; ++i) {
+    logs.push_back(i % 38 % 3 == 1 ? kNoKeysLog : std::log(double(i % 7 + 1)));
+  }
+  check_parts(x, Tensor::from(logs, {2, 3, 38}), 6, 3);
+  // Equal rows are one cluster, the others are empty.
+  check_parts(Tensor::full({1, 1, 8, 5}, 2.0, Dtype::f64), {}, 4, 2);
+}
+
+TEST_CASE("block_parts: a super-block has the parts of its blocks' parts; sizes are checked") {
+  const Tensor x = normal({1, 2, 40, 5}, 4, Dtype::f64);
+  const BlockConfig config{.block = 4, .parts = 2, .tile = 2};
+  const std::vector<KeyParts> levels = block_parts_by_level(x, config, 3);
+  for (size_t z = 1; z < 3; ++z) check_parts(levels[z - 1].means, levels[z - 1].logs, 4, 2);
+  CHECK(levels[2].means.dim(2) == 4);
+  for (int64_t i = 0; i < levels[2].logs.numel(); i += 2) {  // 16 keys of a super-block
+    const double* log = levels[2].logs.data<double>() + i;
+    CHECK(std::exp(log[0]) + std::exp(log[1]) == doctest::Approx(16));
+  }
+  CHECK(block_parts(x, {}, 41, 2).means.numel() == 0);
+  CHECK_THROWS_AS(block_parts(x, {}, 2, 3), Error);
+  CHECK_THROWS_AS(block_parts(x, levels[0].logs, 4, 2), Error);
+  CHECK_THROWS_AS(block_parts(x.view({2, 40, 5}), {}, 4, 2), Error);
+}
+
 TEST_CASE("select_blocks: every row keeps what the definition says") {
   for (const BlockCase& c : block_cases()) {
     CAPTURE(c.T);
@@ -201,9 +291,9 @@ TEST_CASE("select_blocks: settings that do not fit are refused") {
   bad.tile = 3;
   CHECK_THROWS_AS(select_blocks(s, bad, c.visible(), 30), Error);
   bad = c.config;
-  bad.parts = 3;
+  bad.parts = 5;
   CHECK_THROWS_AS(select_blocks(s, bad, c.visible(), 30), Error);
-  bad.parts = 2;  // of which there are no sums
+  bad.parts = 2;  // of which there are no means
   CHECK_THROWS_AS(select_blocks(s, bad, c.visible(), 30), Error);
   bad = c.config;
   bad.chosen = 0;

@@ -16,8 +16,9 @@ BlockScores on_device(const On& on, const BlockScores& s) {
   for (Tensor* t : {&out.q, &out.gain, &out.psi_q, &out.prior_gain, &out.psi_k, &out.shares}) {
     *t = on(*t);
   }
-  for (Tensor& sums : out.key_sums) sums = on(sums);
-  for (Tensor& sums : out.psi_sums) sums = on(sums);
+  for (auto* levels : {&out.key_means, &out.key_logs, &out.psi_sums}) {
+    for (Tensor& level : *levels) level = on(level);
+  }
   return out;
 }
 
@@ -133,11 +134,11 @@ std::vector<BlockCase> half_cases() {
 
 }  // namespace
 
-// What the CPU chooses from queries and sums of keys rounded to bf16, `s` on the CPU.
+// What the CPU chooses from queries and mean keys rounded to bf16, `s` on the CPU.
 std::vector<Tensor> rounded_lists(BlockScores s, const BlockCase& c, const Tensor& tiles = {}) {
   auto rounded = [](const Tensor& x) { return x.to(Dtype::bf16).to(Dtype::f32); };
   s.q = rounded(s.q);
-  for (Tensor& sums : s.key_sums) sums = rounded(sums);
+  for (Tensor& means : s.key_means) means = rounded(means);
   return lists_of(select_blocks(s, c.config, c.visible(), c.T, tiles));
 }
 
@@ -145,7 +146,18 @@ void check_same(const std::vector<Tensor>& wanted, const std::vector<Tensor>& go
   for (size_t i = 0; i < wanted.size(); ++i) CHECK(same_bits(wanted[i], got[i].to(kCpu)));
 }
 
-TEST_CASE("cuda: select_blocks rounds queries and sums of keys when 16 bits are to be computed") {
+TEST_CASE("cuda: block_parts") {
+  if (!has_device()) return;
+  for (const int64_t parts : {1, 4}) {
+    compare_both("block_parts", [&](const On& on, Dtype dtype) {
+      const KeyParts blocks = block_parts(on(normal({2, 3, 70, 20}, 3, dtype)), {}, 8, parts),
+                     supers = block_parts(blocks.means, blocks.logs, 2 * parts, parts);
+      return std::vector<Tensor>{blocks.means, blocks.logs, supers.means, supers.logs};
+    });
+  }
+}
+
+TEST_CASE("cuda: select_blocks rounds queries and mean keys when 16 bits are to be computed") {
   if (!has_device()) return;
   const ComputeType half(Dtype::bf16);
   for (const BlockCase& c : half_cases()) {
@@ -171,7 +183,7 @@ TEST_CASE("cuda: select_blocks in 16 bits of equal scores, of sampled tiles, of 
               .config = {.block = 4, .parts = 4, .chosen = 3, .tile = 2, .columns = 7},
               .lengths = {125, 33}};
   const BlockScores equal =
-      block_scores(c, Tensor::zeros({c.B, c.H, c.T, c.d}, Dtype::f32), keys(c, Dtype::f32));
+      block_scores(c, queries(c, Dtype::f32), Tensor::zeros({c.B, c.G, c.T, c.d}, Dtype::f32));
   check_same(rounded_lists(equal, c),
              lists_of(select_blocks(on_device(On{kCuda}, equal), c.config, c.visible(), c.T)));
 
