@@ -57,13 +57,13 @@ class Chooser {
     runs_.assign(1, {0, whole});
     score(at, z);
     allowed_.clear();
-    soften();
+    add_heads();
     if (z == 0)
       return take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
     take(config_->survivors * config_->chosen, [](int64_t) { return true; });
     narrow(at, z);
     score(at, 0);
-    soften();
+    add_heads();
     take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
   }
 
@@ -94,10 +94,10 @@ class Chooser {
   // Queries and features as lanes, and what is constant for a row.
   void load_rows(const Rows<T>& at) {
     const int64_t slack = kWidth<T>;
-    scratch_.reserve((d_ + m_) * (lanes_ + slack) + 6 * lanes_, 8);
+    scratch_.reserve((d_ + m_) * (lanes_ + slack) + 5 * lanes_, 7);
     q_ = scratch_.take(d_ * (lanes_ + slack));
     psi_ = scratch_.take(m_ * (lanes_ + slack));
-    for (T** x : {&factor_, &plain_, &prior_, &share_, &total_, &largest_}) {
+    for (T** x : {&factor_, &plain_, &prior_, &share_, &total_}) {
       *x = scratch_.take(lanes_);
     }
     std::fill_n(q_, d_ * (lanes_ + slack), T(0));
@@ -229,56 +229,63 @@ class Chooser {
     for (int64_t l = 0; l < lanes_; ++l) s[l] = s[l] * factor[l] + log;
   }
 
-  // s [n, lanes] -> softmax over the parts of the blocks that a row may choose from.
-  void soften_lanes(T* s, int64_t n) {
-    for (int64_t c = 0; c < n && !allowed_.empty(); ++c) {
+  // Scores s [n P, lanes] of the parts of n blocks -> in the first part's row of a block the sum of
+  // its parts' probabilities, of the blocks that a row may choose from.
+  void soften(T* s, int64_t n) const {
+    for (int64_t c = 0; c < n * P_ && !allowed_.empty(); ++c) {
       for (int64_t r = 0; r < rows_; ++r) {
         if (allowed_[size_t(c / P_ * R_ + r)]) continue;
         for (int64_t h = 0; h < heads_; ++h)
           s[c * lanes_ + h * R_ + r] = -std::numeric_limits<T>::infinity();
       }
     }
-    std::fill_n(largest_, lanes_, std::numeric_limits<T>::lowest());
-    for (int64_t c = 0; c < n; ++c) {
-      const T* row = s + c * lanes_;
-#pragma omp simd
-      for (int64_t l = 0; l < lanes_; ++l)
-        largest_[l] = row[l] > largest_[l] ? row[l] : largest_[l];
+    for (int64_t l = 0; l < lanes_; l += kWidth<T>) soften_vector(s + l, n);
+  }
+
+  // The same for one vector of lanes, whose largest score and sum stay in registers.
+  void soften_vector(T* s, int64_t n) const {
+    constexpr int W = kWidth<T>;
+    Vector<T> largest = Vector<T>{} + std::numeric_limits<T>::lowest(), sum{};
+    for (int64_t c = 0; c < n * P_; ++c) {
+      const Vector<T> x = load(s + c * lanes_);
+      largest = x > largest ? x : largest;
     }
-    norm_.assign(size_t(lanes_), T(0));
-    T* norm = norm_.data();
     for (int64_t c = 0; c < n; ++c) {
-      T* row = s + c * lanes_;
+      T* first = s + c * P_ * lanes_;
+      Vector<T> block{};
+      for (int64_t p = 0; p < P_; ++p) {
+        T x[W];
+        store(x, load(first + p * lanes_) - largest);
 #pragma omp simd
-      for (int64_t l = 0; l < lanes_; ++l) {
-        row[l] = math::exp_nonpositive(row[l] - largest_[l]);
-        norm[l] += row[l];
+        for (int l = 0; l < W; ++l) x[l] = math::exp_nonpositive(x[l]);
+        block += load(x);
       }
+      store(first, block);
+      sum += block;
     }
-    for (int64_t l = 0; l < lanes_; ++l) norm[l] = norm[l] > 0 ? 1 / norm[l] : T(0);
+    const Vector<T> norm = sum > 0 ? 1 / sum : Vector<T>{};
     for (int64_t c = 0; c < n; ++c) {
-      T* row = s + c * lanes_;
-#pragma omp simd
-      for (int64_t l = 0; l < lanes_; ++l) row[l] *= norm[l];
+      T* first = s + c * P_ * lanes_;
+      store(first, load(first) * norm);
     }
   }
 
-  // sums_ = probabilities summed over the parts of a block and the heads.
-  void soften() {
-    const int64_t n = candidates();
-    soften_lanes(s_.data(), n * P_);
+  // sums_ = probabilities summed over the heads.
+  void add_heads() {
+    const int64_t n = candidates(), step = P_ * lanes_;
+    soften(s_.data(), n);
     if (config_->opinion > 0) {
-      soften_lanes(raw_.data(), n * P_);
+      soften(raw_.data(), n);
       const T p = T(config_->opinion), rest = T(1 - config_->opinion);
-      for (size_t i = 0; i < s_.size(); ++i) s_[i] = rest * s_[i] + p * raw_[i];
+      for (int64_t c = 0; c < n; ++c) {
+        T *x = s_.data() + c * step, *other = raw_.data() + c * step;
+#pragma omp simd
+        for (int64_t l = 0; l < lanes_; ++l) x[l] = rest * x[l] + p * other[l];
+      }
     }
     sums_.assign(size_t(n * rows_step_), kTaken);
     for (int64_t c = 0; c < n; ++c) {
-      T *row = s_.data() + c * P_ * lanes_, *to = sums_.data() + c * rows_step_;
-      for (int64_t p = 1; p < P_; ++p) {
-#pragma omp simd
-        for (int64_t l = 0; l < lanes_; ++l) row[l] += row[p * lanes_ + l];
-      }
+      T *row = s_.data() + c * step, *to = sums_.data() + c * rows_step_;
       std::copy_n(row, R_, to);
       for (int64_t h = 1; h < heads_; ++h) {
 #pragma omp simd
@@ -377,9 +384,9 @@ class Chooser {
   int64_t G_ = 1, heads_ = 1, R_ = 1, P_ = 1, lanes_ = 0, rows_step_ = 0, d_ = 0, m_ = 0, rows_ = 0;
   Scratch<T> scratch_;
   T *q_ = nullptr, *psi_ = nullptr, *factor_ = nullptr, *plain_ = nullptr, *prior_ = nullptr,
-    *share_ = nullptr, *total_ = nullptr, *largest_ = nullptr;
+    *share_ = nullptr, *total_ = nullptr;
   std::vector<Run> runs_;
-  std::vector<T> s_, raw_, x_, sums_, norm_;  // sums_ [candidates, rows_step_]
+  std::vector<T> s_, raw_, x_, sums_;  // sums_ [candidates, rows_step_]
   std::vector<double> own_;
   std::vector<int64_t> blocks_;               // the candidates
   std::vector<uint8_t> allowed_, survives_;   // [candidates, R]; empty: all
