@@ -8,7 +8,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "distill/evaluation/evaluate.h"
-#include "distill/health/mask_health.h"
+#include "distill/evaluation/health/mask_health.h"
 #include "distill/log/log.h"
 #include "distill/losses/loss_scale.h"
 #include "distill/losses/losses.h"

@@ -4,7 +4,7 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "tensor/device/allocator.h"
 #include "tensor/kernels/dense.h"

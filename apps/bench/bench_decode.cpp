@@ -6,7 +6,7 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"

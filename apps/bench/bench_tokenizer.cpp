@@ -4,6 +4,7 @@
 
 #include "apps/bench/bench.h"
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tensor/error.h"
 

@@ -7,7 +7,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
 #include "apps/bench/parts/trained_layer.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "autograd/ops.h"
 #include "tensor/device/allocator.h"
 #include "tensor/kernels/attention.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/device/allocator.h"

@@ -6,7 +6,7 @@
 #include <streambuf>
 
 #include "apps/cli/ranks.h"
-#include "apps/cli/version.h"
+#include "apps/terminal/commit.h"
 #include "data/io/json.h"
 #include "distill/ranks/exchange.h"
 #include "tensor/comm/shared_work.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "tensor/comm/mpi.h"
 #include "tensor/comm/nccl.h"
 #include "tensor/device/device.h"

@@ -8,9 +8,9 @@
 
 #include "apps/cli/ranks.h"
 #include "apps/cli/stop_signals.h"
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
-#include "apps/cli/version.h"
+#include "apps/terminal/commit.h"
+#include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "tensor/error.h"
 
 namespace brine {

@@ -18,10 +18,10 @@
 #include <hdf5/serial/H5public.h>
 #endif
 
-#include <brine_commit.h>
 #include "apps/cli/config_file.h"
 #include "apps/cli/cpu_check.h"
 #include "apps/cli/options.h"
+#include "apps/terminal/commit.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/device.h"
 #include "tensor/device/gpu_software.h"
@@ -80,7 +80,7 @@ std::string version_text() {
   std::string kernels =
       uses_avx512_kernels() ? "AVX-512 copies, chosen for this CPU" : "of the build";
   return join(
-      "brine ", BRINE_VERSION, "\ncommit        ", BRINE_COMMIT, "\ncompiler      ", compiler,
+      "brine ", BRINE_VERSION, "\ncommit        ", commit_name(), "\ncompiler      ", compiler,
       "\noneDNN        ", dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH),
       "\nHDF5          ", dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nEigen         ",
       dotted(EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION), "\nspdlog        ",
@@ -92,7 +92,5 @@ std::string version_text() {
       "\nGPU           ", gpu_line(), "\nCUDA          ", cuda_line(), "\ncuDNN         ",
       cuda::cudnn_version(), "\n");
 }
-
-std::string commit_name() { return BRINE_COMMIT; }
 
 }  // namespace brine

@@ -1,7 +1,7 @@
 // brine convert: a pretrained model becomes a student with SEA, in stages.
 #include "apps/cli/training.h"
 #include "apps/cli/unused_flags.h"
-#include "distill/stages/conversion.h"
+#include "distill/runs/stages/conversion.h"
 
 namespace brine {
 namespace {

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/divided.h"
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/terminal/terminal.h"
 #include "data/io/json.h"
 #include "distill/evaluation/evaluation.h"
 

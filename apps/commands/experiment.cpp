@@ -4,9 +4,9 @@
 
 #include "apps/cli/program.h"
 #include "apps/cli/stop_signals.h"
-#include "apps/cli/terminal.h"
-#include "apps/cli/version.h"
 #include "apps/experiment/experiment.h"
+#include "apps/terminal/commit.h"
+#include "apps/terminal/terminal.h"
 #include "tensor/device/device.h"
 
 namespace brine {

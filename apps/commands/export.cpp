@@ -1,6 +1,6 @@
 // brine export: a checkpoint or run as a Hugging Face style directory, whole or as an adapter.
 #include "apps/cli/program.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "apps/transformers/student_files.h"
 #include "data/io/human.h"
 #include "distill/runs/training_run.h"

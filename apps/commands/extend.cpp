@@ -1,7 +1,7 @@
 // brine extend: a model for longer inputs than it was trained for.
 #include "nn/io/extend.h"
 #include "apps/cli/program.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "distill/runs/training_run.h"
 
 namespace brine {

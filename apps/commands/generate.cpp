@@ -1,7 +1,7 @@
 // brine generate: continues prompts.
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
 #include "apps/generate/output.h"
+#include "apps/terminal/terminal.h"
 #include "distill/runs/training_run.h"
 #include "nn/generate/text_generation.h"
 

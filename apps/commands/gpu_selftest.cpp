@@ -3,9 +3,9 @@
 #include <iostream>
 
 #include "apps/cli/program.h"
-#include "apps/cli/terminal.h"
 #include "apps/selftest/selftest.h"
 #include "apps/selftest/stamp.h"
+#include "apps/terminal/terminal.h"
 #include "autograd/compute_type.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/gpu_software.h"

@@ -3,9 +3,9 @@
 
 #include <iostream>
 
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
 #include "apps/inspect/capture_input.h"
+#include "apps/terminal/terminal.h"
 
 namespace brine {
 namespace {

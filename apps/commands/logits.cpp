@@ -4,8 +4,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/terminal/terminal.h"
 #include "distill/runs/training_run.h"
 
 namespace brine {

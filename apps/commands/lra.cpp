@@ -1,8 +1,8 @@
 // brine lra: writes the data of two tasks of Long Range Arena, ListOps and Pathfinder.
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/terminal/terminal.h"
 #include "data/tasks/lra/lra_data.h"
 
 namespace brine {

@@ -1,8 +1,8 @@
 // brine predict: labels lines of text, or writes the prediction files of a task.
 #include <iostream>
 
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/terminal/terminal.h"
 #include "distill/evaluation/prediction.h"
 
 namespace brine {

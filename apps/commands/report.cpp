@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/program.h"
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
-#include "apps/cli/version.h"
+#include "apps/terminal/commit.h"
+#include "apps/terminal/terminal.h"
 #include "data/io/file_io.h"
 #include "data/io/human.h"
 

@@ -3,8 +3,8 @@
 #include <iostream>
 
 #include "apps/cli/divided.h"
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/terminal/terminal.h"
 #include "distill/evaluation/sweep_text.h"
 #include "distill/runs/training_run.h"
 

@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "apps/cli/program.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/corpus/tokenize_request.h"
 #include "data/io/human.h"
 #include "tensor/device/device.h"

@@ -2,7 +2,7 @@
 #include <iostream>
 
 #include "apps/cli/program.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/checkpoint/occupied.h"
 #include "data/tokenizer/bpe/bpe.h"
 

@@ -5,7 +5,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
 #include "distill/evaluation/task_report.h"

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/cli/terminal.h"
 #include "apps/inspect/inspect_file.h"
+#include "apps/terminal/terminal.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/corpus/token_shards.h"
 #include "data/dump/dump.h"

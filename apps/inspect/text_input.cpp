@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/corpus/corpus.h"
 #include "data/tokenizer/prompt_tokens.h"
 #include "distill/runs/training_run.h"

@@ -7,6 +7,7 @@
 #include "apps/logits/logit_file.h"
 #include "autograd/compute_type.h"
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "data/tasks/task_tokens.h"
 #include "data/tokenizer/prompt_tokens.h"
 #include "distill/evaluation/label_lines.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "data/hdf5/hdf5_file.h"
 #include "data/io/json.h"
 #include "data/io/printable.h"

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <cstdio>
 
-#include "distill/health/mask_health.h"
+#include "distill/evaluation/health/mask_health.h"
 
 namespace brine::report {
 namespace {

@@ -7,7 +7,7 @@
 #include "apps/report/page_files.h"
 #include "apps/report/report.h"
 #include "data/io/json.h"
-#include "distill/health/mask_health.h"
+#include "distill/evaluation/health/mask_health.h"
 
 namespace brine::report {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::report {

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <vector>
 
-#include "apps/cli/version.h"
+#include "apps/terminal/commit.h"
 #include "data/io/file_io.h"
 #include "data/io/sha256.h"
 #include "tensor/device/gpu_software.h"

@@ -11,10 +11,6 @@
 
 namespace brine::data {
 
-// The text at `path` without a leading byte order mark. A missing or empty file and invalid UTF-8
-// are errors; the latter names the offset of the first invalid byte.
-std::string read_text(const std::string& path);
-
 // The whole text of JoinedLines (joined_lines.h): the lines of the files with two newlines between
 // them.
 std::string read_joined_lines(const std::vector<std::string>& files);

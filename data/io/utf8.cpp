@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "data/io/file_io.h"
+#include "tensor/error.h"
+
 namespace brine::data {
 
 size_t find_invalid_utf8(std::string_view text) {
@@ -25,6 +28,27 @@ size_t find_invalid_utf8(std::string_view text) {
     at += size_t(length);
   }
   return kValidUtf8;
+}
+
+namespace {
+
+void refuse_malformed(const std::string& path, const std::string& text) {
+  const size_t at = find_invalid_utf8(text);
+  if (at == kValidUtf8) return;
+  const auto byte = uint8_t(text[at]);
+  const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  throw Error(join(path, ": not UTF-8 at byte offset ", at, " (0x", digits, ")"),
+              ErrorKind::format);
+}
+
+}  // namespace
+
+std::string read_text(const std::string& path) {
+  std::string text = read_file(path);
+  refuse_malformed(path, text);
+  text.erase(0, text.size() - without_mark(text).size());
+  check_format(!text.empty(), path, ": the file contains no text");
+  return text;
 }
 
 }  // namespace brine::data

@@ -1,7 +1,8 @@
-// The check that text is well-formed UTF-8.
+// Text in UTF-8: the check that it is well-formed, and text files.
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace brine::data {
@@ -22,5 +23,9 @@ inline std::string_view without_mark(std::string_view text) {
 }
 
 inline bool is_utf8(std::string_view text) { return find_invalid_utf8(text) == kValidUtf8; }
+
+// The text at `path` without a leading byte order mark. A missing or empty file and invalid UTF-8
+// are errors; the latter names the offset of the first invalid byte.
+std::string read_text(const std::string& path);
 
 }  // namespace brine::data

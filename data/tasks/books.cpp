@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "data/tasks/task_readers.h"
 #include "tensor/error.h"
 

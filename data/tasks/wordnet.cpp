@@ -2,8 +2,8 @@
 #include <charconv>
 #include <filesystem>
 
-#include "data/corpus/corpus.h"
 #include "data/io/crc32c.h"
+#include "data/io/utf8.h"
 #include "data/tasks/task_readers.h"
 #include "tensor/error.h"
 

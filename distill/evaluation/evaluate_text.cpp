@@ -9,12 +9,12 @@
 
 #include "autograd/compute_type.h"
 #include "data/config/schema_text.h"
+#include "distill/evaluation/health/kld.h"
+#include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/task_report.h"
-#include "distill/health/kld.h"
-#include "distill/health/mask_health.h"
+#include "distill/inputs/texts.h"
 #include "distill/log/device_memory.h"
-#include "distill/runs/training_run.h"
 
 namespace brine::distill {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "distill/evaluation/evaluate_text.h"
+#include "distill/evaluation/suites/suite.h"
 #include "distill/evaluation/task_report.h"
-#include "distill/suites/suite.h"
 
 namespace brine::distill {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "distill/health/mask_health.h"
+#include "distill/evaluation/health/mask_health.h"
 #include "distill/teachers/self_teacher.h"
 
 namespace brine::distill {

@@ -6,15 +6,13 @@
 #include <vector>
 
 #include "distill/evaluation/recall.h"
+#include "distill/inputs/models.h"
 #include "distill/ranks/measure.h"
 #include "distill/teachers/teacher.h"
 #include "nn/attention/observer.h"
 #include "nn/io/model_io.h"
 
 namespace brine::distill {
-
-// The teacher of this name is the model itself: its own dense attention.
-inline constexpr const char* kSelf = "self";
 
 struct RecallSettings {
   int64_t k = 0;        // 0: the model's own

@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "data/io/file_io.h"
-#include "distill/health/floors.h"
+#include "distill/evaluation/health/floors.h"
+#include "distill/inputs/texts.h"
 #include "distill/ranks/exchange.h"
-#include "distill/runs/training_run.h"
 #include "tensor/comm/shared_work.h"
 
 namespace brine::distill {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "data/config/schema_text.h"
+#include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall_observer.h"
-#include "distill/health/mask_health.h"
 #include "distill/log/device_memory.h"
 
 namespace brine::distill {

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "distill/runs/task_run.h"
+#include "distill/evaluation/evaluate_task.h"
+#include "distill/inputs/task_split.h"
+#include "nn/io/model_io.h"
 
 namespace brine::distill {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "distill/runs/recipe.h"
+#include "distill/runs/stages/conversion.h"
 #include "distill/runs/task_run.h"
-#include "distill/stages/conversion.h"
 
 namespace brine::distill {
 

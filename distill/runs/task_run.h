@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "data/tasks/task_tokens.h"
-#include "distill/batches/task_source.h"
 #include "distill/evaluation/evaluate_task.h"
+#include "distill/inputs/task_split.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::distill {
@@ -22,41 +21,6 @@ struct TaskSettings {
 
   void describe(data::Schema& s);  // all but task and data
 };
-
-// "cola, sst2, ..."
-std::string known_tasks();
-
-// A split of a task as tokens.
-struct TaskSet {
-  data::TaskSplit split;
-  std::vector<int64_t> indices;  // the row numbers in a prediction file
-  std::unique_ptr<TaskSource> source;
-};
-
-// Reads a split and tokenises it; `max_tokens` 0 = the model's positions. Reports how many texts
-// there are, their lengths, and how many were cut.
-struct TaskReading {
-  const data::Task& task;
-  std::string data;
-  const data::Tokenizer& tokenizer;
-  const nn::ModelConfig& config;
-  int64_t max_tokens = 0;
-  uint64_t seed = 0;
-  Messages messages = {};
-};
-TaskSet read_split(const TaskReading& reading, const data::TaskSplit& split);
-
-// SHA-256 of all texts and targets, in hex.
-std::string hash_of(const data::TaskTokens& tokens);
-
-// The selected splits: one by its name, or for "" all of a kind ("dev", "test").
-std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name,
-                                           const std::string& kind);
-
-// The task's class for each class of the model, by their names; empty when both have the same order
-// or the model's classes have no names. Throws when the model's labels are not the task's.
-std::vector<int64_t> class_map(const nn::ModelConfig& config,
-                               const std::vector<std::string>& labels);
 
 // Gives `run` a model with a head for the labels and all other weights from `loaded`, whose own
 // head is kept when it has the same labels.

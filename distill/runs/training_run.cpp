@@ -36,18 +36,6 @@ void RunOptions::describe(data::Schema& s) {
           {.transient = true});
 }
 
-data::TokenCorpus load_texts(const std::vector<std::string>& files,
-                             const data::Tokenizer& tokenizer, int64_t window, int64_t copies,
-                             const Messages& messages) {
-  data::TokenCorpus corpus =
-      data::load_corpus(files, tokenizer, std::max<int64_t>(window / copies, 2));
-  std::string name = files.size() == 1 ? files[0] : join(files.size(), " files");
-  messages.info(name, ": ", corpus.tokens->size(), " tokens, ", corpus.windows(), " windows of ",
-                corpus.window_tokens, copies > 1 ? join(", each ", copies, " times in a row") : "",
-                ", ", corpus.dropped(), " tokens at the end dropped");
-  return corpus;
-}
-
 data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
                                  const std::vector<std::string>& files, const TextFiles& text,
                                  const RunHost& host) {
@@ -57,12 +45,6 @@ data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
     run.inputs[role + "." + files[i]] = corpus.text_hashes[i];
   }
   return corpus;
-}
-
-std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed,
-                                         int64_t copies) {
-  return std::make_unique<WindowSource>(std::move(corpus.tokens), window, seed,
-                                        std::vector<int64_t>{}, copies);
 }
 
 void use_text(TrainingRun& run, const TextFiles& text, const RunHost& host) {
@@ -75,14 +57,6 @@ void use_valid_text(TrainingRun& run, const TextFiles& text, const RunHost& host
   if (text.valid.empty()) return;
   run.valid =
       windows_of(load_run_texts(run, "valid", text.valid, text, host), text.window, 0, text.copies);
-}
-
-int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::string& what) {
-  const int64_t positions = config.shape().max_positions;
-  const int64_t window = asked ? asked : positions;
-  check(window <= positions, what, ": sequence_length ", window, " is longer than the model's ",
-        positions, " positions");
-  return window;
 }
 
 void refuse_other(const std::set<std::string>& chosen, const std::string& section,
@@ -145,69 +119,6 @@ void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost&
         ": contains no checkpoint to resume from; start without --resume");
 }
 
-namespace {
-
-void compare_counts(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
-                    const Messages& messages, Tokens tokens, const char* role) {
-  constexpr int64_t kPadding = 128;
-  const int64_t model = config.shape().vocab_size, known = tokenizer.vocab_size();
-  const std::string both = join("the ", role, " has ", model, " tokens, the tokenizer ", known);
-  if (known > model) {
-    const std::string first = join(both, "; '", tokenizer.token_of(int32_t(known - 1)),
-                                   "' has no row in the embedding: ");
-    check(tokens == Tokens::copied, first, "give the ", role,
-          "'s own tokenizer, or a model that was resized for these tokens");
-    messages.warning(first, "a text that contains it is refused");
-  } else if (model > known + kPadding) {
-    messages.warning(both, "; is it the model's own?");
-  } else if (model > known) {
-    messages.info(both, "; the others are padding");
-  }
-}
-
-}  // namespace
-
-void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
-                          const Messages& messages, Tokens tokens) {
-  for (const std::string& note : tokenizer.notes()) messages.warning(note);
-  compare_counts(config, tokenizer, messages, tokens, "model");
-}
-
-void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
-                     const Messages& messages) {
-  if (teacher.empty() || teacher == kSelf) return;
-  compare_counts(nn::load_config(teacher), tokenizer, messages, Tokens::read, "teacher");
-}
-
-namespace {
-
-void check_whole(const nn::LoadedModel& loaded) {
-  check(loaded.config.family().is_whole(), loaded.directory, ": ", nn::kBlocksAlone);
-}
-
-}  // namespace
-
-std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
-                                              const Messages& messages, Tokens tokens) {
-  check_whole(loaded);
-  std::unique_ptr<data::Tokenizer> tokenizer = nn::tokenizer_of(loaded.directory);
-  compare_vocabularies(loaded.config, *tokenizer, messages, tokens);
-  return tokenizer;
-}
-
-std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
-                                                     const Messages& messages) {
-  check_whole(loaded);
-  if (nn::tokenizer_place(loaded.directory).empty()) {
-    messages.warning(loaded.directory, ": no tokenizer next to the model, so none is written");
-    return nullptr;
-  }
-  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(loaded, messages, Tokens::copied);
-  const std::string replaced = nn::tokenizer_warning(loaded.config, *tokenizer);
-  if (!replaced.empty()) messages.warning(replaced);
-  return tokenizer;
-}
-
 data::Json stored_configuration(const std::string& run_dir) {
   if (!fs::is_directory(run_dir)) return nullptr;
   for (const data::Checkpoint& checkpoint : data::list_checkpoints(run_dir)) {
@@ -218,14 +129,6 @@ data::Json stored_configuration(const std::string& run_dir) {
     if (has && state["configuration"].is_object()) return state["configuration"];
   }
   return nullptr;
-}
-
-nn::LoadedModel load_model(const std::string& path, const Messages& messages,
-                           const nn::LoadOptions& options) {
-  nn::LoadedModel loaded = nn::load_model(path, options);
-  for (const std::string& why : loaded.notes) messages.warning("checkpoint skipped: ", why);
-  for (const std::string& line : loaded.remarks) messages.info(line);
-  return loaded;
 }
 
 }  // namespace brine::distill

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "data/corpus/corpus.h"
 #include "data/io/directory_lock.h"
+#include "distill/inputs/models.h"
+#include "distill/inputs/texts.h"
 #include "distill/log/messages.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
@@ -74,12 +75,6 @@ struct TrainingRun {
   std::unique_ptr<data::DirectoryLock> lock;  // lock of the run's directory
 };
 
-// Text files as tokens for windows of `window` tokens that contain `copies` copies of a text;
-// reports the numbers of windows and tokens and what is dropped.
-data::TokenCorpus load_texts(const std::vector<std::string>& files,
-                             const data::Tokenizer& tokenizer, int64_t window, int64_t copies,
-                             const Messages& messages);
-
 // The text of a run: files to train on and to evaluate on.
 struct TextFiles {
   std::string role;  // role of the files to train on: "train", "data"
@@ -94,13 +89,6 @@ void use_valid_text(TrainingRun& run, const TextFiles& text, const RunHost& host
 data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
                                  const std::vector<std::string>& files, const TextFiles& text,
                                  const RunHost& host);
-
-// All windows of a corpus that load_texts() gave for the same `window` and `copies`.
-std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed,
-                                         int64_t copies = 1);
-
-// The length of a run's windows: `asked`, or for 0 all positions. Throws when it is too long.
-int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::string& what);
 
 // Throws when a setting was set (`chosen`, keys of `section`) to another value than the model in
 // `path` has. `given` and `theirs` are the section's values as JSON.
@@ -119,30 +107,6 @@ void forget_other_tokens(TrainingRun& run, const std::string& model);
 // something else (data::refuse_occupied), or that another process uses; locks an existing one. Call
 // this before any slow work. The first rank does it for all.
 void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host);
-
-// Whether a command gives a model the tokens of a text, or only writes the tokenizer's files.
-enum class Tokens : uint8_t { read, copied };
-// Compares the tokens that a model has rows for with those of its tokenizer; every command that
-// takes a tokenizer calls this before its work. More tokens than rows are an error, or a warning
-// where they are only copied. A few more rows pad the vocabulary to a round number, many cause a
-// warning. Also warns of the tokenizer's notes().
-void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
-                          const Messages& messages, Tokens tokens = Tokens::read);
-// The same for a teacher that reads the tokens next to a model; `teacher` may be "" or "self".
-void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
-                     const Messages& messages);
-// The tokenizer next to a model, compared with it.
-std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
-                                              const Messages& messages,
-                                              Tokens tokens = Tokens::read);
-// The tokenizer to write with a model, null if there is none; warns of that, and of a tokenizer
-// with too many tokens or that transformers would replace.
-std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
-                                                     const Messages& messages);
-// Loads a model and reports how its files were read and which damaged checkpoints of its run were
-// skipped.
-nn::LoadedModel load_model(const std::string& path, const Messages& messages,
-                           const nn::LoadOptions& options = {});
 
 // The settings of the run in a directory, from its newest readable checkpoint; null when there is
 // none.

@@ -6,9 +6,9 @@
 #include <unordered_map>
 
 #include "data/checkpoint/occupied.h"
+#include "data/checkpoint/weights.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
-#include "data/weights/weights.h"
 #include "nn/io/model_io.h"
 
 namespace brine::nn {

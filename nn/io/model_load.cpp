@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "data/checkpoint/weights.h"
 #include "data/gguf/gguf_model.h"
 #include "data/io/json.h"
-#include "data/weights/weights.h"
 #include "nn/io/model_io.h"
 #include "nn/io/named_weights.h"
 #include "nn/layers/layers.h"

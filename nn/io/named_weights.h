@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/weights/weights.h"
+#include "data/checkpoint/weights.h"
 #include "nn/models/model_config.h"
 
 namespace brine::nn {

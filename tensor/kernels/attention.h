@@ -64,7 +64,7 @@ BRINE_KERNEL(sparse_attention, Tensor y, Tensor p, Tensor q, Tensor k, Tensor v,
 BRINE_KERNEL(sparse_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q,
              Tensor k, Tensor v, Tensor p, FlatCsr csr, double scale)
 
-// ---- block_parts: clusters of neighbouring rows
+// ---- select_blocks: the parts of blocks, the blocks that tiles of rows keep
 // For each `size` rows of x [B, G, T, d], N at most T / size times: `parts` clusters, their means
 // [B, G, N parts, d] and the logarithms of their numbers of keys [B, G, N parts], kNoKeysLog for
 // none. A row is one key, or as many as its logarithm in x_logs [B, G, T] says. The first row is
@@ -72,8 +72,6 @@ BRINE_KERNEL(sparse_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor 
 // equal ones the first); a row belongs to its nearest centre (of equal ones the first).
 BRINE_KERNEL(block_parts, Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t size,
              int64_t parts)
-
-// ---- select_blocks: the blocks that tiles of rows keep
 // See tensor/blocks.h. mask.counts and mask.entries are written, for rows of padding nothing is
 // chosen.
 BRINE_KERNEL(select_blocks, BlockMask mask, BlockScores scores, BlockConfig config,

@@ -1,5 +1,5 @@
 // The CPU check on made-up CPUs.
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 
 #include <doctest/doctest.h>
 

@@ -64,7 +64,7 @@ const std::vector<Home>& homes() {
       {"H5", {"data/hdf5/hdf5_internal.h", "apps/cli/version.cpp", "tests/data/"}},
       {"CLI/", {"apps/cli/options.cpp"}},
       {"toml++", {"apps/cli/config_file.cpp"}},
-      {"spdlog/", {"apps/cli/terminal.cpp", "apps/cli/version.cpp"}},
+      {"spdlog/", {"apps/terminal/terminal.cpp", "apps/cli/version.cpp"}},
       {"Eigen/",
        {"nn/layers/random_features.cpp", "tensor/cpu/core/gemm_f64.cpp", "apps/cli/version.cpp"}},
       {"doctest/", {"tests/"}},

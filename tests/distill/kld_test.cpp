@@ -1,11 +1,11 @@
 // KL divergence, equal top tokens and the paired ratio of perplexities against sums in f64.
-#include "distill/health/kld.h"
+#include "distill/evaluation/health/kld.h"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "distill/health/mask_health.h"
+#include "distill/evaluation/health/mask_health.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
 
@@ -74,7 +74,7 @@ TEST_CASE("kld: mean, median, percentile and top tokens against sums over single
     CHECK(double(t["kl_median"]) == doctest::Approx(quantile(e.kl, 0.5)).epsilon(1e-2));
     CHECK(double(t["kl_p99"]) == doctest::Approx(quantile(e.kl, 0.99)).epsilon(1e-3));
     CHECK(double(t["same_top"]) == doctest::Approx(double(e.same_top) / double(e.kl.size())));
-    const Interval ratio = perplexity_ratio(e.windows);
+    const PerplexityRatio ratio = perplexity_ratio(e.windows);
     CHECK(double(t["perplexity_ratio"]) == doctest::Approx(ratio.value).epsilon(1e-6));
     CHECK(double(t["ratio_low"]) == doctest::Approx(*ratio.low).epsilon(1e-6));
     CHECK(double(t["ratio_high"]) == doctest::Approx(*ratio.high).epsilon(1e-6));
@@ -96,7 +96,7 @@ TEST_CASE("kld: a model next to itself") {
 TEST_CASE("perplexity_ratio: the interval of paired windows, weighed by their tokens") {
   // Equal windows: the mean of the differences, and the interval of Student's t.
   const std::vector<PairedWindow> even = {{12, 10, 10}, {11, 10, 10}, {13, 10, 10}, {12, 10, 10}};
-  const Interval r = perplexity_ratio(even);
+  const PerplexityRatio r = perplexity_ratio(even);
   const double error = std::sqrt((0.0 + 0.01 + 0.01 + 0.0) / 3 / 4);
   CHECK(r.value == doctest::Approx(std::exp(0.2)));
   CHECK(*r.low == doctest::Approx(std::exp(0.2 - 3.182446 * error)).epsilon(1e-3));

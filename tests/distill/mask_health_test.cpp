@@ -1,5 +1,5 @@
 // Statistics of masks over layers and heads, and the warning of a mask that has degenerated.
-#include "distill/health/mask_health.h"
+#include "distill/evaluation/health/mask_health.h"
 
 #include <nlohmann/json.hpp>
 

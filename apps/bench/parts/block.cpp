@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
-#include "apps/cli/terminal.h"
+#include "apps/terminal/terminal.h"
 
 namespace brine::bench {
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "distill/runs/training_run.h"
 #include "nn/io/extend.h"
 

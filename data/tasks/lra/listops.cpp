@@ -137,7 +137,7 @@ void ListOpsRules::validate() const {
 ListOpsGenerator::ListOpsGenerator(const ListOpsRules& rules) : rules_(rules) { rules.validate(); }
 
 // Appends a list at `depth`; false, with a part of it, as soon as it is too long.
-bool ListOpsGenerator::add_list(Draws& draws, int64_t depth) {
+bool ListOpsGenerator::add_list(LraDraws& draws, int64_t depth) {
   tokens_.push_back(uint8_t(kMin + draws.below(kOperators)));
   const int64_t count = draws.between(2, rules_.max_args);
   for (int64_t i = 0; i < count; ++i) {
@@ -152,7 +152,7 @@ bool ListOpsGenerator::add_list(Draws& draws, int64_t depth) {
   return int64_t(tokens_.size()) <= rules_.max_length;
 }
 
-ListOpsExample ListOpsGenerator::next(Draws& draws) {
+ListOpsExample ListOpsGenerator::next(LraDraws& draws) {
   for (int64_t i = 0; i < kMostDraws; ++i) {
     tokens_.clear();
     if (!add_list(draws, 1) || int64_t(tokens_.size()) < rules_.min_length) continue;

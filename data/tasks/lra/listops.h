@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/config/schema.h"
-#include "data/tasks/lra/draws.h"
+#include "data/tasks/lra/lra_draws.h"
 
 namespace brine::data {
 
@@ -46,7 +46,7 @@ struct ListOpsExample {
   int64_t length = 0;  // tokens
 };
 
-// Draws expressions, all different (compared by a hash of 64 bits).
+// LraDraws expressions, all different (compared by a hash of 64 bits).
 class ListOpsGenerator {
  public:
   // Throws as ListOpsRules::validate().
@@ -54,10 +54,10 @@ class ListOpsGenerator {
 
   // An expression that differs from all earlier ones of this generator. Throws an Error when
   // 200,000 draws in a row gave no new one of the wanted length.
-  ListOpsExample next(Draws& draws);
+  ListOpsExample next(LraDraws& draws);
 
  private:
-  bool add_list(Draws& draws, int64_t depth);
+  bool add_list(LraDraws& draws, int64_t depth);
 
   ListOpsRules rules_;
   std::vector<uint8_t> tokens_;  // of the expression that is being drawn

@@ -54,11 +54,11 @@ class SplitFile {
   int64_t examples_ = 0, tokens_ = 0, shortest_ = 0, longest_ = 0;
 };
 
-using WriteSplit = std::function<void(SplitFile&, int64_t count, Draws draws)>;
+using WriteSplit = std::function<void(SplitFile&, int64_t count, LraDraws draws)>;
 
 WriteSplit listops_writer(const ListOpsRules& rules) {
   auto generator = std::make_shared<ListOpsGenerator>(rules);
-  return [generator](SplitFile& file, int64_t count, Draws draws) {
+  return [generator](SplitFile& file, int64_t count, LraDraws draws) {
     file.write("Source\tTarget\n");
     for (int64_t i = 0; i < count; ++i) {
       const ListOpsExample e = generator->next(draws);
@@ -70,7 +70,7 @@ WriteSplit listops_writer(const ListOpsRules& rules) {
 
 // A record is the class and the pixels. Of two images that follow each other one is connected.
 WriteSplit pathfinder_writer(const PathfinderRules& rules) {
-  return [rules](SplitFile& file, int64_t count, Draws draws) {
+  return [rules](SplitFile& file, int64_t count, LraDraws draws) {
     bool connected = false;
     for (int64_t i = 0; i < count; ++i) {
       connected = i % 2 ? !connected : draws.chance(0.5);
@@ -132,7 +132,7 @@ Json write_lra_data(const LraData& what, uint64_t seed) {
   uint64_t stream = 0;
   for (const Split& split : splits) {
     SplitFile file(dir.path() / (listops ? split.tsv : split.binary));
-    write(file, split.count, Draws(seed, stream++));
+    write(file, split.count, LraDraws(seed, stream++));
     manifest["splits"][split.name] = file.finish();
   }
   write_file_atomic(dir.path() / "manifest.json", json_text(manifest) + "\n");

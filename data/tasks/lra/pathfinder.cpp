@@ -69,7 +69,7 @@ bool too_near(const DashedPath& path) {
 }
 
 // A path from a drawn place in a drawn direction; nothing when it leaves the image or meets itself.
-std::optional<DashedPath> draw_path(int64_t dashes, Draws& draws) {
+std::optional<DashedPath> draw_path(int64_t dashes, LraDraws& draws) {
   DashedPath path;
   int64_t x = draws.below(kImageSide * kUnit), y = draws.below(kImageSide * kUnit);
   int64_t heading = draws.below(kHeadings), turn = 0;
@@ -103,7 +103,7 @@ class Scene {
  public:
   // Both paths have room for a dot at both ends, whether they get one or not: otherwise the room
   // would tell.
-  bool place_path(int64_t dashes, bool dots, Draws& draws) {
+  bool place_path(int64_t dashes, bool dots, LraDraws& draws) {
     for (int i = 0; i < kPathAttempts; ++i) {
       std::optional<DashedPath> path = draw_path(dashes, draws);
       if (!path || meets(*path, dots)) continue;
@@ -115,7 +115,7 @@ class Scene {
   }
 
   // The two dots for the class, when the scene has such ends for both classes.
-  std::optional<std::array<Pixel, 2>> dots(bool connected, Draws& draws) const {
+  std::optional<std::array<Pixel, 2>> dots(bool connected, LraDraws& draws) const {
     const DashedPath& one = paths_[size_t(draws.below(2))];
     const std::array<Pixel, 2> same = {one.first(), one.last()};
     std::array<Pixel, 2> other = same;
@@ -133,7 +133,7 @@ class Scene {
     return connected ? same : other;
   }
 
-  PathfinderImage image(const std::array<Pixel, 2>& dots, Draws& draws) const {
+  PathfinderImage image(const std::array<Pixel, 2>& dots, LraDraws& draws) const {
     PathfinderImage out;
     for (const DashedPath& path : paths_) {
       for (const Dash& dash : path.dashes) {
@@ -187,7 +187,7 @@ void PathfinderRules::validate() const {
   check(distractors >= 0, "pathfinder: ", distractors, " distractors");
 }
 
-PathfinderImage draw_pathfinder(const PathfinderRules& rules, bool connected, Draws& draws) {
+PathfinderImage draw_pathfinder(const PathfinderRules& rules, bool connected, LraDraws& draws) {
   rules.validate();
   for (int i = 0; i < kSceneAttempts; ++i) {
     Scene scene;

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "data/config/schema.h"
-#include "data/tasks/lra/draws.h"
+#include "data/tasks/lra/lra_draws.h"
 
 namespace brine::data {
 
@@ -36,6 +36,6 @@ struct PathfinderImage {
 };
 
 // An image of the class. Throws an Error when 20,000 scenes were given up since not all paths fit.
-PathfinderImage draw_pathfinder(const PathfinderRules& rules, bool connected, Draws& draws);
+PathfinderImage draw_pathfinder(const PathfinderRules& rules, bool connected, LraDraws& draws);
 
 }  // namespace brine::data

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <queue>
 
-#include "data/corpus/corpus.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"

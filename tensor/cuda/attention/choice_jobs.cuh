@@ -73,7 +73,7 @@ struct ChoiceJob {
 };
 
 // A mask and where the rows of its tiles are.
-struct Lists {
+struct MaskLists {
   int32_t *counts, *entries;
   int64_t capacity, tiles, groups, heads, rows;  // groups: B G; heads: of a group; rows of q
   int64_t sequences;                             // B
@@ -87,7 +87,8 @@ struct TileJobs {
   const int64_t* lengths;  // null: no padding
 
   // The long tiles come first, so that thread blocks finish at similar times.
-  __device__ ChoiceJob operator()(int64_t turn, const Lists& to, const BlockConfig& config) const {
+  __device__ ChoiceJob operator()(int64_t turn, const MaskLists& to,
+                                  const BlockConfig& config) const {
     const int64_t bg = turn % to.groups, n = to.tiles - 1 - turn / to.groups, R = config.tile;
     const int64_t first = (places ? places[n] : n) * R,
                   in = to.rows - n * R < R ? to.rows - n * R : R;
@@ -108,7 +109,7 @@ struct TileJobs {
 
 // select_blocks_half.cu: chooses by mean keys and queries rounded to bf16, on tensor cores, scores
 // in f32; false: not for these sizes.
-bool select_blocks_half(const Lists& to, const TileJobs& jobs, BlockScores scores,
+bool select_blocks_half(const MaskLists& to, const TileJobs& jobs, BlockScores scores,
                         const BlockConfig& config);
 
 }  // namespace brine::cuda

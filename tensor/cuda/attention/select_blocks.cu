@@ -71,7 +71,8 @@ __global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int
 struct StepJobs {
   const int64_t* width;
 
-  __device__ ChoiceJob operator()(int64_t bg, const Lists& to, const BlockConfig& config) const {
+  __device__ ChoiceJob operator()(int64_t bg, const MaskLists& to,
+                                  const BlockConfig& config) const {
     const int64_t t = width[to.sequence(bg)] - 1;
     return {.bg = bg,
             .list = bg,
@@ -89,7 +90,8 @@ struct StepJobs {
 
 template <class Layout, class Jobs, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 640 / Layout::threads)
-    choose_kernel(const Lists to, const Jobs jobs, const __grid_constant__ ChoiceInputs<T, T> in,
+    choose_kernel(const MaskLists to, const Jobs jobs,
+                  const __grid_constant__ ChoiceInputs<T, T> in,
                   const __grid_constant__ BlockConfig config, const ChoiceSizes sizes,
                   const ChoiceMemory<T> memory) {
   const ChoiceRoom<T> room(sizes, memory, blockIdx.x);
@@ -106,14 +108,14 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
   const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
   const Device device = q.device();
   const int64_t B = q.dim(0), G = mask.counts.dim(1), heads = q.dim(1) / G;
-  const Lists to{.counts = mask.counts.data<int32_t>(),
-                 .entries = mask.entries.data<int32_t>(),
-                 .capacity = mask.capacity(),
-                 .tiles = mask.tile_count(),
-                 .groups = B * G,
-                 .heads = heads,
-                 .rows = q.dim(2),
-                 .sequences = B};
+  const MaskLists to{.counts = mask.counts.data<int32_t>(),
+                     .entries = mask.entries.data<int32_t>(),
+                     .capacity = mask.capacity(),
+                     .tiles = mask.tile_count(),
+                     .groups = B * G,
+                     .heads = heads,
+                     .rows = q.dim(2),
+                     .sequences = B};
   if (to.groups * to.tiles == 0) return;
   if constexpr (std::is_same_v<T, float> && std::is_same_v<Jobs, TileJobs>) {
     const bool of_keys = !scores.shares.defined() && !scores.psi_q.defined();

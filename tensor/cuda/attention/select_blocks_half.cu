@@ -454,7 +454,7 @@ class HalfChoice {
 
 template <int D, int Bands, int P>
 __global__ void __launch_bounds__(HalfChoice<D, Bands, P>::threads, 4 / Bands)
-    choose_half_kernel(const Lists to, const TileJobs jobs,
+    choose_half_kernel(const MaskLists to, const TileJobs jobs,
                        const __grid_constant__ ChoiceInputs<float, bf16> in,
                        const __grid_constant__ BlockConfig config, const HalfSizes n) {
   const ChoiceJob job = jobs(blockIdx.x, to, config);
@@ -469,7 +469,7 @@ __global__ void __launch_bounds__(HalfChoice<D, Bands, P>::threads, 4 / Bands)
 
 }  // namespace
 
-bool select_blocks_half(const Lists& to, const TileJobs& jobs, BlockScores scores,
+bool select_blocks_half(const MaskLists& to, const TileJobs& jobs, BlockScores scores,
                         const BlockConfig& config) {
   const int64_t d = scores.q.dim(3), parts = config.parts;
   if (!tensor_cores(Dtype::bf16) || d % 8 != 0 || d > 128 || (parts != 1 && parts != 4) ||

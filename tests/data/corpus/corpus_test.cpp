@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "data/corpus/joined_lines.h"
+#include "data/io/utf8.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/data/io/archives.h"
 #include "tests/messages.h"

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "data/gguf/gguf_model.h"
-#include "data/gguf/gguf_vocabulary.h"
 #include "data/safetensors/safetensors.h"
+#include "data/tokenizer/gguf/gguf_vocabulary.h"
 #include "tests/data/gguf/gguf_bytes.h"
 #include "tests/paths.h"
 #include "tests/refusals.h"

@@ -1,11 +1,11 @@
 // Errors of files: each has the kind that tells a caller how to react.
 #include <doctest/doctest.h>
 
+#include "data/checkpoint/weights.h"
 #include "data/dump/dump_reader.h"
 #include "data/io/file_io.h"
 #include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
-#include "data/weights/weights.h"
 #include "tests/scratch.h"
 
 namespace brine::test {

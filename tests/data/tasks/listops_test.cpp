@@ -117,7 +117,7 @@ TEST_CASE("listops: a malformed expression is an error that says why") {
 TEST_CASE("listops: drawn expressions have the value that rewriting gives, and allowed lengths") {
   const ListOpsRules rules;
   ListOpsGenerator generator(rules);
-  Draws draws(1, 0);
+  LraDraws draws(1, 0);
   int64_t shortest = 1 << 20, longest = 0;
   std::map<int64_t, int> values;
   for (int i = 0; i < 300; ++i) {
@@ -141,7 +141,7 @@ TEST_CASE("listops: drawn expressions have the value that rewriting gives, and a
 
 TEST_CASE("listops: the shares of operators, digits, lists and numbers of arguments") {
   const ListOpsRules rules{.max_depth = 4, .max_args = 6, .min_length = 4, .max_length = 4096};
-  Draws draws(7, 3);
+  LraDraws draws(7, 3);
   const int n = 4000;
   double operators[4] = {}, digits[10] = {}, lists = 0, digit_count = 0, root_arguments = 0;
   double root_lists = 0, arguments[7] = {};
@@ -173,7 +173,7 @@ TEST_CASE("listops: the shares of operators, digits, lists and numbers of argume
 TEST_CASE("listops: expressions are a function of the seed and the stream") {
   auto text_of = [](uint64_t seed, uint64_t stream) {
     ListOpsGenerator generator({.min_length = 8, .max_length = 64});
-    Draws draws(seed, stream);
+    LraDraws draws(seed, stream);
     std::string text;
     for (int i = 0; i < 50; ++i) text += generator.next(draws).expression + "\n";
     return text;
@@ -188,7 +188,7 @@ TEST_CASE("listops: expressions are a function of the seed and the stream") {
 TEST_CASE("listops: no expression comes twice, and a used-up supply is an error") {
   // 4 operators, 10 x 10 digits.
   ListOpsGenerator generator({.max_depth = 2, .max_args = 2, .min_length = 4, .max_length = 9});
-  Draws draws(1, 0);
+  LraDraws draws(1, 0);
   std::set<std::string> all;
   for (int i = 0; i < 400; ++i) all.insert(generator.next(draws).expression);
   CHECK(all.size() == 400);
@@ -208,6 +208,6 @@ TEST_CASE("listops: settings that no expression can have are refused") {
   refused({.max_args = 1}, {"max_args 1"});
   ListOpsGenerator possible(
       {.max_depth = 3, .max_args = 3, .min_length = 17, .max_length = 17, .list_probability = 0.9});
-  Draws draws(1, 0);
+  LraDraws draws(1, 0);
   CHECK(possible.next(draws).length == 17);
 }

@@ -76,7 +76,7 @@ double distance_of(const std::vector<int>& dots) {
 TEST_CASE("pathfinder: dots are on one path by flood fill exactly in images of class 1") {
   for (const PathfinderRules& rules :
        {PathfinderRules{}, PathfinderRules{.dashes = 4, .distractors = 3}}) {
-    Draws draws(1, 0);
+    LraDraws draws(1, 0);
     for (int i = 0; i < 150; ++i) {
       const bool connected = i % 2;
       const PathfinderImage image = draw_pathfinder(rules, connected, draws);
@@ -97,7 +97,7 @@ TEST_CASE("pathfinder: dots are on one path by flood fill exactly in images of c
 
 TEST_CASE("pathfinder: a scene is of either class, with dots at about the same distance") {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    Draws one(seed, 0), other(seed, 0);
+    LraDraws one(seed, 0), other(seed, 0);
     const PathfinderImage apart = draw_pathfinder({}, false, one);
     const PathfinderImage joined = draw_pathfinder({}, true, other);
     const std::vector<int> dots[] = {dots_of(apart), dots_of(joined)};
@@ -112,7 +112,7 @@ TEST_CASE("pathfinder: a scene is of either class, with dots at about the same d
 
 TEST_CASE("pathfinder: images are a function of the seed and the stream, and differ") {
   auto bytes_of = [](uint64_t seed, uint64_t stream) {
-    Draws draws(seed, stream);
+    LraDraws draws(seed, stream);
     std::string bytes;
     std::set<std::string> all;
     for (int i = 0; i < 20; ++i) {
@@ -131,7 +131,7 @@ TEST_CASE("pathfinder: images are a function of the seed and the stream, and dif
 }
 
 TEST_CASE("pathfinder: paths that do not fit are an error") {
-  Draws draws(1, 0);
+  LraDraws draws(1, 0);
   check_says(message([&] { draw_pathfinder({.dashes = 10, .distractors = 8}, true, draws); }),
              {"pathfinder", "10 dashes", "8 distractors", "32 x 32"});
   check_says(message([&] { draw_pathfinder({.dashes = 1}, true, draws); }), {"1 dashes"});

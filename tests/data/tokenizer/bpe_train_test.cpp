@@ -4,6 +4,7 @@
 #include <map>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/pretokenize.h"
 #include "tensor/error.h"

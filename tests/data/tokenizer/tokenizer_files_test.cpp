@@ -5,6 +5,7 @@
 #include <random>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"

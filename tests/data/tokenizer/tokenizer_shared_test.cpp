@@ -7,6 +7,7 @@
 #include <map>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/skip.h"

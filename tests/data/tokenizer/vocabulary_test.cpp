@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/refusals.h"
 #include "tests/scratch.h"

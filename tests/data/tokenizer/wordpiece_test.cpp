@@ -7,6 +7,7 @@
 #include <random>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"

@@ -3,9 +3,9 @@
 
 #include <cstring>
 
+#include "data/checkpoint/weights.h"
 #include "data/safetensors/safetensors.h"
 #include "data/torch/torch_file.h"
-#include "data/weights/weights.h"
 #include "tests/data/torch/torch_bytes.h"
 #include "tests/paths.h"
 #include "tests/refusals.h"

@@ -1,5 +1,5 @@
 // Stage attention of a conversion: blocks learn from the teacher's layers, one by one.
-#include "distill/stages/attention_stage.h"
+#include "distill/runs/stages/attention_stage.h"
 
 #include "nn/io/shared_student.h"
 #include "tests/distill/runs.h"

@@ -1,5 +1,5 @@
 // Conversions as library calls: stages, their boundary, interruptions, and what they leave.
-#include "distill/stages/conversion.h"
+#include "distill/runs/stages/conversion.h"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include "data/hdf5/hdf5_file.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/runs/dump_run.h"
-#include "distill/stages/conversion.h"
+#include "distill/runs/stages/conversion.h"
 #include "distill/teachers/dump_check.h"
 #include "nn/io/shared_student.h"
 #include "nn/models/llama/llama.h"

@@ -1,9 +1,9 @@
 // The grid of a suite: its prompts, means, intervals, and the sparsest sufficient k.
-#include "distill/suites/grid.h"
+#include "distill/evaluation/suites/grid.h"
 
 #include <doctest/doctest.h>
 
-#include "distill/suites/contender.h"
+#include "distill/evaluation/suites/contender.h"
 #include "tests/data/suites/solving.h"
 #include "tests/distill/setup.h"
 #include "tests/refusals.h"

@@ -1,6 +1,6 @@
 // Scores of prompts: a model against single tokens and a plain greedy loop, and solvers that read
 // the text or guess.
-#include "distill/suites/solver.h"
+#include "distill/evaluation/suites/solver.h"
 
 #include <doctest/doctest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "data/weights/weights.h"
+#include "data/checkpoint/weights.h"
 #include "nn/io/model_io.h"
 #include "tests/gradcheck.h"
 #include "tests/paths.h"

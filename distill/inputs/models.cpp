@@ -1,0 +1,79 @@
+// Tokens that a model has rows for against those of its tokenizer, and loading with reports.
+#include "distill/inputs/models.h"
+
+#include "tensor/error.h"
+
+namespace brine::distill {
+
+namespace {
+
+void compare_counts(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+                    const Messages& messages, Tokens tokens, const char* role) {
+  constexpr int64_t kPadding = 128;
+  const int64_t model = config.shape().vocab_size, known = tokenizer.vocab_size();
+  const std::string both = join("the ", role, " has ", model, " tokens, the tokenizer ", known);
+  if (known > model) {
+    const std::string first = join(both, "; '", tokenizer.token_of(int32_t(known - 1)),
+                                   "' has no row in the embedding: ");
+    check(tokens == Tokens::copied, first, "give the ", role,
+          "'s own tokenizer, or a model that was resized for these tokens");
+    messages.warning(first, "a text that contains it is refused");
+  } else if (model > known + kPadding) {
+    messages.warning(both, "; is it the model's own?");
+  } else if (model > known) {
+    messages.info(both, "; the others are padding");
+  }
+}
+
+}  // namespace
+
+void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+                          const Messages& messages, Tokens tokens) {
+  for (const std::string& note : tokenizer.notes()) messages.warning(note);
+  compare_counts(config, tokenizer, messages, tokens, "model");
+}
+
+void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
+                     const Messages& messages) {
+  if (teacher.empty() || teacher == kSelf) return;
+  compare_counts(nn::load_config(teacher), tokenizer, messages, Tokens::read, "teacher");
+}
+
+namespace {
+
+void check_whole(const nn::LoadedModel& loaded) {
+  check(loaded.config.family().is_whole(), loaded.directory, ": ", nn::kBlocksAlone);
+}
+
+}  // namespace
+
+std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
+                                              const Messages& messages, Tokens tokens) {
+  check_whole(loaded);
+  std::unique_ptr<data::Tokenizer> tokenizer = nn::tokenizer_of(loaded.directory);
+  compare_vocabularies(loaded.config, *tokenizer, messages, tokens);
+  return tokenizer;
+}
+
+std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
+                                                     const Messages& messages) {
+  check_whole(loaded);
+  if (nn::tokenizer_place(loaded.directory).empty()) {
+    messages.warning(loaded.directory, ": no tokenizer next to the model, so none is written");
+    return nullptr;
+  }
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(loaded, messages, Tokens::copied);
+  const std::string replaced = nn::tokenizer_warning(loaded.config, *tokenizer);
+  if (!replaced.empty()) messages.warning(replaced);
+  return tokenizer;
+}
+
+nn::LoadedModel load_model(const std::string& path, const Messages& messages,
+                           const nn::LoadOptions& options) {
+  nn::LoadedModel loaded = nn::load_model(path, options);
+  for (const std::string& why : loaded.notes) messages.warning("checkpoint skipped: ", why);
+  for (const std::string& line : loaded.remarks) messages.info(line);
+  return loaded;
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,39 @@
+// Models and tokenizers from files, compared with each other, with what their files say reported.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "distill/log/messages.h"
+#include "nn/io/model_io.h"
+
+namespace brine::distill {
+
+// The teacher of this name is the model itself: its own dense attention.
+inline constexpr const char* kSelf = "self";
+
+// Whether a command gives a model the tokens of a text, or only writes the tokenizer's files.
+enum class Tokens : uint8_t { read, copied };
+// Compares the tokens that a model has rows for with those of its tokenizer; every command that
+// takes a tokenizer calls this before its work. More tokens than rows are an error, or a warning
+// where they are only copied. A few more rows pad the vocabulary to a round number, many cause a
+// warning. Also warns of the tokenizer's notes().
+void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+                          const Messages& messages, Tokens tokens = Tokens::read);
+// The same for a teacher that reads the tokens next to a model; `teacher` may be "" or "self".
+void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
+                     const Messages& messages);
+// The tokenizer next to a model, compared with it.
+std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
+                                              const Messages& messages,
+                                              Tokens tokens = Tokens::read);
+// The tokenizer to write with a model, null if there is none; warns of that, and of a tokenizer
+// with too many tokens or that transformers would replace.
+std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
+                                                     const Messages& messages);
+// Loads a model and reports how its files were read and which damaged checkpoints of its run were
+// skipped.
+nn::LoadedModel load_model(const std::string& path, const Messages& messages,
+                           const nn::LoadOptions& options = {});
+
+}  // namespace brine::distill

@@ -1,0 +1,203 @@
+// Stage `attention`: the teacher's layers, and the losses of the student's blocks on their inputs.
+#include "distill/runs/stages/attention_stage.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "autograd/compute_type.h"
+#include "distill/losses/loss_table.h"
+
+namespace brine::distill {
+namespace {
+
+constexpr const char* kLayerPrefix = "layer.";
+
+// Rows of a window that a method which samples compares with the teacher in a step.
+constexpr int64_t kSampledRows = 256;
+
+// The rows are a function of the windows, the turn and the epoch: the same in every layer, on every
+// process and after a resume.
+uint64_t seed_of(const Batch& batch) {
+  uint64_t seed =
+      1 + uint64_t(batch.turn) * 0x9e3779b97f4a7c15 + uint64_t(batch.epoch) * 0xbf58476d1ce4e5b9;
+  for (const int64_t window : batch.windows) seed = seed * 1000003 + uint64_t(window);
+  return seed;
+}
+
+void check_losses(const LossConfig& config) {
+  bool any = false;
+  for (const Loss& loss : losses()) {
+    if (config[loss.name] == 0) continue;
+    any = true;
+    check(loss.name != "prob",
+          "stage attention: the loss prob is constant here, since q and k are "
+          "the teacher's; set its weight to 0");
+    auto has = [](const std::string& part) {
+      return part == data::part::attention || part == data::part::attention_outputs;
+    };
+    bool known = bool(loss.layer);
+    for (const std::string& part : loss.needs) known = known && !sources_of(part, has).empty();
+    check(known, "stage attention: the loss ", loss.name,
+          " is not one of a layer's attention; set its weight to 0");
+  }
+  check(any, "stage attention: every weight of a loss is 0");
+}
+
+}  // namespace
+
+struct AttentionStage::Kept {
+  std::vector<int64_t> windows;
+  std::vector<SeenLayer> layers;
+};
+
+AttentionStage::~AttentionStage() = default;
+
+AttentionStage::AttentionStage(std::shared_ptr<LayerInputs> teacher, nn::Model& student,
+                               const LossConfig& losses, std::vector<int64_t> layers)
+    : teacher_(std::move(teacher)), student_(student), config_(losses), layers_(std::move(layers)) {
+  check_losses(config_);
+  const int64_t count = student_.shape().layers;
+  check(teacher_->layers() == count, "stage attention: the teacher has ", teacher_->layers(),
+        " layers, the student ", count);
+  if (layers_.empty()) {
+    layers_.resize(size_t(count));
+    std::iota(layers_.begin(), layers_.end(), int64_t(0));
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    check(layers_[i] >= 0 && layers_[i] < count && (i == 0 || layers_[i] > layers_[i - 1]),
+          "stage attention: layers must ascend within 0 to ", count - 1, ", got ", layers_[i]);
+  }
+}
+
+std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t layer,
+                                                     const SeenLayer& seen, Tensor& sum,
+                                                     const BlockObserver& observer) const {
+  nn::AttentionInput in = *seen.input;
+  nn::Tap tap(student_.attention_name());
+  in.tap = &tap;
+  in.random = nullptr;
+  in.shows_loss = true;
+  in.options = {};
+  tap.request("scores");
+  if (observer) tap.request("mask");
+  if (!observer) in.sample = {.rows = kSampledRows, .seed = seed_of(batch), .only = true};
+  const int64_t times = in.q.dim(1) / in.k.dim(1);
+  tap.put("q", in.q);
+  tap.put("k", repeat_heads(in.k, times));
+  tap.put("v", repeat_heads(in.v, times));
+  tap.put("attention_output", student_.attention(layer).forward(in));
+  // Rounded as the teacher's own products round them (--compute).
+  const ProductInput rounded{product_type(in.q.dtype())};
+  TeacherLayer teacher;
+  teacher["query"] = rounded(in.q);
+  teacher["key"] = rounded(tap.get("k"));
+  teacher["attention_output"] = seen.output;
+  const Tensor no_output;
+  const LayerLossCall call{.config = config_,
+                           .student = tap,
+                           .output = no_output,
+                           .teacher = teacher,
+                           .batch = batch,
+                           .visible = in.visible};
+  std::vector<PendingTerm> terms;
+  for (const Loss& loss : losses()) {
+    if (config_[loss.name] == 0) continue;
+    const Tensor weighted = scale(loss.layer(call), config_[loss.name]);
+    terms.push_back({.name = loss.name, .value = weighted.detach()});
+    sum = sum.defined() ? add(sum, weighted) : weighted;
+  }
+  if (tap.has("selection_loss")) {  // of a method that learns which keys to select
+    const Tensor own = tap.get("selection_loss");
+    terms.push_back({.name = "selection", .value = own.detach()});
+    sum = sum.defined() ? add(sum, own) : own;
+  }
+  if (observer) {
+    observer({.layer = layer,
+              .teacher = teacher,
+              .block = tap,
+              .visible = in.visible,
+              .loss = sum.item()});
+  }
+  return terms;
+}
+
+PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
+  PendingTerms all;
+  auto learn = [&](int64_t layer, const SeenLayer& seen) {
+    Tensor sum;
+    for (PendingTerm& term : block_terms(batch, layer, seen, sum, {})) {
+      term.factor = call.share / double(layers_.size());
+      all.push_back(std::move(term));
+    }
+    all.push_back({.name = join(kLayerPrefix, layer),
+                   .value = sum.detach(),
+                   .factor = call.share,
+                   .in_sum = false});
+    backward(scale(sum, call.share * call.loss_scale));
+  };
+  auto kept = std::find_if(kept_.begin(), kept_.end(),
+                           [&](const Kept& x) { return x.windows == batch.windows; });
+  const bool last_turn = batch.turn + 1 >= batch.turns;
+  if (kept != kept_.end()) {
+    for (size_t i = 0; i < layers_.size(); ++i) learn(layers_[i], kept->layers[i]);
+    if (last_turn) kept_.erase(kept);
+    return all;
+  }
+  Kept shown{.windows = batch.windows, .layers = {}};
+  teacher_->show(batch, layers_, [&](int64_t layer, const SeenLayer& seen) {
+    learn(layer, seen);
+    if (last_turn) return;
+    shown.layers.push_back(seen);
+    const nn::AttentionTraits traits = student_.attention(layer).traits();
+    nn::AttentionInput& kept_input = *shown.layers.back().input;
+    if (!traits.reads_hidden) kept_input.hidden = {};
+    if (!traits.reads_content) kept_input.q_content = kept_input.k_content = {};
+  });
+  if (!last_turn) kept_.push_back(std::move(shown));
+  return all;
+}
+
+void AttentionStage::summarize(LossTerms& terms) const {
+  double worst = 0;
+  int64_t at = -1;
+  for (const int64_t layer : layers_) {
+    const auto found = terms.find(join(kLayerPrefix, layer));
+    if (found == terms.end()) continue;
+    if (at < 0 || found->second > worst) worst = found->second, at = layer;
+    terms.erase(found);
+  }
+  if (at < 0) return;
+  terms["worst_loss"] = worst;
+  terms["worst_layer"] = double(at);
+}
+
+void AttentionStage::evaluate(const Batch& batch, const BlockObserver& observer) const {
+  NoGrad off;
+  teacher_->show(batch, layers_, [&](int64_t layer, const SeenLayer& seen) {
+    Tensor sum;
+    block_terms(batch, layer, seen, sum, observer);
+  });
+}
+
+int64_t AttentionStage::place_of(const std::string& path) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (path.rfind(student_.attention_prefix(layers_[i]), 0) == 0) return int64_t(i);
+  }
+  return -1;
+}
+
+bool AttentionStage::trains(const nn::Module::NamedParameter& p) const {
+  return p.group == nn::ParameterGroup::attention && place_of(p.path) >= 0;
+}
+
+nn::ParameterPlanner AttentionStage::plan(double rate, double feature_rate) const {
+  return [this, rate, feature_rate](const nn::ParameterStore::Entry& e) {
+    const int64_t part = place_of(e.path);
+    const std::string own = e.path.substr(student_.attention_prefix(layers_[size_t(part)]).size());
+    const bool feature = own.rfind("prior.query.", 0) == 0 || own.rfind("prior.key.", 0) == 0;
+    return nn::ParameterPlan{.rate = feature ? feature_rate : rate, .part = part};
+  };
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,70 @@
+// Stage `attention` of a conversion (docs/conversion.md): the attention method
+// of each layer learns by itself from the teacher's layer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "distill/batches/batch.h"
+#include "distill/losses/losses.h"
+#include "distill/runs/stages/layer_inputs.h"
+#include "nn/models/model.h"
+#include "nn/optim/optimizer.h"
+
+namespace brine::distill {
+
+// One layer of the teacher and what the student's block makes of the same input.
+struct BlockView {
+  int64_t layer = 0;
+  const TeacherLayer& teacher;  // "query", "key" [B, H, T, d], "attention_output" [B, T, H d]
+  const nn::Tap& block;
+  Visibility visible;
+  double loss = 0;  // of this batch
+};
+using BlockObserver = std::function<void(const BlockView&)>;
+
+// The teacher shows its layers once for a batch (for all of a batch's turns, which compare other
+// rows), one at a time; the student's attention method of the layer gets the same q, k, v, hidden
+// states, and its losses are differentiated before the next layer. So one layer's tensors are
+// alive, no gradient reaches the teacher's weights or another layer, and a layer's gradients do not
+// depend on which other layers are trained.
+class AttentionStage : public StepObjective {
+ public:
+  // The student's attention methods are trained; its other tensors are not used. `losses` are those
+  // of the attention of a layer (approx, context; prob is constant here); throws for others.
+  // `layers`: those to train, ascending; empty = all.
+  AttentionStage(std::shared_ptr<LayerInputs> teacher, nn::Model& student, const LossConfig& losses,
+                 std::vector<int64_t> layers = {});
+  ~AttentionStage() override;
+
+  // Terms: the losses as means over the layers, and "layer.N", the sum of those of a layer.
+  PendingTerms accumulate(const Batch& batch, const Call& call) override;
+  // Replaces "layer.N" by "worst_loss", the largest of them, and "worst_layer".
+  void summarize(LossTerms& terms) const override;
+  // Shows every layer of a batch, without gradients.
+  void evaluate(const Batch& batch, const BlockObserver& observer) const;
+
+  // The parameters that are trained, for the ParameterStore.
+  bool trains(const nn::Module::NamedParameter& parameter) const;
+  // Rates, clipping by layer. `feature_rate` is for the features of a learned prior, parameters
+  // prior.query.* and prior.key.* of the method, `rate` for all others.
+  nn::ParameterPlanner plan(double rate, double feature_rate) const;
+
+ private:
+  // What the layers showed for windows that have another turn.
+  struct Kept;
+  // The weighted losses of one layer, without share; `observer` may be empty.
+  std::vector<PendingTerm> block_terms(const Batch& batch, int64_t layer, const SeenLayer& seen,
+                                       Tensor& sum, const BlockObserver& observer) const;
+  // The index in layers_ of a parameter's layer; -1: none.
+  int64_t place_of(const std::string& path) const;
+
+  std::shared_ptr<LayerInputs> teacher_;
+  nn::Model& student_;
+  LossConfig config_;
+  std::vector<int64_t> layers_;
+  std::vector<Kept> kept_;
+};
+
+}  // namespace brine::distill
