@@ -20,7 +20,7 @@ struct Way {
   recall::Way way;
 };
 constexpr Way kWays[] = {{"mask", recall::kMask},
-                         {"own top keys", recall::kTopKeys},
+                         {"top keys", recall::kTopKeys},
                          {"best columns", recall::kBestColumns},
                          {"4 sinks + most recent", recall::kSinksRecent},
                          {"most recent", recall::kRecent},

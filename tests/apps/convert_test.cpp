@@ -146,7 +146,7 @@ TEST_CASE("blocks: floors keep as many keys as the student") {
     rows[cells.at(0)] = cells;
   }
   const double kept = std::stod(rows.at("student").at(2));
-  for (const char* name : {"teacher, best blocks", "teacher, own top keys",
+  for (const char* name : {"teacher, best blocks", "teacher, top keys",
                            "teacher, 4 sinks + most recent", "teacher, most recent"}) {
     INFO(name);
     CHECK(std::stod(rows.at(name).at(2)) == doctest::Approx(kept).epsilon(0.1));

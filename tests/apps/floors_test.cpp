@@ -48,7 +48,7 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   auto near = [](double x) { return doctest::Approx(x).epsilon(1e-5); };
   CHECK(perplexity("teacher, dense all") == near(expected("teacher")));
   CHECK(perplexity("student 2") == near(expected("student --k 2")));
-  CHECK(perplexity("teacher, own top keys 2") == near(expected("teacher --attention top --k 2")));
+  CHECK(perplexity("teacher, top keys 2") == near(expected("teacher --attention top --k 2")));
   CHECK(perplexity("teacher, best columns 4") ==
         near(expected("teacher --attention best-columns --columns 12 --k 4")));
   CHECK(perplexity("teacher, most recent 2") == near(expected("teacher --attention recent --k 2")));
@@ -61,7 +61,7 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   const Json all =
       evaluated_briefly("--model student --teacher teacher --k 2").at("mask_recall").back();
   const std::pair<const char*, const char*> keys[] = {{"student 2", "mask"},
-                                                      {"teacher, own top keys 2", "top_keys"},
+                                                      {"teacher, top keys 2", "top_keys"},
                                                       {"teacher, best columns 2", "best_columns"},
                                                       {"teacher, most recent 2", "most_recent"},
                                                       {"random keys 2", "random"}};

@@ -21,7 +21,7 @@ struct Floor {
   recall::Way way;
 };
 constexpr Floor kCeilings[] = {
-    {"teacher, own top keys", "top", 0, false, recall::kTopKeys},
+    {"teacher, top keys", "top", 0, false, recall::kTopKeys},
     {"teacher, best columns", "best-columns", 0, true, recall::kBestColumns}};
 constexpr Floor kFloors[] = {
     {"teacher, 4 sinks + most recent", "recent", recall::kSinks, false, recall::kSinksRecent},

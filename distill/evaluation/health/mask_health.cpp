@@ -141,7 +141,7 @@ data::Json mask_health_rows(const std::vector<Recall>& layers) {
 
 void print_mask_health(const data::Json& rows) {
   std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
-            << "  layer   mask    min    p10  own top keys  best columns  sinks+recent  most recent"
+            << "  layer   mask    min    p10      top keys  best columns  sinks+recent  most recent"
             << "   random  top-1 hit\n";
   for (const data::Json& row : rows) {
     const std::string layer = row["layer"];
