@@ -208,7 +208,7 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
     const int64_t own = place * R / config.block;
     if (own > 0) by_level[config.level(own)].push_back(place);
   }
-  const Tensor keys = without_padding(in.k, in.visible.lengths);
+  const Tensor keys = config.parts == 1 ? without_padding(in.k, in.visible.lengths) : Tensor();
   const Tensor totals = prior_.query ? cumsum(psi_k, 2) : Tensor();
   for (const auto& [z, places] : by_level) {
     std::vector<int64_t> rows;

@@ -51,7 +51,8 @@ class BlockState : public nn::KeyValueState {
   BlockMask mask() const;      // of the newest row's tile
 
  private:
-  // By level. A saved state has the rows of its own tokens alone.
+  // A part of level z, [B, G, rows, width], or without a width [B, G, rows]; a saved state has the
+  // rows of complete blocks alone.
   Tensor& rows_of_level(const std::string& name, int64_t z, int64_t parts, int64_t width,
                         const nn::StateRequest& request);
   void fill_sums(int64_t first, const Tensor& psi_k);
@@ -59,7 +60,7 @@ class BlockState : public nn::KeyValueState {
 
   BlockConfig config_;
   int64_t groups_, levels_;
-  std::vector<Tensor*> means_, logs_;  // [B, G, P blocks, d], [B, G, P blocks, 1]
+  std::vector<Tensor*> means_, logs_;  // [B, G, P blocks, d], [B, G, P blocks]
   std::vector<Tensor*> sums_, open_;   // of features [B, G, blocks, m], f64 [B, G, m]; or none
   Tensor &value_sums_, &counts_, &entries_;  // f64 [B, G, d]; as in BlockMask
 

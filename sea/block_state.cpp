@@ -60,7 +60,9 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, const Ten
                       const Visibility& visible, const BlockMask& mask) {
   KeyValueState::fill(first, k, v, visible.lengths);
   const int64_t B = k.dim(0), T = k.dim(2), room = std::min(mask.capacity(), entries_.dim(3));
-  const std::vector<KeyParts> parts = block_parts_by_level(k.detach(), config_, int(levels_));
+  // Of the keys as the cache has them, as when a block is filled token by token.
+  const Tensor stored = k.detach().to(keys.dtype()).to(k.dtype());
+  const std::vector<KeyParts> parts = block_parts_by_level(stored, config_, int(levels_));
   for (size_t z = 0; z < parts.size(); ++z) {
     const int64_t rows = parts[z].means.dim(2);
     if (rows == 0) break;

@@ -77,7 +77,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
           {.min = 1});
   s.field("block", block, "Keys of a block", {.min = 1});
-  s.field("parts", parts, "Parts of a block, clusters of keys that are scored by their mean",
+  s.field("parts", parts, "Clusters of a block's keys, scored by their means; at most block",
           {.min = 1});
   s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
           {.min = 1, .max = kMostTileRows});
@@ -163,8 +163,8 @@ void validate_blocks(const SeaConfig& c, const nn::AttentionShape& shape) {
   check(c.tile <= kMostTileRows && c.block % c.tile == 0, "sea: tile = ", c.tile,
         " does not divide block = ", c.block, "; a tile of ", std::gcd(c.tile, c.block),
         " rows would fit");
-  check(c.parts <= c.block, "sea: parts = ", c.parts, " of blocks of ", c.block, " keys; at most ",
-        c.block, " would fit");
+  check(c.parts <= c.block, "sea: parts = ", c.parts, " is more than block = ", c.block,
+        "; at most ", c.block, " would fit");
   check(!c.mixes() && c.prior != Prior::performer,
         "sea: mask = blocks has no decoder: it takes decoder = none, gates = head and prior = none "
         "or learned, as preset = blocks sets them");

@@ -65,7 +65,7 @@ struct BlockScores {
   Tensor q;     // [B, H, rows, d]
   Tensor gain;  // [H] of the products with mean keys
   // Mean keys of the parts of complete super-blocks, by level: [B, G, >= P blocks / 2^z, d]; the
-  // logarithms of the parts' numbers of keys, [B, G, the same].
+  // logarithms of the parts' numbers of keys, [B, G, the same number].
   std::vector<Tensor> key_means = {}, key_logs = {};
   // Of the learned prior, or undefined: psi [B, H, rows, m], its gain [H], sums of whole
   // super-blocks.

@@ -63,8 +63,11 @@ inline std::vector<BlockCase> block_cases() {
   const BlockConfig levels{.block = 2, .chosen = 2, .tile = 2, .columns = 3, .opinion = 0.4};
   const BlockConfig parts{.block = 8, .parts = 4, .chosen = 2, .tile = 4, .opinion = 0.4};
   const BlockConfig part_levels{.block = 4, .parts = 2, .chosen = 2, .tile = 2, .columns = 3};
+  // Not a power of two, nor a divisor of the block.
+  const BlockConfig thirds{.block = 8, .parts = 3, .chosen = 2, .tile = 4, .columns = 4};
   return {
       {},
+      {.B = 2, .H = 4, .G = 2, .T = 85, .config = thirds, .lengths = {85, 44}, .learned = true},
       {.B = 2, .H = 6, .G = 2, .T = 37, .lengths = {37, 22}},
       {.H = 7, .G = 1, .T = 41, .d = 16, .config = wide},
       {.H = 3, .G = 1, .T = 50, .config = levels, .learned = true},

@@ -168,7 +168,7 @@ TEST_CASE(
     CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
   };
   refused("--block 6 --tile 4", {"tile = 4", "block = 6", "2 rows would fit"});
-  refused("--block 6 --tile 3", {"parts = 4", "block = 6", "2 parts would fit"});
+  refused("--block 3 --tile 3", {"parts = 4", "block = 3", "at most 3 would fit"});
   refused("--k 0", {"k", "1"});
   refused("--sinks -1", {"sinks", "0"});
   refused("--preset blocks --oversample 4", {"oversample", "mask = columns"});

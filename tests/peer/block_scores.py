@@ -207,7 +207,7 @@ def main() -> None:
 
 def add(sums: dict[str, Tensor], q: Tensor, k: Tensor, place: int, length: int, answer: int) -> None:
     """Adds attention kept and all of it, the needle's kept and all of it, keys: of the rows that predict the answer,
-    where a head gives the needle more than a tenth, for the needle; of the last two tiles else."""
+    where a head gives the needle more than a tenth, for the needle; of the last 48 rows else."""
     groups, tokens, d = k.shape
     q = (q.float() / math.sqrt(d)).unflatten(0, (groups, -1))
     keys, rows = k.float(), torch.arange(tokens - ROWS, tokens)

@@ -577,7 +577,9 @@ class BlockAttention(nn.Module):
             return known
         parts = [at.keys(x, first * size, (end - first) * size).to(wide) for x in (k, psi_k, v)]
         of_keys, of_psi, of_values = (x.unflatten(2, (end - first, size)) for x in parts)
-        means, logs = clusters(of_keys, None, each)
+        budget = (SCORED if k.device.type == "cpu" else SCORED_ELSEWHERE) // of_keys[:, :, 0].numel()
+        found = [clusters(of_keys[:, :, a:b], None, each) for a, b in spans(0, end - first, budget)]
+        means, logs = (torch.cat(x, 2) for x in zip(*found, strict=True))
         new = torch.cat([means.flatten(3), logs, of_psi.sum(3), of_values.sum(3)], -1)
         return new if store is None else store(2, new, first)
 

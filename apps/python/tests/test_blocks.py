@@ -149,6 +149,7 @@ SETTINGS = {
     "no fixed": dict(k=16, block=8, tile=8, columns=64, prior="none", sinks=0, local=0),
     "parts": dict(k=8, block=4, parts=2, tile=4, columns=64, prior="none", opinion=0.3),
     "parts and levels": dict(k=8, block=4, parts=4, tile=2, columns=3, prior="learned", prior_features=6),
+    "three parts": dict(k=8, block=8, parts=3, tile=4, columns=4, prior="learned", prior_features=6),
     "no tiles": dict(k=4, block=4, tile=1, columns=5, prior="none"),
 }
 

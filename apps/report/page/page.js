@@ -355,7 +355,7 @@
     element("summary").textContent = first && first.recall
       ? `${first.name} keeps ${brine.share(first.recall[first.recall.length - 1].mask)} of the ` +
         `teacher's attention with k = ${first.k} of ${first.tokens} keys; the same number of its ` +
-        `own top keys has ${brine.share(first.recall[first.recall.length - 1].top_keys)}, 4 sinks ` +
+        `top keys has ${brine.share(first.recall[first.recall.length - 1].top_keys)}, 4 sinks ` +
         `and the most recent ${brine.share(first.recall[first.recall.length - 1].sinks_recent)}.`
       : "";
   }

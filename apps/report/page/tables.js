@@ -37,7 +37,7 @@ brine.options = function (select, choices) {
 };
 
 brine.health = (function () {
-  const measures = [["mask", "mask recall"], ["top_keys", "own top keys (ceiling)"],
+  const measures = [["mask", "mask recall"], ["top_keys", "top keys (ceiling)"],
     ["best_columns", "best columns (ceiling)"], ["sinks_recent", "4 sinks + most recent (floor)"],
     ["most_recent", "most recent (floor)"], ["random", "random (floor)"],
     ["top1_hit", "share of queries whose heaviest key is kept"],
@@ -47,7 +47,7 @@ brine.health = (function () {
   function fill(students) {
     const known = students.filter((each) => each.recall);
     if (!known.length) return false;
-    const rows = [["student", "mask recall", "least head", "10th percentile", "own top keys",
+    const rows = [["student", "mask recall", "least head", "10th percentile", "top keys",
       "best columns", "4 sinks + recent", "most recent", "random", "top-1 hit", "queries"]];
     for (const each of known) {
       const all = each.recall[each.recall.length - 1];

@@ -46,7 +46,7 @@ struct ListOpsExample {
   int64_t length = 0;  // tokens
 };
 
-// LraDraws expressions, all different (compared by a hash of 64 bits).
+// Draws expressions, all different (compared by a hash of 64 bits).
 class ListOpsGenerator {
  public:
   // Throws as ListOpsRules::validate().

@@ -179,18 +179,18 @@ class BlockChoice {
   }
 
   // put(row of the tile, lane, block, part, n, s) for every lane and candidate: s[p step], p < n,
-  // are the products of its row of x with the sums of the candidate's parts from `part` on. A block
+  // are the products of its row of x with the rows of the candidate's parts from `part` on. A block
   // has 2^shift slots, at least as many as parts; if they are more than those of a tile, it comes
   // several times, to the same thread. begin(l0) before the lanes from l0 on.
   template <class Begin, class Put>
-  __device__ void multiply(const T* x, const LevelRows<T>& sums, int z, int parts, Begin begin,
+  __device__ void multiply(const T* x, const LevelRows<T>& of_parts, int z, int parts, Begin begin,
                            Put put) const {
     T *own = reinterpret_cast<T*>(shared_), *first = own + Layout::rows * Layout::step;
     T* products = reinterpret_cast<T*>(shared_ + Shared::tiles);
     int shift = 0;
     while (1 << shift < parts) ++shift;
-    const T* from = sums.of(z, job_.bg);
-    const int width = int(sums.width), count = int(candidates_ << shift);
+    const T* from = of_parts.of(z, job_.bg);
+    const int width = int(of_parts.width), count = int(candidates_ << shift);
     constexpr int slots = Layout::slots;
     const int part_bits = 1 << shift < slots ? shift : log2_of(slots);
     const int block_bits = log2_of(slots) - part_bits, blocks = 1 << block_bits;  // of a tile
@@ -223,7 +223,7 @@ class BlockChoice {
       }
       for (int c0 = 0, turn = 0; c0 < count; c0 += slots, turn ^= 1) {
         typename Layout::Sums s;
-        if (width <= kChoiceColumns) {  // the next sums come while these are multiplied
+        if (width <= kChoiceColumns) {  // the next rows come while these are multiplied
           if (c0 + slots < count) {
             load(c0 + slots, 0, turn ^ 1);
             wait_copies<1>();

@@ -89,8 +89,8 @@ class HalfChoice {
         own_(int(job.own)),
         sinks_(int(config.sinks < job.own ? config.sinks : job.own)),
         local_(int(config.local < job.own ? job.own - config.local : 0)) {
-    sums_ = dynamic_shared<bf16>();
-    auto* at = reinterpret_cast<int32_t*>(sums_ + kStages * kChunk * step);
+    means_ = dynamic_shared<bf16>();
+    auto* at = reinterpret_cast<int32_t*>(means_ + kStages * kChunk * step);
     auto take = [&](int count) {
       int32_t* from = at;
       at += count;
@@ -236,7 +236,7 @@ class HalfChoice {
         const int part = P == 4 ? row / 8 % 2 * 2 + row % 2 : 0;
         const int b = candidate < candidates_ ? block_of(candidate) : own_;
         const bool there = c < d && (z_ == 0 ? candidate < candidates_ : b < own_);
-        copy_16(sums_ + (turn * kChunk + row) * step + c,
+        copy_16(means_ + (turn * kChunk + row) * step + c,
                 from + (there ? (int64_t(b) * P + part) * d + c : 0), there);
       }
       end_copies();
@@ -271,14 +271,14 @@ class HalfChoice {
         load(c0 + 2 * kChunk, turn == 0 ? kStages - 1 : turn - 1);
       }
       if (c0 + slots >= count) continue;
-      const bf16* sums = sums_ + (turn * kChunk + slots) * step;
+      const bf16* means = means_ + (turn * kChunk + slots) * step;
       float s[2][4] = {};
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int c = 0; c < D / 16; c += 2) {
           uint32_t b[4];
-          load_matrices<false>(b, sums + (8 * n + lane() % 8) * step + 16 * c + lane() / 8 * 8);
+          load_matrices<false>(b, means + (8 * n + lane() % 8) * step + 16 * c + lane() / 8 * 8);
           multiply_add<bf16>(s[n], q[c], {b[0], b[1]});
           multiply_add<bf16>(s[n], q[c + 1], {b[2], b[3]});
         }
@@ -439,7 +439,7 @@ class HalfChoice {
   const HalfSizes& n_;
   const ChoiceJob& job_;
   const int own_, sinks_, local_;  // complete blocks below sinks_ and from local_ on are fixed
-  bf16* sums_;                     // [stages, chunk, step] of keys
+  bf16* means_;                    // [stages, chunk, step]
   float* scores_;      // [rows, scores] of a head, -infinity where the row may not choose; places
   float* total_;       // the same, sums of the probabilities of earlier heads
   uint32_t* survive_;  // [rows + 1, words] bits of super-blocks, the last row: that any keeps

@@ -148,9 +148,11 @@ void check_same(const std::vector<Tensor>& wanted, const std::vector<Tensor>& go
 
 TEST_CASE("cuda: block_parts") {
   if (!has_device()) return;
-  for (const int64_t parts : {1, 4}) {
+  for (const int64_t parts : {1, 3, 4, 8}) {
     compare_both("block_parts", [&](const On& on, Dtype dtype) {
-      const KeyParts blocks = block_parts(on(normal({2, 3, 70, 20}, 3, dtype)), {}, 8, parts),
+      const Tensor x = normal({2, 3, 70, 20}, 3, dtype);
+      fill(x.slice(0, 1, 1), 0.5);  // equal keys: one cluster, the others are empty
+      const KeyParts blocks = block_parts(on(x), {}, 8, parts),
                      supers = block_parts(blocks.means, blocks.logs, 2 * parts, parts);
       return std::vector<Tensor>{blocks.means, blocks.logs, supers.means, supers.logs};
     });
