@@ -13,15 +13,12 @@ void check_blocks(const char* op, const BlockConfig& config);
 BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,
                            int64_t blocks, Device device);
 
-// Clusters of keys: their means [B, G, n, d], the logarithms of their numbers of keys [B, G, n].
-struct KeyParts {
-  Tensor means, logs;
-};
 // `parts` clusters of each `size` rows of x [B, G, T, d] in f32 or f64, complete ones alone. A row
 // is one key, or as many as its logarithm in x_logs [B, G, T] says. Section 8.2.
 KeyParts block_parts(const Tensor& x, const Tensor& x_logs, int64_t size, int64_t parts);
-// The parts of keys [B, G, T, d] by the levels 0, 1... of super-blocks: those of a larger one are
-// clusters of the parts of its two smaller ones.
+// The P parts of pairs of blocks from those of each: clusters of these.
+KeyParts parts_of_pairs(const KeyParts& blocks, int64_t parts);
+// The parts of keys [B, G, T, d] by the levels 0, 1... of super-blocks.
 std::vector<KeyParts> block_parts_by_level(const Tensor& keys, const BlockConfig& config,
                                            int levels);
 

@@ -153,13 +153,9 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
     psi_k = (*prior_.key)(in.k, in.k_content, lengths);
   }
   const int levels = config.level(std::max<int64_t>(T - 1, 0) / config.block) + 1;
-  const std::vector<KeyParts> parts = block_parts_by_level(in.k.detach(), config, levels);
   {
     NoGrad off;
-    for (const KeyParts& level : parts) {
-      scores.key_means.push_back(level.means);
-      scores.key_logs.push_back(level.logs);
-    }
+    scores.key_parts = block_parts_by_level(in.k, config, levels);
     if (prior_.query) {
       scores.psi_q = (*prior_.query)(q, taken(in.q_content), only ? Tensor() : lengths);
       scores.psi_k = psi_k.detach();
@@ -172,7 +168,8 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   const Visibility visible = in.visible;
   const BlockMask mask = select_blocks(scores, config, visible, T, only ? tiles : Tensor());
   if (in.state) {
-    dynamic_cast<BlockState&>(*in.state).fill(in.slot, in.k, in.v, psi_k, visible, mask);
+    dynamic_cast<BlockState&>(*in.state).fill(in.slot, in.k, in.v, scores.key_parts, psi_k, visible,
+                                              mask);
   }
   part.emplace("sparse attention");
   const Tensor attended = nn::attend_blocks(in, q, mask, config);
@@ -182,7 +179,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   if (in.tap) {
     in.tap->put("gates", gates);
     if (only) in.tap->put("rows", rows);
-    if (shows) show_scores(in, tiles, parts, psi_k);
+    if (shows) show_scores(in, tiles, scores.key_parts, psi_k);
     // A mask by keys is larger than anything else here: those who ask for other entries alone do
     // not get it.
     const bool counts = in.tap->requested("kept_keys");

@@ -40,10 +40,10 @@ class BlockAttention : public nn::Attention {
 class BlockState : public nn::KeyValueState {
  public:
   BlockState(const BlockAttention& block, const nn::StateRequest& request);
-  // Prompts k, v [B, G, T, d] with features psi_k (undefined without a learned prior) and their
-  // mask.
-  void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& psi_k,
-            const Visibility& visible, const BlockMask& mask);
+  // Prompts k, v [B, G, T, d] with their parts of some levels, features psi_k (undefined without a
+  // learned prior) and their mask.
+  void fill(int64_t first, const Tensor& k, const Tensor& v, std::vector<KeyParts> parts,
+            const Tensor& psi_k, const Visibility& visible, const BlockMask& mask);
   // One token of every sequence.
   void append(const Tensor& k, const Tensor& v, const Tensor& psi_k);
 

@@ -56,14 +56,16 @@ void BlockState::fill_sums(int64_t first, const Tensor& x) {
   }
 }
 
-void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& psi_k,
-                      const Visibility& visible, const BlockMask& mask) {
+void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, std::vector<KeyParts> parts,
+                      const Tensor& psi_k, const Visibility& visible, const BlockMask& mask) {
   KeyValueState::fill(first, k, v, visible.lengths);
   const int64_t B = k.dim(0), T = k.dim(2), room = std::min(mask.capacity(), entries_.dim(3));
   // Of the keys as the cache has them, as when a block is filled token by token.
-  const Tensor stored = k.detach().to(keys.dtype()).to(k.dtype());
-  const std::vector<KeyParts> parts = block_parts_by_level(stored, config_, int(levels_));
-  for (size_t z = 0; z < parts.size(); ++z) {
+  if (keys.dtype() != k.dtype()) {
+    parts = block_parts_by_level(k.detach().to(keys.dtype()).to(k.dtype()), config_, 1);
+  }
+  for (size_t z = 0; z < means_.size(); ++z) {
+    if (z == parts.size()) parts.push_back(parts_of_pairs(parts.back(), config_.parts));
     const int64_t rows = parts[z].means.dim(2);
     if (rows == 0) break;
     copy_into(means_[z]->slice(0, first, B).slice(2, 0, rows), parts[z].means);
@@ -93,7 +95,7 @@ void BlockState::append_parts(int64_t b) {
       return x.slice(0, b, 1).slice(2, at * size, size).contiguous();
     };
     const KeyParts parts = z == 0 ? block_parts(last(keys).to(means_[z]->dtype()), {}, size, P)
-                                  : block_parts(last(*means_[z - 1]), last(*logs_[z - 1]), size, P);
+                                  : parts_of_pairs({last(*means_[z - 1]), last(*logs_[z - 1])}, P);
     copy_into(means_[z]->slice(0, b, 1).slice(2, at * P, P), parts.means);
     copy_into(logs_[z]->slice(0, b, 1).slice(2, at * P, P), parts.logs);
   }
@@ -110,8 +112,7 @@ void BlockState::append(const Tensor& k, const Tensor& v, const Tensor& psi_k) {
 
 BlockScores BlockState::scores() const {
   BlockScores s;
-  for (const Tensor* level : means_) s.key_means.push_back(*level);
-  for (const Tensor* level : logs_) s.key_logs.push_back(*level);
+  for (size_t z = 0; z < means_.size(); ++z) s.key_parts.push_back({*means_[z], *logs_[z]});
   for (const Tensor* level : sums_) s.psi_sums.push_back(*level);
   if (!open_.empty()) s.psi_k = *open_[0];
   return s;

@@ -60,13 +60,16 @@ BRINE_HD int32_t block_entry(int64_t block, int64_t row) { return int32_t(block 
 BRINE_HD int64_t entry_block(int32_t entry) { return entry / 64; }
 BRINE_HD int64_t entry_row(int32_t entry) { return entry % 64; }
 
+// Clusters of keys: their means [B, G, n, d], the logarithms of their numbers of keys [B, G, n].
+struct KeyParts {
+  Tensor means, logs;
+};
+
 // What the scores of blocks are computed from, of rows of tiles in the order of the mask.
 struct BlockScores {
-  Tensor q;     // [B, H, rows, d]
-  Tensor gain;  // [H] of the products with mean keys
-  // Mean keys of the parts of complete super-blocks, by level: [B, G, >= P blocks / 2^z, d]; the
-  // logarithms of the parts' numbers of keys, [B, G, the same number].
-  std::vector<Tensor> key_means = {}, key_logs = {};
+  Tensor q;                              // [B, H, rows, d]
+  Tensor gain;                           // [H] of the products with mean keys
+  std::vector<KeyParts> key_parts = {};  // of complete super-blocks, by level: n >= P blocks / 2^z
   // Of the learned prior, or undefined: psi [B, H, rows, m], its gain [H], sums of whole
   // super-blocks.
   Tensor psi_q = {}, prior_gain = {};

@@ -36,19 +36,15 @@ inline std::vector<Tensor> level_sums(const Tensor& x, const BlockCase& c) {
   return sums;
 }
 
-inline void set_keys(BlockScores& s, const Tensor& k, const BlockCase& c) {
-  const int levels = c.config.level((c.T - 1) / c.config.block) + 1;
-  for (const KeyParts& level : block_parts_by_level(k, c.config, levels)) {
-    s.key_means.push_back(level.means);
-    s.key_logs.push_back(level.logs);
-  }
+inline std::vector<KeyParts> level_parts(const Tensor& k, const BlockCase& c) {
+  return block_parts_by_level(k, c.config, c.config.level((c.T - 1) / c.config.block) + 1);
 }
 
 // Scores of random queries and keys; `k` [B, G, T, d].
 inline BlockScores block_scores(const BlockCase& c, const Tensor& q, const Tensor& k,
                                 uint64_t seed = 7) {
   BlockScores s{.q = q, .gain = uniform({c.H}, seed, 0.5, 2).to(q.dtype())};
-  set_keys(s, k, c);
+  s.key_parts = level_parts(k, c);
   if (!c.learned) return s;
   s.psi_q = uniform({c.B, c.H, c.T, 5}, seed + 1, 0.1, 2).to(q.dtype());
   s.psi_k = uniform({c.B, c.G, c.T, 5}, seed + 2, 0.1, 2).to(q.dtype());

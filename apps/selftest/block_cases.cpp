@@ -36,13 +36,10 @@ std::vector<Tensor> sums_of(const Tensor& x, const Tensor& lengths) {
   return sums;
 }
 
-void set_keys(BlockScores& scores, const Tensor& keys, int64_t parts) {
+std::vector<KeyParts> parts_of(const Tensor& keys, int64_t parts) {
   BlockConfig config = kBlocks;
   config.parts = parts;
-  for (const KeyParts& level : block_parts_by_level(keys, config, 2)) {
-    scores.key_means.push_back(level.means);
-    scores.key_logs.push_back(level.logs);
-  }
+  return block_parts_by_level(keys, config, 2);
 }
 
 // The learned prior is the same for all keys.
@@ -50,14 +47,14 @@ BlockScores clear_scores(const Place& p, int64_t parts = 1) {
   const Tensor keys = clear_keys(p, 150),
                ones = made({3, 2, 150, kFeatures}, p, [](size_t) { return 1.0; });
   const Tensor gains = made({4}, p, [](size_t) { return 1.0; });
-  BlockScores scores{.q = clear_queries(p, 150), .gain = gains};
-  set_keys(scores, keys, parts);
-  scores.psi_q = p.uniform({3, 4, 150, kFeatures}, 3, 0.1, 1);
-  scores.prior_gain = gains;
-  scores.psi_sums = sums_of(ones, padded(true).lengths);
-  scores.psi_k = ones;
-  scores.least_share = 1e-7;
-  return scores;
+  return {.q = clear_queries(p, 150),
+          .gain = gains,
+          .key_parts = parts_of(keys, parts),
+          .psi_q = p.uniform({3, 4, 150, kFeatures}, 3, 0.1, 1),
+          .prior_gain = gains,
+          .psi_sums = sums_of(ones, padded(true).lengths),
+          .psi_k = ones,
+          .least_share = 1e-7};
 }
 
 std::vector<Tensor> random_heads(const Place& p, int64_t d) {
@@ -121,7 +118,7 @@ Inputs decode(const Place& p, Dtype stored) {
   const Tensor k = p.normal({3, 2, tokens, kWidth}, 1).to(stored);
   const Tensor v = p.normal({3, 2, tokens, kWidth}, 2).to(stored);
   BlockScores scores{.q = q, .gain = made({4}, p, [](size_t) { return 1.0; })};
-  set_keys(scores, keys, 2);  // a row reads those of complete blocks alone
+  scores.key_parts = parts_of(keys, 2);  // a row reads those of complete blocks alone
   BlockConfig config = kBlocks;
   config.parts = 2;
   std::vector<Tensor> sums, open;

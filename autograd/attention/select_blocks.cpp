@@ -10,15 +10,10 @@
 namespace brine {
 namespace {
 
-void check_rows(const char* op, const char* name, const std::vector<Tensor>& levels, int64_t B,
-                int64_t G, int64_t width, Dtype dtype) {
-  check(!levels.empty(), op, ": no ", name);
-  for (const Tensor& level : levels) {
-    check(level.rank() == 4 && level.dim(0) == B && level.dim(1) == G && level.dim(3) == width &&
-              level.dtype() == dtype,
-          op, ": ", name, " must be ", dtype, " [", B, ", ", G, ", rows, ", width, "], got ",
-          level.dtype(), " ", level.shape());
-  }
+void check_rows(const char* op, const char* name, const Tensor& rows, const Shape& shape,
+                Dtype dtype) {
+  check(rows.shape() == shape && rows.dtype() == dtype, op, ": ", name, " must be ", dtype, " ",
+        shape, ", got ", rows.dtype(), " ", rows.shape());
 }
 
 // Throws unless the scores fit together; `own` is the block of the last row.
@@ -32,23 +27,24 @@ void check_scores(const char* op, const BlockScores& s, const BlockConfig& confi
         q.shape());
   const Shape heads{q.dim(1)};
   check(s.gain.shape() == heads && s.gain.dtype() == q.dtype(), op, ": gain must be ", heads);
-  check_rows(op, "mean keys", s.key_means, q.dim(0), G, q.dim(3), q.dtype());
   const int levels = config.level(own) + 1;
-  check(int(s.key_means.size()) >= levels && s.key_means[0].dim(2) >= own * config.parts, op, ": ",
-        own, " blocks of ", config.parts, " parts need mean keys of ", levels, " levels, got ",
-        s.key_means.size(), " of ", s.key_means[0].dim(2), " parts");
-  check(s.key_logs.size() == s.key_means.size(), op, ": ", s.key_means.size(),
-        " levels of mean keys, ", s.key_logs.size(), " of their logarithms");
-  for (size_t z = 0; z < s.key_logs.size(); ++z) {
-    const Shape parts{q.dim(0), G, s.key_means[z].dim(2)};
-    check(s.key_logs[z].shape() == parts && s.key_logs[z].dtype() == q.dtype(), op,
-          ": logarithms of mean keys must be ", q.dtype(), " ", parts);
+  const int64_t blocks = s.key_parts.empty() ? 0 : s.key_parts[0].means.dim(2) / config.parts;
+  check(int(s.key_parts.size()) >= levels && blocks >= own, op, ": ", own, " blocks of ",
+        config.parts, " parts need mean keys of ", levels, " levels, got ", s.key_parts.size(),
+        " of ", blocks, " blocks");
+  for (const KeyParts& level : s.key_parts) {
+    const int64_t B = q.dim(0), n = level.means.dim(2);
+    check_rows(op, "mean keys", level.means, {B, G, n, q.dim(3)}, q.dtype());
+    check_rows(op, "logarithms of numbers of keys", level.logs, {B, G, n}, q.dtype());
   }
   if (!s.psi_q.defined()) return;
   check(s.psi_q.rank() == 4 && s.psi_q.dim(2) == q.dim(2) && s.prior_gain.shape() == heads &&
-            s.psi_sums.size() == s.key_means.size() && s.psi_k.defined(),
+            s.psi_sums.size() == s.key_parts.size() && s.psi_k.defined(),
         op, ": features must be [B, H, rows, m] with a gain and sums for each level");
-  check_rows(op, "sums of features", s.psi_sums, q.dim(0), G, s.psi_q.dim(3), q.dtype());
+  for (const Tensor& level : s.psi_sums) {
+    check_rows(op, "sums of features", level, {q.dim(0), G, level.dim(2), s.psi_q.dim(3)},
+               q.dtype());
+  }
 }
 
 }  // namespace
@@ -83,14 +79,14 @@ KeyParts block_parts(const Tensor& x, const Tensor& x_logs, int64_t size, int64_
   return out;
 }
 
+KeyParts parts_of_pairs(const KeyParts& blocks, int64_t parts) {
+  return block_parts(blocks.means, blocks.logs, 2 * parts, parts);
+}
+
 std::vector<KeyParts> block_parts_by_level(const Tensor& keys, const BlockConfig& config,
                                            int levels) {
-  std::vector<KeyParts> out;
-  for (int z = 0; z < levels; ++z) {
-    out.push_back(
-        z == 0 ? block_parts(keys, {}, config.block, config.parts)
-               : block_parts(out.back().means, out.back().logs, 2 * config.parts, config.parts));
-  }
+  std::vector<KeyParts> out{block_parts(keys, {}, config.block, config.parts)};
+  while (int(out.size()) < levels) out.push_back(parts_of_pairs(out.back(), config.parts));
   return out;
 }
 
@@ -110,8 +106,8 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
   const bool shares = scores.shares.defined();
   const Tensor& q = shares ? scores.shares : scores.q;
   const int64_t G = shares                     ? scores.psi_k.dim(1)
-                    : scores.key_means.empty() ? 0
-                                               : scores.key_means[0].dim(1);
+                    : scores.key_parts.empty() ? 0
+                                               : scores.key_parts[0].means.dim(1);
   const int64_t own = T > 0 ? (T - 1) / config.block : 0, R = config.tile;
   check(visible.causal, op, ": blocks are for causal attention");
   check_visibility(op, visible, q.dim(0), T);

@@ -234,7 +234,7 @@ TEST_CASE("decoding contract: a cache in 16 bits changes the outputs by its roun
             REQUIRE(close(rows(tap.get("estimate"), 0, b, 1), row(full.get("estimate")),
                           cache == Dtype::f32 ? 2e-5 : 6e-3, 0, "estimate"));
           }
-          if (chooses) continue;
+          if (chooses && (cache == Dtype::bf16 || cache == Dtype::f16)) continue;
           REQUIRE(close(rows(out, 0, b, 1), rows(y.slice(0, b, 1), 1, at[size_t(b)], 1),
                         tolerance * scale, 0, block.name));
         }

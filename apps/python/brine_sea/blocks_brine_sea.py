@@ -152,8 +152,7 @@ class Blocks:
         keys, logs, psi = self.keys, self.logs, self.psi
         for _ in range(level):
             count = keys.shape[2] // 2
-            pairs = (x[:, :, : 2 * count].unflatten(2, (count, 2)) for x in (keys, logs, psi))
-            keys, logs, psi = pairs
+            keys, logs, psi = (x[:, :, : 2 * count].unflatten(2, (count, 2)) for x in (keys, logs, psi))
             keys, logs = clusters(keys.flatten(3, 4), logs.flatten(3, 4), self.keys.shape[3])
             psi = psi.sum(3)
         return Blocks(keys, logs, psi)

@@ -127,10 +127,9 @@ class Chooser {
     }
   }
 
-  // Rows of `width` numbers of a level.
-  const T* rows_of(const std::vector<Tensor>& levels, int z, int64_t bg, int64_t width) const {
-    const Tensor& rows = levels[size_t(z)];
-    return rows.template data<T>() + bg * rows.dim(2) * width;
+  // The rows of a group, of `width` numbers.
+  static const T* rows_of(const Tensor& level, int64_t bg, int64_t width) {
+    return level.template data<T>() + bg * level.dim(2) * width;
   }
 
   // products [blocks * parts, lanes] of lanes with rows of `width` numbers, `parts` of each block.
@@ -157,7 +156,7 @@ class Chooser {
     auto add = [&](int level, Run run) {
       runs_.assign(1, run);
       s_.resize(size_t(run.count * lanes_));
-      multiply(s_.data(), psi_, rows_of(scores_->psi_sums, level, at.bg, m_), m_, 1);
+      multiply(s_.data(), psi_, rows_of(scores_->psi_sums[size_t(level)], at.bg, m_), m_, 1);
       for (int64_t c = 0; c < run.count; ++c) {
         const T* row = s_.data() + c * lanes_;
 #pragma omp simd
@@ -194,9 +193,10 @@ class Chooser {
   void score(const Rows<T>& at, int z) {
     const int64_t n = candidates() * P_;
     s_.resize(size_t(n * lanes_));
-    multiply(s_.data(), q_, rows_of(scores_->key_means, z, at.bg, d_), d_, P_);
+    const KeyParts& parts = scores_->key_parts[size_t(z)];
+    multiply(s_.data(), q_, rows_of(parts.means, at.bg, d_), d_, P_);
     if (config_->opinion > 0) raw_ = s_;
-    const T* logs = rows_of(scores_->key_logs, z, at.bg, 1);
+    const T* logs = rows_of(parts.logs, at.bg, 1);
     int64_t c = 0;
     for (const Run& run : runs_) {
       for (int64_t i = run.first * P_; i < (run.first + run.count) * P_; ++i, ++c) {
@@ -206,7 +206,7 @@ class Chooser {
     }
     if (!m_) return;
     x_.resize(size_t(candidates() * lanes_));
-    multiply(x_.data(), psi_, rows_of(scores_->psi_sums, z, at.bg, m_), m_, 1);
+    multiply(x_.data(), psi_, rows_of(scores_->psi_sums[size_t(z)], at.bg, m_), m_, 1);
     const T least = T(scores_->least_share), level = T(1.0 / double(int64_t(1) << z));
     for (int64_t c = 0; c < candidates(); ++c) {
       T *x = x_.data() + c * lanes_, *s = s_.data() + c * P_ * lanes_;

@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/attention.h"
 
@@ -12,24 +13,16 @@ namespace {
 template <class T>
 class Clusters {
  public:
-  Clusters(int64_t size, int64_t parts, int64_t d)
-      : size_(size),
-        parts_(parts),
-        d_(d),
-        turned_(size_t(size * d)),
-        nearest_(size_t(size)),
-        distance_(size_t(size)),
-        owner_(size_t(size)) {}
-
-  bool fits(int64_t size, int64_t parts, int64_t d) const {
-    return size == size_ && parts == parts_ && d == d_;
-  }
-
   // means [parts, d], logs [parts] of rows x [size, d] with the logarithms of their keys, or null.
-  void write(T* means, T* logs, const T* x, const T* x_logs) {
-    for (int64_t s = 0; s < size_; ++s) {
-      for (int64_t c = 0; c < d_; ++c) turned_[size_t(c * size_ + s)] = x[s * d_ + c];
-    }
+  void write(T* means, T* logs, const T* x, const T* x_logs, int64_t size, int64_t parts,
+             int64_t d) {
+    size_ = size;
+    parts_ = parts;
+    d_ = d;
+    step_ = whole_vectors<T>(size);
+    turned_.resize(size_t(step_ * d));
+    turn<true>(Lanes<T>{turned_.data(), step_}, Lanes<const T>{x, d}, size, d,
+               [](int64_t) { return T(1); });
     assign(x, x_logs);
     std::fill_n(means, parts_ * d_, T(0));
     keys_.assign(size_t(parts_), T(0));
@@ -49,19 +42,20 @@ class Clusters {
 
  private:
   void assign(const T* x, const T* x_logs) {
-    std::fill(owner_.begin(), owner_.end(), 0);
+    owner_.assign(size_t(size_), 0);
+    nearest_.resize(size_t(size_));
     for (int64_t s = 0; s < size_; ++s) {
       // A row of no keys is never a centre.
       nearest_[size_t(s)] =
           x_logs && x_logs[s] <= T(kNoKeysLog) ? T(-1) : std::numeric_limits<T>::infinity();
     }
     for (int64_t p = 0, centre = 0; p < parts_; ++p) {
-      std::fill(distance_.begin(), distance_.end(), T(0));
+      distance_.assign(size_t(step_), T(0));
       for (int64_t c = 0; c < d_; ++c) {
         const T at = x[centre * d_ + c];
-        const T* row = turned_.data() + c * size_;
+        const T* row = turned_.data() + c * step_;
 #pragma omp simd
-        for (int64_t s = 0; s < size_; ++s) {
+        for (int64_t s = 0; s < step_; ++s) {
           const T apart = row[s] - at;
           distance_[size_t(s)] += apart * apart;
         }
@@ -77,8 +71,8 @@ class Clusters {
     }
   }
 
-  int64_t size_, parts_, d_;
-  std::vector<T> turned_;  // [d, size]
+  int64_t size_ = 0, parts_ = 0, d_ = 0, step_ = 0;
+  std::vector<T> turned_;  // [d, step]
   std::vector<T> nearest_, distance_, keys_;
   std::vector<int64_t> owner_;
 };
@@ -89,12 +83,11 @@ void block_parts(Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t siz
   const int64_t N = logs.dim(2) / parts, rows = x.dim(2), d = x.dim(3);
   dispatch_float(x.dtype(), [&]<class T>() {
     for_pieces(x.dim(0) * x.dim(1) * N, x.numel() * parts, [&](int64_t i) {
-      thread_local Clusters<T> clusters(size, parts, d);
-      if (!clusters.fits(size, parts, d)) clusters = Clusters<T>(size, parts, d);
+      thread_local Clusters<T> clusters;
       const int64_t first = i / N * rows + i % N * size;
       clusters.write(means.data<T>() + i * parts * d, logs.data<T>() + i * parts,
-                     x.data<T>() + first * d,
-                     x_logs.defined() ? x_logs.data<T>() + first : nullptr);
+                     x.data<T>() + first * d, x_logs.defined() ? x_logs.data<T>() + first : nullptr,
+                     size, parts, d);
     });
   });
 }

@@ -15,12 +15,11 @@ struct LevelRows {
   const T* data[kMostLevels] = {};
   int64_t rows[kMostLevels] = {}, width = 1;  // rows of a group
 
-  explicit LevelRows(const std::vector<Tensor>& levels) {
-    for (size_t z = 0; z < std::min(levels.size(), size_t(kMostLevels)); ++z) {
-      data[z] = levels[z].template data<T>();
-      rows[z] = levels[z].dim(2);
-      if (levels[z].rank() > 3) width = levels[z].dim(3);
-    }
+  void set(size_t z, const Tensor& level) {
+    if (z >= size_t(kMostLevels)) return;
+    data[z] = level.data<T>();
+    rows[z] = level.dim(2);
+    if (level.rank() > 3) width = level.dim(3);
   }
   __device__ const T* of(int z, int64_t bg) const { return data[z] + bg * rows[z] * width; }
 };
@@ -43,15 +42,17 @@ struct ChoiceInputs {
         psi_q(data(s.psi_q)),
         prior_gain(data(s.prior_gain)),
         shares(data(s.shares)),
-        keys(s.key_means),
-        logs(s.key_logs),
-        features(s.psi_sums),
         H(s.shares.defined() ? s.shares.dim(1) : s.q.dim(1)),
         d(s.q.defined() ? s.q.dim(3) : 0),
         m(s.psi_q.defined() && !s.shares.defined() ? s.psi_q.dim(3) : 0),
         blocks(s.shares.defined() ? s.shares.dim(3) : 0),
         least(T(s.least_share)) {
+    for (size_t z = 0; z < s.key_parts.size(); ++z) {
+      keys.set(z, s.key_parts[z].means);
+      logs.set(z, s.key_parts[z].logs);
+    }
     if (m == 0) return;
+    for (size_t z = 0; z < s.psi_sums.size(); ++z) features.set(z, s.psi_sums[z]);
     if (s.psi_k.rank() == 3) {
       psi_open = s.psi_k.template data<double>();
     } else {

@@ -122,7 +122,7 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
     if (scores.half && of_keys && select_blocks_half(to, jobs, scores, config)) return;
   }
   const int64_t blocks =
-      scores.shares.defined() ? q.dim(3) : scores.key_means[0].dim(2) / config.parts;
+      scores.shares.defined() ? q.dim(3) : scores.key_parts[0].means.dim(2) / config.parts;
   const int64_t m = scores.psi_q.defined() && !scores.shares.defined() ? scores.psi_q.dim(3) : 0;
   const ChoiceSizes sizes(config, heads, R, m, blocks, scores.shares.defined());
   const int64_t slots = std::min(

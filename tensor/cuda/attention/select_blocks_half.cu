@@ -478,11 +478,11 @@ bool select_blocks_half(const MaskLists& to, const TileJobs& jobs, BlockScores s
   }
   // Sums of probabilities of several heads leave room for half as many rows.
   const int bands = config.tile > 16 && to.heads == 1 && d <= 64 ? 2 : 1;
-  const HalfSizes n(config, to.heads, scores.key_means[0].dim(2) / parts, 16 * bands);
+  const HalfSizes n(config, to.heads, scores.key_parts[0].means.dim(2) / parts, 16 * bands);
   const size_t shared = n.bytes(d > 64 ? 136 : 72);
   if (n.scores > kMostScores + 4 || shared > most_shared()) return false;
   scores.q = scores.q.to(Dtype::bf16);
-  for (Tensor& means : scores.key_means) means = means.to(Dtype::bf16);
+  for (KeyParts& level : scores.key_parts) level.means = level.means.to(Dtype::bf16);
   const ChoiceInputs<float, bf16> in(scores);
   auto launch_of = [&]<int D, int Bands, int P>() {
     launch("select_blocks_half", choose_half_kernel<D, Bands, P>,

@@ -31,7 +31,7 @@ std::vector<double> shares(const BlockCase& c, const BlockScores& s, int64_t b, 
   for (const int64_t block : candidates) {
     double opinion = 0, sum = 0;
     for (int64_t p = 0; p < parts; ++p) {
-      const Tensor &means = s.key_means[size_t(z)], &logs = s.key_logs[size_t(z)];
+      const auto& [means, logs] = s.key_parts[size_t(z)];
       const double score = product(s.q, means, block * parts + p, d) / std::sqrt(double(d));
       const double keys = std::exp(at(logs, bg * logs.dim(2) + block * parts + p));
       opinion += keys * std::exp(score);

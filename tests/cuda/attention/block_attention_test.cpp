@@ -215,9 +215,9 @@ TEST_CASE("cuda: choosing blocks and both directions of block_attention do not w
       .B = 2, .H = 4, .G = 2, .T = 60, .config = config(4, 2, 2), .lengths = {60, 41}};
   const On on{kCuda};
   const Rows x = moved(rows_of(c, Dtype::f32), on);
-  BlockScores scores{.q = x.q, .gain = on(uniform({4}, 1, 0.5, 2))};
+  const Tensor gain = on(uniform({4}, 1, 0.5, 2));
   const int64_t before = cuda::waits();
-  set_keys(scores, x.k, c);
+  const BlockScores scores{.q = x.q, .gain = gain, .key_parts = level_parts(x.k, c)};
   const BlockMask mask = select_blocks(scores, c.config, c.visible(), c.T);
   both_ways(x, mask, c.visible(), 0.3);
   CHECK(cuda::waits() == before);

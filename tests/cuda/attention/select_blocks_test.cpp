@@ -16,9 +16,8 @@ BlockScores on_device(const On& on, const BlockScores& s) {
   for (Tensor* t : {&out.q, &out.gain, &out.psi_q, &out.prior_gain, &out.psi_k, &out.shares}) {
     *t = on(*t);
   }
-  for (auto* levels : {&out.key_means, &out.key_logs, &out.psi_sums}) {
-    for (Tensor& level : *levels) level = on(level);
-  }
+  for (KeyParts& level : out.key_parts) level = {on(level.means), on(level.logs)};
+  for (Tensor& level : out.psi_sums) level = on(level);
   return out;
 }
 
@@ -138,7 +137,7 @@ std::vector<BlockCase> half_cases() {
 std::vector<Tensor> rounded_lists(BlockScores s, const BlockCase& c, const Tensor& tiles = {}) {
   auto rounded = [](const Tensor& x) { return x.to(Dtype::bf16).to(Dtype::f32); };
   s.q = rounded(s.q);
-  for (Tensor& means : s.key_means) means = rounded(means);
+  for (KeyParts& level : s.key_parts) level.means = rounded(level.means);
   return lists_of(select_blocks(s, c.config, c.visible(), c.T, tiles));
 }
 
