@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/cli/program.h"
-#include "apps/cli/stop_signals.h"
+#include "apps/terminal/stop_signals.h"
 
 int main(int count, char** words) {
   brine::start_signal_thread();

@@ -1,7 +1,7 @@
 // The type of matrix products, one setting per thread.
 #include "autograd/compute_type.h"
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {

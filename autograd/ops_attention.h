@@ -1,10 +1,11 @@
 // The public ops of exact attention: tiled, over cached keys, on the entries of a sparse mask;
-// ops.h includes this page. Selection and mask building have no gradient: they are in tensor/csr.h.
+// ops.h includes this page. Selection and mask building have no gradient: they are in
+// tensor/mask/csr.h.
 #pragma once
 
 #include "autograd/node.h"
-#include "tensor/blocks.h"
-#include "tensor/csr.h"
+#include "tensor/mask/blocks.h"
+#include "tensor/mask/csr.h"
 
 namespace brine {
 

@@ -2,8 +2,8 @@
 // The attention over them is in ops_attention.h.
 #pragma once
 
-#include "tensor/blocks.h"
-#include "tensor/csr.h"
+#include "tensor/mask/blocks.h"
+#include "tensor/mask/csr.h"
 
 namespace brine {
 

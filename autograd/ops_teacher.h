@@ -2,8 +2,8 @@
 #pragma once
 
 #include "autograd/node.h"
-#include "tensor/blocks.h"
-#include "tensor/teacher.h"
+#include "tensor/mask/blocks.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine {
 
@@ -34,7 +34,7 @@ Tensor block_mass(const Tensor& q, const Tensor& k, const BlockConfig& config,
 // ---- recall.cpp
 // Sums over the rows from `from` on that see more than config.k keys, off the tape.
 struct RecallSums {
-  Tensor sums;  // f64 [recall::kWays, H], in the order of recall::Way (tensor/recall.h)
+  Tensor sums;  // f64 [recall::kWays, H], in the order of recall::Way (tensor/mask/recall.h)
   Tensor rows;  // i64 [1]
 };
 // The budget of each group of `config.mode` is the number of entries that the mask has there; the

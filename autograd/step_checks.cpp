@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "autograd/ops_estimator.h"
-#include "tensor/csr.h"
-#include "tensor/stored.h"
+#include "tensor/base/stored.h"
+#include "tensor/mask/csr.h"
 
 namespace brine {
 

@@ -16,7 +16,7 @@
 #include "distill/ranks/run_weights.h"
 #include "nn/io/model_io.h"
 #include "tensor/comm/shared_work.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 
 namespace brine::distill {
 namespace {

@@ -41,7 +41,7 @@ struct TrainerConfig {
   nn::OptimizerConfig optimizer;
   nn::ScheduleConfig schedule;
 
-  // The keys without those that depend on the run (distill/runs/training_settings.h).
+  // The keys without those that depend on the run (distill/runs/settings/training_settings.h).
   void describe(data::Schema& schema);
 };
 

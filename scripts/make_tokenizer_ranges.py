@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes data/tokenizer/tokenizer_ranges.h: what Hugging Face's `tokenizers` (0.23 was used) takes every
+"""Writes data/tokenizer/normalize/tokenizer_ranges.h: what Hugging Face's `tokenizers` (0.23 was used) takes every
 character for, found by asking it. Its tables are of several old versions of Unicode, and BERT's ids
 depend on them. Needs tokenizers and, to know what newer versions of Unicode decompose,
 unicodedata2 (18.0 was used).
 
-    scripts/make_tokenizer_ranges.py > data/tokenizer/tokenizer_ranges.h
+    scripts/make_tokenizer_ranges.py > data/tokenizer/normalize/tokenizer_ranges.h
 """
 import unicodedata2 as unicode
 from tokenizers import normalizers, pre_tokenizers

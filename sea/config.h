@@ -8,8 +8,8 @@
 
 #include "data/config/schema.h"
 #include "nn/attention/attention.h"
-#include "tensor/blocks.h"
-#include "tensor/csr.h"
+#include "tensor/mask/blocks.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::sea {
 

@@ -3,9 +3,7 @@
 
 #include <cstring>
 
-#include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/kernels/dense.h"
 
 namespace brine {
 
@@ -68,18 +66,6 @@ Tensor Tensor::from_memory(void* data, const Shape& shape, Dtype dtype, std::sha
   check(reinterpret_cast<uintptr_t>(data) % item_size(dtype) == 0, "Tensor::from_memory: ", data,
         " is not aligned to the ", item_size(dtype), " bytes of ", dtype);
   return over(std::make_shared<Storage>(data, bytes, device, std::move(owner)), shape, dtype);
-}
-
-Tensor Tensor::zeros(const Shape& shape, Dtype dtype, Device device) {
-  Tensor t = empty(shape, dtype, device);
-  BRINE_CALL(t, fill, t, 0.0);
-  return t;
-}
-
-Tensor Tensor::full(const Shape& shape, double value, Dtype dtype, Device device) {
-  Tensor t = empty(shape, dtype, device);
-  BRINE_CALL(t, fill, t, value);
-  return t;
 }
 
 bool Tensor::is_contiguous() const {
@@ -208,50 +194,12 @@ Tensor Tensor::contiguous() const {
   return clone();
 }
 
-Tensor Tensor::clone() const {
-  Tensor t = empty(shape(), dtype(), device());
-  BRINE_CALL(t, copy, t, detach());
-  return t;
-}
-
-Tensor Tensor::to(Dtype wanted) const {
-  if (wanted == dtype()) return *this;
-  check(impl_->node == nullptr, "to: this tensor is on the tape; use the op cast");
-  Tensor t = empty(shape(), wanted, device());
-  BRINE_CALL(t, copy, t, *this);
-  return t;
-}
-
-Tensor Tensor::to(Device wanted) const {
-  if (wanted == device()) return *this;
-  if (device().is_meta()) refuse_values("to");
-  check(impl_->node == nullptr, "to: this tensor is on the tape; detach() it first");
-  if (wanted.is_meta()) return empty(shape(), dtype(), wanted);
-  check(!wanted.is_cuda() || !device().is_cuda(), "to: from ", device(), " to ", wanted,
-        " by way of the cpu only");
-  const Tensor from = contiguous();
-  Tensor t = empty(shape(), dtype(), wanted);
-  const size_t bytes = size_t(numel()) * item_size(dtype());
-  if (wanted.is_cuda()) {
-    cuda::upload(t.raw(), from.raw(), bytes, wanted);
-  } else {
-    cuda::download(t.raw(), from.raw(), bytes, device());
-  }
-  return t;
-}
-
 Tensor Tensor::detach() const {
   if (!impl_->node) return *this;
   Tensor t;
   t.impl_ = std::make_shared<Impl>(*impl_);
   t.impl_->node = nullptr;
   return t;
-}
-
-void assign(const Tensor& to, const Tensor& from) {
-  check(to.shape() == from.shape(), "assign: ", from.shape(), " does not fit ", to.shape());
-  const Tensor near = from.detach().to(to.device());
-  BRINE_CALL(to, copy, to.detach(), near);
 }
 
 }  // namespace brine

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "tensor/base/dtype.h"
+#include "tensor/base/shape.h"
 #include "tensor/device/device.h"
-#include "tensor/dtype.h"
-#include "tensor/shape.h"
 
 namespace brine {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "autograd/node.h"
+#include "tensor/base/random.h"
 #include "tensor/device/allocator.h"
-#include "tensor/random.h"
 #include "tensor/tensor.h"
 
 namespace brine::test {

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::test {
 

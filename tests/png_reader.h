@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "data/io/png.h"
-#include "tensor/error.h"
+#include "data/codec/png.h"
+#include "tensor/base/error.h"
 
 namespace brine::test {
 

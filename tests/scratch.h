@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::test {
 

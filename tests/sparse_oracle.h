@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

@@ -1,7 +1,7 @@
 // Sizes and maps that the tests of a teacher's summary and of the losses against it share.
 #pragma once
 
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 #include "tests/sparse_oracle.h"
 
 namespace brine::test {

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <cstring>
 
+#include "tensor/base/parallel.h"
+#include "tensor/base/random.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/parallel.h"
-#include "tensor/random.h"
 #include "tensor/tensor.h"
 
 namespace brine::bench {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tensor/tensor.h"
 
 namespace brine::bench {

@@ -10,11 +10,11 @@
 #include "data/io/human.h"
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
+#include "tensor/base/parallel.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
 #include "tensor/device/machine_memory.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/parallel.h"
 
 namespace brine::bench {
 namespace {

@@ -6,7 +6,7 @@
 #include "data/corpus/corpus.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/tokenizer.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::bench {
 namespace {

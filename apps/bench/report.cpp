@@ -8,9 +8,9 @@
 
 #include "apps/terminal/terminal.h"
 #include "data/io/human.h"
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/device/allocator.h"
-#include "tensor/parallel.h"
 
 namespace brine::bench {
 namespace {

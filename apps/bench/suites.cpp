@@ -5,8 +5,8 @@
 
 #include "nn/attention/attention.h"
 #include "nn/io/model_io.h"
+#include "tensor/base/error.h"
 #include "tensor/device/device.h"
-#include "tensor/error.h"
 
 namespace brine::bench {
 namespace {

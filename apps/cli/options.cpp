@@ -9,7 +9,7 @@
 
 #include "apps/cli/config_file.h"
 #include "data/config/schema_text.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine {
 

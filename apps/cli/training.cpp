@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/ranks.h"
-#include "apps/cli/stop_signals.h"
 #include "apps/cli/unused_flags.h"
 #include "apps/terminal/commit.h"
+#include "apps/terminal/stop_signals.h"
 #include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "data/io/json.h"

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "apps/cli/program.h"
+#include "distill/runs/settings/training_settings.h"
 #include "distill/runs/training_run.h"
-#include "distill/runs/training_settings.h"
 
 namespace brine {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "apps/terminal/terminal.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine {
 namespace {

@@ -22,10 +22,10 @@
 #include "apps/cli/cpu_check.h"
 #include "apps/cli/options.h"
 #include "apps/terminal/commit.h"
+#include "tensor/base/error.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/device.h"
 #include "tensor/device/gpu_software.h"
-#include "tensor/error.h"
 
 namespace brine {
 

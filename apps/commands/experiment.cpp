@@ -3,9 +3,9 @@
 #include <iostream>
 
 #include "apps/cli/program.h"
-#include "apps/cli/stop_signals.h"
 #include "apps/experiment/experiment.h"
 #include "apps/terminal/commit.h"
+#include "apps/terminal/stop_signals.h"
 #include "apps/terminal/terminal.h"
 #include "tensor/device/device.h"
 

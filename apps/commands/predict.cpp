@@ -3,7 +3,7 @@
 
 #include "apps/cli/unused_flags.h"
 #include "apps/terminal/terminal.h"
-#include "distill/evaluation/prediction.h"
+#include "distill/evaluation/tasks/prediction.h"
 
 namespace brine {
 namespace {

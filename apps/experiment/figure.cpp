@@ -5,7 +5,7 @@
 #include "apps/experiment/render.h"
 #include "apps/figure/line_chart.h"
 #include "data/io/json.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::experiment {
 namespace {

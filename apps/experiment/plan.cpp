@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "apps/cli/config_file.h"
+#include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::experiment {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "data/io/png.h"
+#include "data/codec/png.h"
 
 namespace brine::figure {
 

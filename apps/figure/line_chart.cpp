@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "apps/figure/colours.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::figure {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "apps/figure/colours.h"
 #include "apps/figure/line_chart.h"
-#include "data/io/packed_text.h"
-#include "tensor/error.h"
+#include "data/codec/packed_text.h"
+#include "tensor/base/error.h"
 
 namespace brine::figure {
 namespace {

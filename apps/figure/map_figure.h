@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "data/io/png.h"
+#include "data/codec/png.h"
 
 namespace brine::figure {
 

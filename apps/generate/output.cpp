@@ -8,7 +8,7 @@
 #include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
-#include "distill/evaluation/task_report.h"
+#include "distill/evaluation/tasks/task_report.h"
 #include "distill/log/device_memory.h"
 
 namespace brine {

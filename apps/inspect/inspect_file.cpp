@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "data/codec/sha256.h"
 #include "data/corpus/corpus.h"
 #include "data/dump/dump.h"
 #include "data/gguf/gguf_file.h"
@@ -13,7 +14,6 @@
 #include "data/io/file_io.h"
 #include "data/io/human.h"
 #include "data/io/printable.h"
-#include "data/io/sha256.h"
 #include "data/io/utf8.h"
 #include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"

@@ -10,8 +10,8 @@
 #include "data/io/utf8.h"
 #include "data/tasks/task_tokens.h"
 #include "data/tokenizer/prompt_tokens.h"
-#include "distill/evaluation/label_lines.h"
-#include "distill/evaluation/task_report.h"
+#include "distill/evaluation/tasks/label_lines.h"
+#include "distill/evaluation/tasks/task_report.h"
 #include "distill/runs/training_run.h"
 
 namespace brine {

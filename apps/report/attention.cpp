@@ -12,7 +12,7 @@
 #include "data/io/json.h"
 #include "data/io/printable.h"
 #include "data/io/utf8.h"
-#include "distill/evaluation/task_report.h"
+#include "distill/evaluation/tasks/task_report.h"
 
 namespace brine::report {
 namespace {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/figure/colours.h"
-#include "data/io/packed_text.h"
+#include "data/codec/packed_text.h"
 
 namespace brine::report {
 namespace {

@@ -2,8 +2,8 @@
 #include "apps/selftest/device_choice.h"
 
 #include "apps/selftest/stamp.h"
+#include "tensor/base/error.h"
 #include "tensor/device/accelerator.h"
-#include "tensor/error.h"
 
 namespace brine::selftest {
 

@@ -4,8 +4,8 @@
 #include "apps/selftest/passed.h"
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
-#include "tensor/random.h"
-#include "tensor/top_logits.h"
+#include "tensor/base/random.h"
+#include "tensor/functions/top_logits.h"
 
 namespace brine::selftest {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "apps/selftest/cases.h"
 #include "autograd/ops.h"
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::selftest {
 

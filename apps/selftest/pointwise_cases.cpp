@@ -1,7 +1,7 @@
 // The ops that add no product: elementwise maps, sums, norms, primitives; and thin products.
 #include "apps/selftest/passed.h"
 #include "autograd/ops_primitives.h"
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
 
 namespace brine::selftest {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "apps/terminal/commit.h"
+#include "data/codec/sha256.h"
 #include "data/io/file_io.h"
-#include "data/io/sha256.h"
 #include "tensor/device/gpu_software.h"
 
 namespace brine::selftest {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "distill/log/messages.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor/dtype.h"
+#include "tensor/base/dtype.h"
 
 namespace brine {
 

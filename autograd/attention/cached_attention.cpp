@@ -3,8 +3,8 @@
 
 #include "autograd/ops_attention.h"
 #include "autograd/step_checks.h"
+#include "tensor/base/stored.h"
 #include "tensor/kernels/attention.h"
-#include "tensor/stored.h"
 
 namespace brine {
 

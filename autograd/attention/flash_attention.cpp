@@ -4,8 +4,8 @@
 #include "autograd/compute_type.h"
 #include "autograd/head_groups.h"
 #include "autograd/ops_attention.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/attention.h"
+#include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {

@@ -3,9 +3,9 @@
 
 #include "autograd/compute_type.h"
 #include "autograd/ops_attention.h"
+#include "tensor/base/stored.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/meter/cost_meter.h"
-#include "tensor/stored.h"
 
 namespace brine {
 

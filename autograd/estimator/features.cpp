@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "autograd/ops.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/kernels/estimator.h"
+#include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {

@@ -1,10 +1,10 @@
 // Conversion of heads to the channels of an image and back, and the softmax over its columns.
 #include "autograd/ops.h"
 #include "autograd/step_checks.h"
-#include "tensor/csr.h"
+#include "tensor/base/math.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/kernels/estimator.h"
-#include "tensor/math.h"
+#include "tensor/mask/csr.h"
 
 namespace brine {
 

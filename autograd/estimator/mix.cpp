@@ -1,7 +1,7 @@
 // The output of SEA: two paths mixed by gates, and the average that the estimate weighs.
 #include "autograd/ops_estimator.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
+#include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {

@@ -1,8 +1,8 @@
 // The scores of mean keys.
 #include "autograd/ops_estimator.h"
 #include "autograd/step_checks.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
+#include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {

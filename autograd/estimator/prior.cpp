@@ -5,8 +5,8 @@
 #include "autograd/ops_estimator.h"
 #include "autograd/ops_units.h"
 #include "autograd/step_checks.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
+#include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {

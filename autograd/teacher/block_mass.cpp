@@ -3,8 +3,8 @@
 
 #include "autograd/ops_blocks.h"
 #include "autograd/ops_teacher.h"
-#include "tensor/blocks.h"
 #include "tensor/kernels/teacher.h"
+#include "tensor/mask/blocks.h"
 
 namespace brine {
 

@@ -1,5 +1,5 @@
 // The teacher's attention mass on a mask and on masks to compare it with; no gradient.
-#include "tensor/recall.h"
+#include "tensor/mask/recall.h"
 #include "autograd/ops_teacher.h"
 #include "tensor/kernels/teacher.h"
 

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "data/io/temporary.h"
 
 namespace brine::data {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "data/config/schema_text.h"
 #include "data/io/utf8.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/config/schema_text.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 

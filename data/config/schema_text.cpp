@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 

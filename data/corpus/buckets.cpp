@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "data/corpus/permutation.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -5,13 +5,13 @@
 #include <bit>
 #include <filesystem>
 
+#include "data/codec/sha256.h"
 #include "data/corpus/joined_lines.h"
 #include "data/corpus/token_shards.h"
 #include "data/corpus/token_shards_format.h"
 #include "data/io/file_io.h"
-#include "data/io/sha256.h"
 #include "data/io/utf8.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -10,7 +10,7 @@
 #include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "data/unicode/unicode.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

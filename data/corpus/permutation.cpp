@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "tensor/error.h"
-#include "tensor/random.h"
+#include "tensor/base/error.h"
+#include "tensor/base/random.h"
 
 namespace brine::data {
 

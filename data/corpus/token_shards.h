@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "data/codec/sha256.h"
 #include "data/config/named.h"
 #include "data/corpus/token_source.h"
 #include "data/io/file_io.h"
-#include "data/io/sha256.h"
 #include "data/io/temporary.h"
 #include "data/tokenizer/tokenizer.h"
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/codec/sha256.h"
 #include "data/dump/dump.h"
 #include "data/dump/dump_reader.h"
 #include "data/hdf5/hdf5_file.h"
-#include "data/io/sha256.h"
 
 namespace brine::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tensor/dtype.h"
+#include "tensor/base/dtype.h"
 
 namespace brine::data {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "data/dump/dump.h"
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
 
 namespace brine::data {
 

@@ -5,7 +5,7 @@
 
 #include "data/dump/dump_reader.h"
 #include "data/io/bounded_queue.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 
 namespace brine::data {
 

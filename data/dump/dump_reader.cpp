@@ -6,9 +6,9 @@
 #include <list>
 #include <mutex>
 
+#include "data/codec/sha256.h"
 #include "data/dump/dump_convert.h"
 #include "data/hdf5/hdf5_file.h"
-#include "data/io/sha256.h"
 
 namespace brine::data {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "data/codec/sha256.h"
 #include "data/dump/dump_convert.h"
-#include "data/io/sha256.h"
 
 namespace brine::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "data/dump/dump.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 
 namespace brine::data {
 

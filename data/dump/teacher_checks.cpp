@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tensor/math.h"
+#include "tensor/base/math.h"
 
 namespace brine::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine::data {
 

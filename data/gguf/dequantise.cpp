@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "tensor/dtype.h"
+#include "tensor/base/dtype.h"
 
 namespace brine::data {
 namespace {

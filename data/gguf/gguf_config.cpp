@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "data/io/printable.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "data/io/printable.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

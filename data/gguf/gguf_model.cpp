@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/printable.h"
-#include "tensor/parallel.h"
+#include "tensor/base/parallel.h"
 
 namespace brine::data {
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "data/io/printable.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tensor/dtype.h"
-#include "tensor/shape.h"
+#include "tensor/base/dtype.h"
+#include "tensor/base/shape.h"
 
 // Whether libhdf5 itself is trusted with sizes that a file names. Releases before 2.0 are not: then
 // object headers are checked before the library decodes them (hdf5_headers.h) and chunks are read

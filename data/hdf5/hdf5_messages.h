@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data::hdf5 {
 

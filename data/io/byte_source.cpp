@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "data/io/archive/layers.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

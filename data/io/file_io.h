@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "data/io/json_keys.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "data/io/file_io.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tensor/dtype.h"
+#include "tensor/base/dtype.h"
 
 namespace brine::data {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 
 namespace brine::data {
 

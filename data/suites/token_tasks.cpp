@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "data/suites/draft.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

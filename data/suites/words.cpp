@@ -4,7 +4,7 @@
 #include <set>
 #include <sstream>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "data/io/utf8.h"
 #include "data/tasks/task_readers.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "data/tasks/task_readers.h"
 #include "data/tasks/tsv.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

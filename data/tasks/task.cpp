@@ -7,7 +7,7 @@
 
 #include "data/tasks/lra/lra_tokenizers.h"
 #include "data/tasks/task_readers.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/io/file_io.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 

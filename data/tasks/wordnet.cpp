@@ -2,10 +2,10 @@
 #include <charconv>
 #include <filesystem>
 
-#include "data/io/crc32c.h"
+#include "data/codec/crc32c.h"
 #include "data/io/utf8.h"
 #include "data/tasks/task_readers.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

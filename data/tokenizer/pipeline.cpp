@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "data/io/utf8.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 

@@ -10,7 +10,7 @@
 
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe/bpe_merge.h"
-#include "data/tokenizer/normalizer.h"
+#include "data/tokenizer/normalize/normalizer.h"
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer.h"
 

@@ -12,7 +12,7 @@
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/wordpiece.h"
 #include "data/weights/hub_cache.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -5,7 +5,7 @@
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/tokenizer/tokenizer_json.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "data/unicode/unicode.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/codec/sha256.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/wordpiece.h"
 #include "data/unicode/unicode.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -9,7 +9,7 @@
 #include "data/safetensors/safetensors_header.h"
 #include "data/torch/state_dict.h"
 #include "data/torch/zip_records.h"
-#include "tensor/parallel.h"
+#include "tensor/base/parallel.h"
 
 namespace brine::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "data/io/printable.h"
-#include "tensor/parallel.h"
+#include "tensor/base/parallel.h"
 
 namespace brine::data {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "data/corpus/token_source.h"
 #include "data/tokenizer/tokenizer.h"
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 
 namespace brine::distill {
 

@@ -12,7 +12,7 @@
 #include "distill/evaluation/health/kld.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall_observer.h"
-#include "distill/evaluation/task_report.h"
+#include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/texts.h"
 #include "distill/log/device_memory.h"
 

@@ -8,7 +8,7 @@
 
 #include "distill/evaluation/evaluate_text.h"
 #include "distill/evaluation/suites/suite.h"
-#include "distill/evaluation/task_report.h"
+#include "distill/evaluation/tasks/task_report.h"
 
 namespace brine::distill {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tensor/recall.h"
-#include "tensor/teacher.h"
+#include "tensor/mask/recall.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine::distill {
 

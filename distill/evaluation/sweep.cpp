@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "distill/evaluation/recall_observer.h"
-#include "distill/evaluation/task_report.h"
+#include "distill/evaluation/tasks/task_report.h"
 #include "tensor/device/allocator.h"
 
 namespace brine::distill {

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "data/io/file_io.h"
-#include "distill/evaluation/health/floors.h"
+#include "distill/evaluation/floors.h"
 #include "distill/inputs/texts.h"
 #include "distill/ranks/exchange.h"
 #include "tensor/comm/shared_work.h"

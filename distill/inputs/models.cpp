@@ -1,7 +1,7 @@
 // Tokens that a model has rows for against those of its tokenizer, and loading with reports.
 #include "distill/inputs/models.h"
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::distill {
 

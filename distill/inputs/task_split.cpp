@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "data/io/sha256.h"
-#include "tensor/error.h"
+#include "data/codec/sha256.h"
+#include "tensor/base/error.h"
 
 namespace brine::distill {
 

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/human.h"
+#include "tensor/base/error.h"
 #include "tensor/device/allocator.h"
-#include "tensor/error.h"
 
 namespace brine::distill {
 

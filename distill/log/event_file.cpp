@@ -12,7 +12,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "data/io/crc32c.h"
+#include "data/codec/crc32c.h"
 
 namespace brine::distill {
 namespace {

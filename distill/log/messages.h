@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::distill {
 

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "data/io/human.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::distill {
 namespace {

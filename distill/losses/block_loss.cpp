@@ -2,7 +2,7 @@
 #include "distill/losses/block_loss.h"
 
 #include "autograd/ops.h"
-#include "tensor/blocks.h"
+#include "tensor/mask/blocks.h"
 
 namespace brine::distill {
 namespace {

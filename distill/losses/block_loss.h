@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/attention/observer.h"
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine::distill {
 

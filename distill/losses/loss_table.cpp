@@ -3,7 +3,7 @@
 
 #include "autograd/ops.h"
 #include "distill/losses/block_loss.h"
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
 
 namespace brine::distill {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
-#include "tensor/device/transfer.h"
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
+#include "tensor/functions/transfer.h"
 
 namespace brine::distill {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::distill {
 

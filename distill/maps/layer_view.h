@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nn/attention/observer.h"
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine::distill {
 

@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "distill/batches/task_source.h"
 #include "distill/losses/loss_table.h"
 #include "distill/runs/run_windows.h"

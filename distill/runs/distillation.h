@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "distill/runs/recipe.h"
+#include "distill/runs/settings/recipe.h"
 #include "distill/runs/stages/conversion.h"
 #include "distill/runs/task_run.h"
 

@@ -17,7 +17,7 @@
 #include "distill/teachers/dump_teacher.h"
 #include "tensor/comm/bytes.h"
 #include "tensor/comm/shared_work.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 
 namespace brine::distill {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "distill/runs/settings/training_settings.h"
 #include "distill/runs/task_run.h"
-#include "distill/runs/training_settings.h"
 
 namespace brine::distill {
 

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 
 namespace brine::distill {
 namespace {

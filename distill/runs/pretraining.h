@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "distill/runs/settings/training_settings.h"
 #include "distill/runs/training_run.h"
-#include "distill/runs/training_settings.h"
 
 namespace brine::distill {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "data/io/sha256.h"
+#include "data/codec/sha256.h"
 
 namespace brine::distill {
 namespace {

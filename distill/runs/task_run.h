@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "distill/evaluation/evaluate_task.h"
+#include "distill/evaluation/tasks/evaluate_task.h"
 #include "distill/inputs/task_split.h"
 #include "distill/runs/training_run.h"
 

@@ -3,7 +3,7 @@
 
 #include "data/dump/dump.h"
 #include "distill/teachers/teacher.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 
 namespace brine::distill {
 

@@ -13,7 +13,7 @@
 #include "data/dump/dump_reader.h"
 #include "data/tasks/task_tokens.h"
 #include "distill/teachers/teacher.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 
 namespace brine::distill {
 

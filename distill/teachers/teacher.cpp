@@ -1,7 +1,7 @@
 // The online teacher.
 #include "distill/teachers/teacher.h"
 
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
 
 namespace brine::distill {
 

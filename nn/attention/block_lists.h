@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/attention/attention.h"
-#include "tensor/blocks.h"
+#include "tensor/mask/blocks.h"
 
 namespace brine::nn {
 

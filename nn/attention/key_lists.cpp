@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tensor/parallel.h"
+#include "tensor/base/parallel.h"
 
 namespace brine::nn {
 namespace {

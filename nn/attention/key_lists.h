@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::nn {
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::nn {
 

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
+#include "data/codec/sha256.h"
 #include "data/gguf/gguf_file.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "data/tokenizer/gguf/gguf_vocabulary.h"
 #include "data/weights/hub_cache.h"
 #include "nn/optim/parameter_store.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 #include "tensor/tensor.h"
 
 namespace brine::nn {

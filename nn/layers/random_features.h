@@ -2,7 +2,7 @@
 #pragma once
 
 #include "nn/layers/module.h"
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 
 namespace brine::nn {
 

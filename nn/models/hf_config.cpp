@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::nn {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/config/schema.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::nn {
 

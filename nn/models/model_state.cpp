@@ -1,7 +1,7 @@
 // Decoding with a model: the loop over the layers for a prompt and for a single token.
 #include "nn/models/model_state.h"
 
-#include "tensor/stored.h"
+#include "tensor/base/stored.h"
 
 namespace brine::nn {
 namespace {

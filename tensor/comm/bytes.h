@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine {
 

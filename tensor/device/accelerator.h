@@ -1,6 +1,6 @@
 // The functions that every CUDA backend provides in addition to the kernels. There are three
 // backends, chosen by the linker: tensor/cuda/ compiled by nvcc, the same sources emulated on the
-// CPU (tests only), and tensor/device/no_cuda.cpp, which reports that the build has none.
+// CPU (tests only), and tensor/cuda/absent/no_cuda.cpp, which reports that the build has none.
 #pragma once
 
 #include <cstddef>

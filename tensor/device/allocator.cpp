@@ -15,9 +15,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tensor/base/error.h"
 #include "tensor/device/accelerator.h"
-#include "tensor/device/transfer.h"
-#include "tensor/error.h"
+#include "tensor/device/copies.h"
 
 namespace brine {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <atomic>
 
+#include "tensor/base/error.h"
 #include "tensor/device/accelerator.h"
-#include "tensor/error.h"
 
 namespace brine {
 namespace {

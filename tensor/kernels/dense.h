@@ -6,9 +6,9 @@
 // says otherwise.
 #pragma once
 
+#include "tensor/base/random.h"
+#include "tensor/base/stored.h"
 #include "tensor/kernels/kernel.h"
-#include "tensor/random.h"
-#include "tensor/stored.h"
 #include "tensor/types.h"
 
 namespace brine {

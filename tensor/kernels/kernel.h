@@ -19,7 +19,7 @@
 #define BRINE_CPU cpu
 #endif
 
-#if defined(BRINE_KERNEL)  // tensor/device/no_cuda.cpp defines its own
+#if defined(BRINE_KERNEL)  // tensor/cuda/absent/no_cuda.cpp defines its own
 #elif BRINE_DISPATCH
 #define BRINE_KERNEL(name, ...) \
   namespace cpu {               \

@@ -6,8 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "tensor/base/math.h"
 #include "tensor/kernels/primitives.h"
-#include "tensor/math.h"
 
 namespace brine {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tensor/base/random.h"
 #include "tensor/kernels/group.h"
-#include "tensor/random.h"
 
 namespace brine {
 

@@ -1,10 +1,10 @@
 // Kernels that compare a mask or an estimate with a teacher's attention. See kernel.h for the
-// contract and tensor/teacher.h for the definition of a teacher. Each section is a family.
+// contract and tensor/mask/teacher.h for the definition of a teacher. Each section is a family.
 #pragma once
 
-#include "tensor/blocks.h"
 #include "tensor/kernels/kernel.h"
-#include "tensor/teacher.h"
+#include "tensor/mask/blocks.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine {
 
@@ -37,7 +37,7 @@ BRINE_KERNEL(prob_loss_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tens
 
 // ---- recall: the share of the teacher's attention that a mask covers
 // Over the rows from `from` on with w > k: sums f64 [recall::kWays, H] in the order of recall::Way
-// (tensor/recall.h), `best` the teacher's own columns; rows i64 [1].
+// (tensor/mask/recall.h), `best` the teacher's own columns; rows i64 [1].
 BRINE_KERNEL(attention_recall, Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr,
              FlatCsr best, Visibility visible, SelectConfig config, int64_t from)
 

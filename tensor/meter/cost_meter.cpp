@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "tensor/base/error.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/error.h"
 
 namespace brine {
 namespace {

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/messages.h"
 #include "tests/paths.h"
 #include "tests/refusals.h"

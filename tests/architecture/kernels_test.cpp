@@ -157,7 +157,7 @@ Complaints misplaced(const Kernel& k, const Tree& tree) {
   };
   need(tree.definitions, k.name, {{"tensor/cpu/" + k.room, ".cpp"}});
   need(tree.definitions, k.name, {{"tensor/cuda/" + k.room, ".cu"}});
-  need(tree.calls, k.name, {{"autograd/" + k.room, ".cpp"}, {"tensor", ".cpp"}});
+  need(tree.calls, k.name, {{"autograd/" + k.room, ".cpp"}, {"tensor/functions", ".cpp"}});
   need(tree.words, k.name, {{"tests/cuda/" + k.room, "_test.cpp"}});
   need(tree.words, tested_name(k.name),
        {{"tests/tensor/" + k.room, "_test.cpp"}, {"tests/autograd/" + k.room, "_test.cpp"}});

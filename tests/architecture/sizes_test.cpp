@@ -47,7 +47,7 @@ TEST_CASE("no file over 600 lines, no command over 60, no line over 100 columns"
 }
 
 // A folder with many files is a flat list that is hard to search.
-constexpr size_t kLargestFolder = 26;
+constexpr size_t kLargestFolder = 20;
 
 std::map<std::string, size_t> folder_sizes() {
   std::map<std::string, size_t> out;
@@ -55,7 +55,7 @@ std::map<std::string, size_t> folder_sizes() {
   return out;
 }
 
-TEST_CASE("no folder has more than 26 sources at one level") {
+TEST_CASE("no folder has more than 20 sources at one level") {
   for (const auto& [folder, count] : folder_sizes()) {
     INFO(folder);
     CHECK(count <= kLargestFolder);

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "data/codec/sha256.h"
 #include "data/dump/dump_writer.h"
-#include "data/io/sha256.h"
 #include "distill/teachers/dump_batch.h"
 #include "distill/teachers/dump_teacher.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
 #include "nn/models/opt/opt.h"
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
 

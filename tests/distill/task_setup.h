@@ -7,7 +7,7 @@
 
 #include "data/tasks/task_tokens.h"
 #include "data/tokenizer/bpe/bpe.h"
-#include "distill/evaluation/evaluate_task.h"
+#include "distill/evaluation/tasks/evaluate_task.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
 #include "nn/models/bert/bert.h"

@@ -8,7 +8,7 @@
 #include "data/io/file_io.h"
 #include "distill/teachers/dump_batch.h"
 #include "distill/teachers/dump_teacher.h"
-#include "tests/distill/evaluated.h"
+#include "tests/distill/losses/evaluated.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 

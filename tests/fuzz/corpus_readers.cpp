@@ -2,15 +2,15 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "data/codec/sha256.h"
 #include "data/corpus/corpus.h"
 #include "data/corpus/documents.h"
 #include "data/corpus/joined_lines.h"
 #include "data/corpus/token_shards.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/fuzz/readers.h"
 #include "tests/fuzz/targets.h"
 #include "tests/scratch.h"

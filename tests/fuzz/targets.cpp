@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/fuzz/readers.h"
 
 namespace brine::fuzz {

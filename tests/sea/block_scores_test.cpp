@@ -3,7 +3,7 @@
 
 #include "autograd/ops_blocks.h"
 #include "nn/attention/observer.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 
 namespace brine::test {
 

@@ -1,7 +1,7 @@
 // The cost meter on a block: backward apart from forward, times and memory.
 #include "tensor/meter/cost_meter.h"
 
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 
 namespace brine::test {
 

@@ -3,7 +3,7 @@
 #include "sea/mask.h"
 #include "tensor/kernels/dense.h"
 #include "tests/messages.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
 
 namespace brine::test {

@@ -5,7 +5,7 @@
 #include "nn/models/model_config.h"
 #include "sea/estimator.h"
 #include "tests/messages.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
 
 namespace brine::test {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tests/messages.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
 
 namespace brine::test {

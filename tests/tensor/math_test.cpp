@@ -1,5 +1,5 @@
 // The float formulas against the C library in double, swept over the exponents.
-#include "tensor/math.h"
+#include "tensor/base/math.h"
 
 #include "tests/gradcheck.h"
 

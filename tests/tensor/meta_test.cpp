@@ -1,8 +1,8 @@
 // The meta device: shapes without memory and without values.
-#include "tensor/csr.h"
 #include "tensor/device/allocator.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 #include "tensor/kernels/dense.h"
+#include "tensor/mask/csr.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

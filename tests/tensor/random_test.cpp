@@ -1,5 +1,5 @@
 // Philox against the known answers of its authors (Salmon et al. 2011), and the streams on top.
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 
 #include "tests/gradcheck.h"
 

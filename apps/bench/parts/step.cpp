@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/io/model_io.h"
+#include "tensor/base/random.h"
 #include "tensor/device/allocator.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 #include "tensor/meter/product_timer.h"
-#include "tensor/random.h"
 
 namespace brine::bench {
 

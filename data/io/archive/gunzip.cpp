@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "data/io/archive/layers.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "data/io/archive/tar_headers.h"
 #include "data/io/printable.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

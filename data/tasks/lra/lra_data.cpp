@@ -8,10 +8,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "data/io/temporary.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

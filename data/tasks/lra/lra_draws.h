@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 
 namespace brine::data {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

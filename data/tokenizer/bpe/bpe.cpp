@@ -5,7 +5,7 @@
 
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/unicode/unicode.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -7,7 +7,7 @@
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -9,7 +9,7 @@
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/vocabulary.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

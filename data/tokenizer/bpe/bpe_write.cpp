@@ -2,11 +2,11 @@
 // bytes as `tokenizers` would write, and the older files next to it.
 #include <nlohmann/json.hpp>
 
+#include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

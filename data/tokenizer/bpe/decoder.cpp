@@ -7,7 +7,7 @@
 #include "data/io/json.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/tokenizer_json.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer/normalizer.h"
+#include "data/tokenizer/normalize/normalizer.h"
 #include "data/tokenizer/regex/regex.h"
 
 namespace brine::data {

@@ -2,7 +2,7 @@
 #include "data/tokenizer/gguf/gguf_vocabulary.h"
 
 #include "data/gguf/gguf_file.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 VocabularyMetadata gguf_vocabulary(const GgufMetadata& m) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "data/tokenizer/regex/regex.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

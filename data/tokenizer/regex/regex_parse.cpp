@@ -5,7 +5,7 @@
 #include "data/io/printable.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/regex/regex.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

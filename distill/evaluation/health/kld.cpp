@@ -10,7 +10,7 @@
 #include "autograd/ops.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "tensor/comm/bytes.h"
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
 
 namespace brine::distill {
 namespace {

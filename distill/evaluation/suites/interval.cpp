@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::distill {
 

@@ -10,7 +10,7 @@
 #include "data/io/json.h"
 #include "distill/evaluation/suites/contender.h"
 #include "distill/evaluation/suites/grid.h"
-#include "distill/evaluation/task_report.h"
+#include "distill/evaluation/tasks/task_report.h"
 #include "distill/log/device_memory.h"
 #include "tensor/comm/shared_work.h"
 

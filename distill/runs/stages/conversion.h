@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "distill/batches/mixed_source.h"
-#include "distill/runs/recipe.h"
+#include "distill/runs/settings/recipe.h"
 #include "distill/runs/stages/attention_stage.h"
 #include "distill/runs/training_run.h"
 

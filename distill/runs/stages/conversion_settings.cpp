@@ -4,8 +4,8 @@
 
 #include "data/dump/dump.h"
 #include "distill/losses/loss_table.h"
-#include "distill/runs/recipe_defaults.h"
 #include "distill/runs/run_windows.h"
+#include "distill/runs/settings/recipe_defaults.h"
 #include "distill/runs/stages/conversion.h"
 
 namespace brine::distill {

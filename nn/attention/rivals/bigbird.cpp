@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "nn/attention/rivals/placed_keys.h"
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 
 namespace brine::nn {
 namespace {

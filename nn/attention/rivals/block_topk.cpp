@@ -13,8 +13,8 @@
 #include "nn/attention/chosen_keys.h"
 #include "nn/attention/key_lists.h"
 #include "nn/attention/rivals/row_tiles.h"
+#include "tensor/base/parallel.h"
 #include "tensor/meter/cost_meter.h"
-#include "tensor/parallel.h"
 
 namespace brine::nn {
 namespace {

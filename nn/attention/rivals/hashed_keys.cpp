@@ -6,7 +6,7 @@
 
 #include "autograd/ops.h"
 #include "nn/attention/key_lists.h"
-#include "tensor/parallel.h"
+#include "tensor/base/parallel.h"
 
 namespace brine::nn {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "nn/attention/attention.h"
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::nn {
 

@@ -5,11 +5,11 @@
 #include <array>
 #include <vector>
 
+#include "tensor/base/stored.h"
 #include "tensor/cpu/attention/cached_rows.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/softmax_row.h"
 #include "tensor/kernels/attention.h"
-#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 

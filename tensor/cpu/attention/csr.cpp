@@ -1,15 +1,15 @@
 // Conversion of selected columns to compressed rows and to a dense mask.
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <vector>
 
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/attention/row_sizes.h"
 #include "tensor/cpu/core/columns.h"
 #include "tensor/kernels/attention.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -5,12 +5,12 @@
 // once per tile of keys, everything else is read in place. dk and dv of the tile are complete after
 // one pass over the queries; dq is summed over tiles of keys, which are distributed over a few
 // pieces with a dq each, depending only on the sizes.
+#include "tensor/base/math.h"
 #include "tensor/cpu/attention/flash_pairs.h"
 #include "tensor/cpu/attention/flash_tasks.h"
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/core/stream.h"
 #include "tensor/kernels/attention.h"
-#include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 namespace {

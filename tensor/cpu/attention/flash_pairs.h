@@ -13,7 +13,7 @@
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/core/pair_tile.h"
 #include "tensor/cpu/core/pieces.h"
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 #include "tensor/types.h"
 
 namespace brine::BRINE_CPU {

@@ -4,10 +4,10 @@
 //
 // dk and dv of a tile of keys are summed transposed, [d, key]: then what the products read by lanes
 // are pairs of neighbouring queries of the same key, which need no transposition.
+#include "tensor/base/math.h"
 #include "tensor/cpu/attention/flash_pairs.h"
 #include "tensor/cpu/attention/flash_tasks.h"
 #include "tensor/kernels/attention.h"
-#include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 namespace {

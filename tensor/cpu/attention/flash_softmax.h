@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "tensor/base/math.h"
 #include "tensor/kernels/kernel.h"
-#include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "tensor/cpu/core/pieces.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/kernel.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 

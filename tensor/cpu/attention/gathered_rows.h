@@ -4,8 +4,8 @@
 
 #include "tensor/cpu/core/fold.h"
 #include "tensor/cpu/core/stored_vectors.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/kernel.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 

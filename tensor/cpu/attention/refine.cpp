@@ -4,12 +4,12 @@
 #include <bit>
 #include <vector>
 
+#include "tensor/base/stored.h"
 #include "tensor/cpu/attention/gathered_rows.h"
 #include "tensor/cpu/attention/row_sizes.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/select.h"
-#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 namespace {

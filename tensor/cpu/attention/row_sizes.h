@@ -1,8 +1,8 @@
 // The row pointers of a flat CSR mask from the sizes of its rows.
 #pragma once
 
-#include "tensor/csr.h"
 #include "tensor/kernels/kernel.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 

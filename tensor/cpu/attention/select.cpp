@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "tensor/csr.h"
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/attention.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -8,12 +8,12 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/base/math.h"
+#include "tensor/base/stored.h"
 #include "tensor/cpu/attention/gathered_rows.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/softmax_row.h"
 #include "tensor/kernels/attention.h"
-#include "tensor/math.h"
-#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <vector>
 
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/vectors.h"
 #include "tensor/kernels/conv.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

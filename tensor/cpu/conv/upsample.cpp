@@ -1,8 +1,8 @@
 // Nearest upsampling of an image to tokens x columns, and its gradient.
 #include <algorithm>
 
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/conv.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -5,8 +5,8 @@
 #include <immintrin.h>
 #endif
 
+#include "tensor/base/random.h"
 #include "tensor/kernels/kernel.h"
-#include "tensor/random.h"
 
 namespace brine::BRINE_CPU {
 

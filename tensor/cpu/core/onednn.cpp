@@ -12,8 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include "tensor/base/error.h"
 #include "tensor/cpu/core/cpu_identity.h"
-#include "tensor/error.h"
 #include "tensor/meter/product_timer.h"
 
 namespace brine::onednn {

@@ -5,8 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "tensor/base/error.h"
 #include "tensor/cpu/core/cpu_identity.h"
-#include "tensor/error.h"
 #include "tensor/meter/product_timer.h"
 
 #if defined(__x86_64__)

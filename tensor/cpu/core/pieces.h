@@ -4,9 +4,9 @@
 #include <atomic>
 #include <memory>
 
-#include "tensor/dtype.h"
+#include "tensor/base/dtype.h"
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/kernel.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 

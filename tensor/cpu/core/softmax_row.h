@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "tensor/base/math.h"
 #include "tensor/kernels/kernel.h"
-#include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 

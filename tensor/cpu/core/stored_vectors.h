@@ -7,8 +7,8 @@
 #include <arm_neon.h>
 #endif
 
+#include "tensor/base/dtype.h"
 #include "tensor/cpu/core/vectors.h"
-#include "tensor/dtype.h"
 
 namespace brine::BRINE_CPU {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -1,9 +1,9 @@
 // Elementwise kernels: one loop each over contiguous memory, split into pieces for the threads.
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/draw.h"
 #include "tensor/cpu/core/stream.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -1,6 +1,6 @@
 // Rows of a table by their indices.
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/lanes.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

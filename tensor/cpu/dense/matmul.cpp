@@ -5,12 +5,12 @@
 #include <optional>
 #include <vector>
 
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/gemm.h"
 #include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/lanes.h"
 #include "tensor/cpu/core/stream.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "tensor/parallel.h"
+#include "tensor/base/parallel.h"
 
 namespace brine::BRINE_CPU {
 

@@ -1,6 +1,6 @@
 // Sums, in pieces that depend only on the sizes, accumulated in f64.
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

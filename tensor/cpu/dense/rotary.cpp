@@ -2,8 +2,8 @@
 #include <cmath>
 #include <vector>
 
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

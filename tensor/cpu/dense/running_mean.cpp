@@ -1,6 +1,6 @@
 // Running means: of all rows up to each, and of one more row; sums in f64.
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

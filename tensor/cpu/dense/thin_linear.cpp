@@ -9,10 +9,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "tensor/base/parallel.h"
+#include "tensor/base/stored.h"
 #include "tensor/cpu/core/stored_vectors.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/parallel.h"
-#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/dense.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
+#include "tensor/base/stored.h"
 #include "tensor/cpu/core/columns.h"
 #include "tensor/cpu/core/fold.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
-#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 

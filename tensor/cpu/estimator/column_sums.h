@@ -16,7 +16,7 @@
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/vectors.h"
 #include "tensor/cpu/estimator/prior_row.h"
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 

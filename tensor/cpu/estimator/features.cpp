@@ -2,10 +2,10 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/csr.h"
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/estimator.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 namespace {

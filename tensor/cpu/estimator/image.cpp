@@ -2,10 +2,10 @@
 // columns.
 #include <limits>
 
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/softmax_row.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
-#include "tensor/parallel.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 namespace {

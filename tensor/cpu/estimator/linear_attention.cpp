@@ -6,8 +6,8 @@
 #include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/cpu/core/pieces.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "tensor/base/math.h"
 #include "tensor/cpu/core/pieces.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
-#include "tensor/math.h"
+#include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 namespace {

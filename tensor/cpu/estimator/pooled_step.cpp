@@ -1,10 +1,10 @@
 // The scores of mean keys for one new token.
 #include <cmath>
 
+#include "tensor/base/stored.h"
 #include "tensor/cpu/estimator/column_step.h"
 #include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/kernels/estimator.h"
-#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 

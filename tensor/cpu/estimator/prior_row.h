@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "tensor/base/math.h"
 #include "tensor/cpu/core/vectors.h"
 #include "tensor/kernels/kernel.h"
-#include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 

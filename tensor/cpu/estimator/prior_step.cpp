@@ -1,9 +1,9 @@
 // The prior of one new token.
+#include "tensor/base/stored.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/estimator/column_step.h"
 #include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/kernels/estimator.h"
-#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensor/base/parallel.h"
 #include "tensor/kernels/scalar_ops.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

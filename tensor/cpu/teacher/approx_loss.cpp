@@ -2,10 +2,10 @@
 // map (docs/method.md section 4.1).
 #include <vector>
 
+#include "tensor/base/math.h"
+#include "tensor/base/parallel.h"
 #include "tensor/cpu/core/columns.h"
 #include "tensor/kernels/teacher.h"
-#include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {

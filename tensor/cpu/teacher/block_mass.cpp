@@ -2,8 +2,8 @@
 #include <limits>
 #include <vector>
 
-#include "tensor/cpu/attention/block_tiles.h"
 #include "tensor/cpu/attention/flash_tile.h"
+#include "tensor/cpu/blocks/block_tiles.h"
 #include "tensor/kernels/teacher.h"
 
 namespace brine::BRINE_CPU {

@@ -7,7 +7,7 @@
 #include "tensor/cpu/teacher/score_tile.h"
 #include "tensor/kernels/select.h"
 #include "tensor/kernels/teacher.h"
-#include "tensor/recall.h"
+#include "tensor/mask/recall.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "tensor/base/math.h"
 #include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
-#include "tensor/math.h"
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine::BRINE_CPU {
 

@@ -1,5 +1,5 @@
 // The summary of a teacher's attention that L_approx needs: one pass over its rows.
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 
 #include "tensor/cpu/core/columns.h"
 #include "tensor/cpu/core/pieces.h"

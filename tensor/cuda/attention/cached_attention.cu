@@ -1,7 +1,7 @@
 // Attention of one new query per sequence over cached keys and values, and the cache updates.
+#include "tensor/base/stored.h"
 #include "tensor/cuda/attention/cached_spans.cuh"
 #include "tensor/kernels/attention.h"
-#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Conversion of selected columns to compressed rows and to a dense mask: warps over rows and heads,
 // with one prefix sum over the rows between counting and filling.
-#include "tensor/csr.h"
+#include "tensor/mask/csr.h"
 
 #include "tensor/cuda/attention/row_sizes.cuh"
 #include "tensor/cuda/core/columns.cuh"

@@ -1,10 +1,10 @@
 // The entries of a mask with the largest scores: a warp for every head and row. The selection
 // algorithm is in tensor/kernels/select.h.
+#include "tensor/base/stored.h"
 #include "tensor/cuda/attention/row_sizes.cuh"
 #include "tensor/cuda/core/row_strip.cuh"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/select.h"
-#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // The row pointers of a flat CSR mask from the sizes of its rows, by one prefix sum.
 #pragma once
 
-#include "tensor/csr.h"
 #include "tensor/cuda/core/prefix_sum.cuh"
+#include "tensor/mask/csr.h"
 
 namespace brine::cuda {
 

@@ -1,8 +1,8 @@
 // Attention on the entries of a flat CSR mask: scores, softmax and the product with V by one warp
 // for every head and row. The rows of one head are consecutive, so its K and V stay in the cache.
+#include "tensor/base/stored.h"
 #include "tensor/cuda/core/row_strip.cuh"
 #include "tensor/kernels/attention.h"
-#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {

@@ -4,10 +4,10 @@
 // entries in the order of the rows, so that sums repeat bit for bit: the lists of
 // transposed_entries.cuh. The rows of all heads of a group are the rows of its keys. A warp sums
 // the list of one key, or a part of it that depends on its length; there are no sums in memory.
+#include "tensor/base/stored.h"
 #include "tensor/cuda/attention/transposed_entries.cuh"
 #include "tensor/cuda/core/row_strip.cuh"
 #include "tensor/kernels/attention.h"
-#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {

@@ -10,8 +10,8 @@
 // does not depend on the order of the threads or on the number of chunks.
 #pragma once
 
-#include "tensor/csr.h"
 #include "tensor/cuda/core/prefix_sum.cuh"
+#include "tensor/mask/csr.h"
 
 namespace brine::cuda {
 

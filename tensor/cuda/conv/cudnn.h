@@ -2,15 +2,16 @@
 // only. Each call returns whether it did the work: false, with nothing done, when cuDNN is missing,
 // disabled, or has no deterministic algorithm; then Brine's own kernels run.
 //
-// There are three providers: tensor/cuda/cudnn/ with cuDNN's graphs, tensor/device/no_cudnn.cpp in
-// builds without its headers, and slow sums in tests/cuda/emulator/, which a test has to enable.
+// There are three providers: tensor/cuda/cudnn/ with cuDNN's graphs,
+// tensor/cuda/absent/no_cudnn.cpp in builds without its headers, and slow sums in
+// tests/cuda/emulator/, which a test has to enable.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 
+#include "tensor/base/dtype.h"
 #include "tensor/device/device.h"
-#include "tensor/dtype.h"
 
 namespace brine::cuda {
 

@@ -4,8 +4,8 @@
 #include <compare>
 #include <cstdint>
 
+#include "tensor/base/dtype.h"
 #include "tensor/device/device.h"
-#include "tensor/dtype.h"
 
 namespace brine::cuda {
 

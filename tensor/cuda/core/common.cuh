@@ -17,11 +17,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tensor/csr.h"
+#include "tensor/base/error.h"
+#include "tensor/base/math.h"
 #include "tensor/cuda/core/small_uploads.h"
 #include "tensor/device/accelerator.h"
-#include "tensor/error.h"
-#include "tensor/math.h"
+#include "tensor/mask/csr.h"
 #include "tensor/tensor.h"
 
 namespace brine::cuda {

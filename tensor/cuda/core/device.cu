@@ -10,7 +10,7 @@
 #include "tensor/cuda/core/blas.h"
 #include "tensor/cuda/core/tensor_cores.cuh"
 #include "tensor/device/accelerator.h"
-#include "tensor/device/transfer.h"
+#include "tensor/device/copies.h"
 
 namespace brine::cuda {
 namespace {

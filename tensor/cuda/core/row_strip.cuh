@@ -7,8 +7,8 @@
 // entries at a time. The order of every sum is fixed.
 #pragma once
 
-#include "tensor/csr.h"
 #include "tensor/cuda/core/packs.cuh"
+#include "tensor/mask/csr.h"
 
 namespace brine::cuda {
 

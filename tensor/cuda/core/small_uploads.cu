@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/device/transfer.h"
+#include "tensor/device/copies.h"
 
 namespace brine::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Copies between the CPU and a device: in stream order, which the caller may wait for, and
-// concurrent ones on a separate stream (tensor/device/transfer.h).
+// concurrent ones on a separate stream (tensor/device/copies.h).
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/device/accelerator.h"
-#include "tensor/device/transfer.h"
+#include "tensor/device/copies.h"
 
 namespace brine::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tensor/dtype.h"
+#include "tensor/base/dtype.h"
 
 namespace brine::cuda::cudnn {
 

@@ -2,9 +2,9 @@
 //
 // A lane sums every 32nd group of four elements in one chain; the lanes are then added in a tree.
 // This does not depend on the number of rows, so neither do a row's bits.
+#include "tensor/base/stored.h"
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/dense.h"
-#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {

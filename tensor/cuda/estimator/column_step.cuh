@@ -3,8 +3,8 @@
 // many tokens, which are added. Rows may be stored in 16 bits (S).
 #pragma once
 
+#include "tensor/base/stored.h"
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/stored.h"
 
 namespace brine::cuda::columns {
 

@@ -1,9 +1,9 @@
 // The scores of mean keys for one new token.
 #include <cmath>
 
+#include "tensor/base/stored.h"
 #include "tensor/cuda/estimator/column_step.cuh"
 #include "tensor/kernels/estimator.h"
-#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {

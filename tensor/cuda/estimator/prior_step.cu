@@ -1,7 +1,7 @@
 // The prior of one new token.
+#include "tensor/base/stored.h"
 #include "tensor/cuda/estimator/column_step.cuh"
 #include "tensor/kernels/estimator.h"
-#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // The teacher's mass in blocks of keys, by tiles of rows and keys: one pass for the log-sum-exp of
 // the rows, one for the masses.
-#include "tensor/blocks.h"
 #include "tensor/cuda/teacher/score_tile.cuh"
 #include "tensor/kernels/teacher.h"
+#include "tensor/mask/blocks.h"
 
 namespace brine::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/teacher.h"
-#include "tensor/recall.h"
+#include "tensor/mask/recall.h"
 
 namespace brine::cuda::recall {
 

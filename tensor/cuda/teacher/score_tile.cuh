@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tensor/cuda/core/tile_layout.cuh"
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 
 namespace brine::cuda {
 

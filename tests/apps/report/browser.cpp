@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 namespace brine::tests {
 namespace {

@@ -1,5 +1,5 @@
 // The teacher's mass on a mask against slow sums over dense maps.
-#include "tensor/recall.h"
+#include "tensor/mask/recall.h"
 #include "autograd/ops.h"
 #include "tests/sparse_oracle.h"
 

@@ -1,6 +1,6 @@
 // Every registered attention method on the device: outputs and gradients as on the CPU.
 #include "tests/cuda/compare.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 
 using namespace brine;
 using namespace brine::test;

@@ -9,8 +9,8 @@
 #include <functional>
 #include <thread>
 
+#include "tensor/base/random.h"
 #include "tensor/comm/slot_tree.h"
-#include "tensor/random.h"
 #include "tests/apps/helpers.h"
 #include "tests/cuda/compare.h"
 #include "tests/messages.h"

@@ -2,13 +2,13 @@
 // for a kernel, memory returns without a wait; and tensors of any device are computed there.
 #include <thread>
 
-#include "tensor/csr.h"
 #include "tensor/cuda/core/small_uploads.h"
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 #include "tensor/kernels/attention.h"
+#include "tensor/mask/csr.h"
 #include "tests/cuda/compare.h"
 #include "tests/messages.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
 
 using namespace brine;

@@ -1,6 +1,6 @@
 // Concurrent copies: they are complete whatever happens to the memory at both ends, and waits are
 // counted.
-#include "tensor/device/transfer.h"
+#include "tensor/functions/transfer.h"
 
 #include <atomic>
 #include <thread>

@@ -8,8 +8,8 @@
 #include <bit>
 #include <type_traits>
 
+#include "tensor/base/dtype.h"
 #include "tensor/device/gpu_software.h"
-#include "tensor/dtype.h"
 
 struct EmulatedBlas {};
 struct EmulatedOperation {

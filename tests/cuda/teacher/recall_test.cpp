@@ -1,5 +1,5 @@
 // attention_recall on the device, as on the CPU.
-#include "tensor/recall.h"
+#include "tensor/mask/recall.h"
 #include "tensor/kernels/teacher.h"
 #include "tests/cuda/compare.h"
 

@@ -1,7 +1,7 @@
 // The summary of a teacher on the device, as on the CPU.
 #include <array>
 
-#include "tensor/teacher.h"
+#include "tensor/mask/teacher.h"
 #include "tensor/types.h"
 #include "tests/cuda/compare.h"
 

@@ -10,7 +10,7 @@
 #include <doctest/doctest.h>
 #include <fstream>
 
-#include "data/io/sha256.h"
+#include "data/codec/sha256.h"
 #include "data/io/temporary.h"
 #include "tests/faults.h"
 #include "tests/messages.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/config/schema_text.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 using namespace brine;
 using namespace brine::data;

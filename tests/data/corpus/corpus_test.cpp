@@ -7,7 +7,7 @@
 
 #include "data/corpus/joined_lines.h"
 #include "data/io/utf8.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"
 #include "tests/skip.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 using namespace brine::data;
 

@@ -10,8 +10,8 @@
 
 #include "data/dump/dump_reader.h"
 #include "data/dump/dump_writer.h"
-#include "tensor/math.h"
-#include "tensor/random.h"
+#include "tensor/base/math.h"
+#include "tensor/base/random.h"
 #include "tests/messages.h"
 
 namespace brine::test {

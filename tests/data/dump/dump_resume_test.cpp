@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "data/io/sha256.h"
+#include "data/codec/sha256.h"
 #include "tests/data/dump/dump_cases.h"
 #include "tests/faults.h"
 #include "tests/scratch.h"

@@ -3,9 +3,9 @@
 
 #include <fstream>
 
-#include "data/io/crc32c.h"
-#include "data/io/sha256.h"
-#include "tensor/error.h"
+#include "data/codec/crc32c.h"
+#include "data/codec/sha256.h"
+#include "tensor/base/error.h"
 #include "tests/scratch.h"
 
 using namespace brine;

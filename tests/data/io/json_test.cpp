@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/messages.h"
 
 using namespace brine;

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 #include <zlib.h>
 
-#include "data/io/packed_text.h"
-#include "data/io/png.h"
+#include "data/codec/packed_text.h"
+#include "data/codec/png.h"
 #include "tests/messages.h"
 #include "tests/png_reader.h"
 

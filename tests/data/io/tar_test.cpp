@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "data/io/byte_source.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/data/io/archives.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"

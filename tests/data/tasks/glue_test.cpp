@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/data/tasks/task_files.h"
 #include "tests/refusals.h"
 #include "tests/scratch.h"

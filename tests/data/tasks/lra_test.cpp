@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/io/sha256.h"
 #include "data/tasks/lra/lra_data.h"
 #include "data/tasks/lra/lra_tokenizers.h"
 #include "data/tasks/task_tokens.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/io/sha256.h"
+#include "data/codec/sha256.h"
 #include "data/tasks/lra/pathfinder.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "data/tokenizer/bpe/bpe.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 
 using namespace brine;
 using namespace brine::data;

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/data/tasks/task_files.h"
 #include "tests/scratch.h"
 #include "tests/skip.h"

@@ -8,7 +8,7 @@
 
 #include "data/corpus/corpus.h"
 #include "data/unicode/unicode.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/data/bpe_golden.h"
 
 using namespace brine;

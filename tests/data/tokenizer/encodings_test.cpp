@@ -3,11 +3,11 @@
 
 #include <random>
 
-#include "data/io/sha256.h"
-#include "data/tokenizer/normalizer.h"
+#include "data/codec/sha256.h"
+#include "data/tokenizer/normalize/normalizer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/unicode/unicode.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"
 

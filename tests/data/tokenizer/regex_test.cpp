@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "data/tokenizer/pretokenize.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/refusals.h"
 
 using namespace brine;

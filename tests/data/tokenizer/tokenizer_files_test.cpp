@@ -7,7 +7,7 @@
 #include "data/corpus/corpus.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
-#include "tensor/error.h"
+#include "tensor/base/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/faults.h"
 #include "tests/refusals.h"

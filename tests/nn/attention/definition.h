@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 
 namespace brine::test {
 

@@ -1,7 +1,7 @@
 // A method that chooses keys next to attention under an oracle's mask.
 #pragma once
 
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 #include "tests/sparse_oracle.h"
 
 namespace brine::test {

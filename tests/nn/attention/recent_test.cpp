@@ -1,6 +1,6 @@
 // Attention to the most recent keys and to the first ones (sinks), against its definition.
 #include "tests/head_copies.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
 
 namespace brine::test {

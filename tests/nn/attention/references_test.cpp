@@ -1,6 +1,6 @@
 // The exact attention methods against attention composed from primitives.
 #include "tests/autograd/references.h"
-#include "tests/nn/attention/contract.h"
+#include "tests/nn/attention/contract/contract.h"
 
 using namespace brine;
 using namespace brine::test;

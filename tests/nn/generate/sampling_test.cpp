@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nn/generate/text_stream.h"
-#include "tensor/random.h"
+#include "tensor/base/random.h"
 #include "tests/messages.h"
 
 namespace brine::tests {

@@ -1,5 +1,5 @@
 // The rotary decoders llama, mistral, qwen2 and qwen3: names of their tensors, norms before the
-// rotation, frequencies, windows. Their numbers: tests/distill/models_golden_test.cpp.
+// rotation, frequencies, windows. Their numbers: tests/distill/models/models_golden_test.cpp.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

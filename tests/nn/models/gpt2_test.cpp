@@ -1,5 +1,5 @@
 // The GPT-2 decoder: names and shapes of its tensors, older files, initial values. Its numbers:
-// tests/distill/models_golden_test.cpp.
+// tests/distill/models/models_golden_test.cpp.
 #include "nn/models/gpt2/gpt2.h"
 
 #include <cmath>

@@ -1,8 +1,8 @@
 // Selection of columns against full sorts, on groups of 1 and 32 lanes.
 #include "tensor/kernels/select.h"
 
-#include "tensor/math.h"
-#include "tensor/select.h"
+#include "tensor/base/math.h"
+#include "tensor/functions/select.h"
 #include "tests/refusals.h"
 #include "tests/sparse_oracle.h"
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/base/random.h"
 #include "tensor/comm/parts.h"
-#include "tensor/random.h"
 #include "tensor/tensor.h"
 
 namespace brine::test {

@@ -1,5 +1,5 @@
 // The largest logits of each row against a full sort.
-#include "tensor/top_logits.h"
+#include "tensor/functions/top_logits.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,44 @@
+// The normalization of a text before it is cut into words.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer/normalize/character_normalizer.h"
+#include "data/tokenizer/regex/regex.h"
+
+namespace brine::data {
+
+class Normalizer {
+ public:
+  Normalizer() = default;  // changes nothing
+  // From the "normalizer" of tokenizer.json: null, BertNormalizer, Lowercase, NFC, NFD,
+  // StripAccents, Prepend, Replace or a Sequence of those. Others are an error that starts with
+  // `where`.
+  Normalizer(const nlohmann::json& description, const std::string& where);
+
+  bool empty() const { return stages_.empty(); }
+  // `text` is well-formed UTF-8.
+  Normalized apply(std::string_view text, bool want_origin = false) const;
+
+ private:
+  struct Stage {
+    std::optional<CharacterNormalizer> characters = {};
+    std::string from = {};                      // Replace: a text, or ...
+    std::shared_ptr<const Regex> pattern = {};  // ... an expression; neither: Prepend
+    std::string to = {};
+    Normalized apply(std::string_view text, bool want_origin) const;
+  };
+  using Steps = std::vector<CharacterNormalizer::Step>;
+  void add(const nlohmann::json& description, const std::string& where, int depth, Steps& steps);
+  void add_replace(const nlohmann::json& description, const std::string& where);
+  void finish(Steps& steps);
+
+  std::vector<Stage> stages_;
+};
+
+}  // namespace brine::data

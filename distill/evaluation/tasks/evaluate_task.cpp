@@ -1,0 +1,172 @@
+// Evaluation on a task: answers batch by batch, put back into the order of the texts.
+#include "distill/evaluation/tasks/evaluate_task.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "autograd/ops.h"
+#include "tensor/comm/bytes.h"
+#include "tensor/comm/shared_work.h"
+
+namespace brine::distill {
+namespace {
+
+// Counts the entries of the sparse masks and the visible keys; passes every layer on to the next
+// observer.
+class KeyCounter : public nn::LayerObserver, public BatchMeasure {
+ public:
+  KeyCounter(bool causal, bool full, nn::LayerObserver* next)
+      : causal_(causal), full_(full), next_(next) {}
+
+  void begin(const Batch& batch) {
+    visible_ = 0;
+    for (int64_t i = 0; i < batch.lengths.numel(); ++i) {
+      int64_t L = batch.lengths.data<int64_t>()[i];
+      visible_ += causal_ ? L * (L + 1) / 2 : L * L;
+    }
+  }
+  Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
+    int64_t all = visible_ * tap.get("q").dim(1);
+    if (tap.has("row_pointers")) {
+      // [B, T + 1], continuing through the batch
+      const Tensor rows = tap.get("row_pointers").to(Device{});
+      part_.kept += rows.data<int64_t>()[rows.numel() - 1] - rows.data<int64_t>()[0];
+    } else {
+      part_.known = part_.known && full_;
+      part_.kept += all;
+    }
+    part_.seen += all;
+    return next_ ? next_->observe(layer, tap, output) : Tensor();
+  }
+  std::string take() override {
+    ByteWriter out;
+    out.number(std::exchange(part_, {}));
+    return out.bytes();
+  }
+  void add(const std::string& part) override {
+    const auto other = ByteReader(part).number<Counts>();
+    all_.known = all_.known && other.known;
+    all_.kept += other.kept;
+    all_.seen += other.seen;
+  }
+  std::optional<double> share() const {
+    if (!all_.known || all_.seen == 0) return {};
+    return double(all_.kept) / double(all_.seen);
+  }
+
+ private:
+  struct Counts {
+    bool known = true;
+    int64_t kept = 0, seen = 0;
+  };
+  bool causal_, full_;
+  nn::LayerObserver* next_;
+  int64_t visible_ = 0;
+  Counts part_, all_;  // of the present batch, and of those that were added
+};
+
+// The answer to one text.
+struct Answer {
+  double prediction = 0, probability = 0;
+};
+
+// The probability of the likeliest of some logits; for scores of several labels the score itself.
+template <class Iterator>
+double probability_of(Iterator best, Iterator begin, Iterator end, nn::Problem problem) {
+  if (problem == nn::Problem::regression) return *best;
+  if (problem == nn::Problem::multi_label || end - begin == 1) return 1 / (1 + std::exp(-*best));
+  double sum = 0;
+  for (auto logit = begin; logit < end; ++logit) sum += std::exp(*logit - *best);
+  return 1 / sum;
+}
+
+std::vector<Answer> answers_of(const std::vector<double>& logits, int64_t labels,
+                               const TaskCall& call, bool regression) {
+  std::vector<Answer> out;
+  for (auto row = logits.begin(); row != logits.end(); row += labels) {
+    if (regression) {
+      out.push_back({.prediction = *row});
+      continue;
+    }
+    const auto best = std::max_element(row, row + labels);
+    const int64_t c = best - row;
+    out.push_back({.prediction = double(call.classes.empty() ? c : call.classes[size_t(c)]),
+                   .probability = probability_of(best, row, row + labels, call.problem)});
+  }
+  return out;
+}
+
+}  // namespace
+
+TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& call) {
+  NoGrad off;
+  const data::TaskTokens& tokens = texts.tokens();
+  int64_t count = call.max_texts ? std::min(call.max_texts, texts.size()) : texts.size();
+  int64_t labels = tokens.regression ? 1 : int64_t(tokens.labels.size());
+  check(model.labels() == labels, "task: the model has ", model.labels(), " labels, the task ",
+        labels);
+  TaskAnswers out;
+  std::vector<int64_t> place(size_t(texts.size()), -1);  // the text's index among the answers
+  for (int64_t i = 0; i < count; ++i) {
+    out.texts.push_back(i * texts.size() / count);
+    place[size_t(out.texts.back())] = i;
+  }
+  out.predictions.resize(size_t(count));
+  if (!tokens.regression) out.probabilities.resize(size_t(count));
+  KeyCounter keys(model.shape().causal, nn::is_full_attention(model.attention_name()),
+                  call.observer);
+  std::vector<std::vector<int64_t>> batches = texts.in_order(call.batch_size);
+  for (std::vector<int64_t>& numbers : batches)
+    std::erase_if(numbers, [&](int64_t i) { return place[size_t(i)] < 0; });
+  std::erase_if(batches, [](const auto& numbers) { return numbers.empty(); });
+  std::vector<BatchMeasure*> measures = call.measures;
+  measures.push_back(&keys);
+  int64_t visible = 0;
+  auto part_of = [&](int64_t n) {
+    const Batch batch = texts.gather(batches[size_t(n)]);
+    keys.begin(batch);
+    if (call.before_batch) call.before_batch(batch);
+    const Tensor hidden = model
+                              .hidden({.ids = batch.ids,
+                                       .lengths = batch.lengths,
+                                       .type_ids = batch.type_ids,
+                                       .options = call.options,
+                                       .observer = &keys})
+                              .detach();
+    ByteWriter part;
+    part.number(batch.tokens);
+    part.list(answers_of(model.class_logits(hidden).detach().to_vector(), labels, call,
+                         tokens.regression));
+    for (BatchMeasure* measure : measures) part.text(measure->take());
+    return part.bytes();
+  };
+  auto add = [&](int64_t n, const std::string& part) {
+    ByteReader reader(part);
+    visible += reader.number<int64_t>();
+    const std::vector<Answer> answers = reader.list<Answer>();
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const auto at = size_t(place[size_t(batches[size_t(n)].at(i))]);
+      out.predictions[at] = answers[i].prediction;
+      if (!tokens.regression) out.probabilities[at] = answers[i].probability;
+    }
+    for (BatchMeasure* measure : measures) measure->add(reader.text());
+  };
+  SelfCommunicator alone;
+  divide_work(call.ranks ? *call.ranks : alone, "answers", int64_t(batches.size()), part_of, add);
+  out.mean_length = double(visible) / double(count);
+  out.kept_keys = keys.share();
+  return out;
+}
+
+Values score_answers(const data::Task& task, const TaskSource& texts, const TaskAnswers& answers) {
+  const data::TaskTokens& tokens = texts.tokens();
+  check(tokens.labelled, "task ", task.name, ": this split has no labels to score against");
+  std::vector<double> truth;
+  truth.reserve(answers.texts.size());
+  for (int64_t i : answers.texts) truth.push_back(tokens.targets[size_t(i)]);
+  return score_task(task, answers.predictions, truth);
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,162 @@
+// Parts of the choice of key blocks that know nothing of blocks: products of a few rows with many,
+// and the largest of a warp's keys.
+#pragma once
+
+#include "tensor/cuda/blocks/block_tile.cuh"
+#include "tensor/cuda/core/half_products.cuh"
+
+namespace brine::cuda {
+
+constexpr int kChoiceColumns = 64;  // numbers of a row per product
+
+constexpr int kChoiceSlots[2] = {64, 32};  // in f32, in f64
+
+// Products of `Lanes` rows with `slots` rows of sums: 16 threads share four lanes.
+template <class Number, int Lanes>
+struct ChoiceTile {
+  using T = Number;
+  static constexpr int rows = Lanes, slots = kChoiceSlots[sizeof(T) / 8];
+  static constexpr int own = 4, apart = Lanes / own, keys = slots / kAcross;
+  static constexpr int threads = apart * kAcross, step = row_step<T>(kChoiceColumns);
+  struct Sums {
+    T of[own][keys] = {};
+  };
+
+  __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * apart; }
+  __device__ static int slot(int n) { return int(threadIdx.x) % kAcross + n * kAcross; }
+
+  // sums += x y^T, of which only the first `used` columns are not 0.
+  __device__ static void add(Sums& sums, const T* x, const T* y, int used) {
+    constexpr int n = kWide<T>;
+#pragma unroll 2
+    for (int c = 0; c < used; c += n) {
+      Pack<T, n> mine[own];
+#pragma unroll
+      for (int i = 0; i < own; ++i) mine[i] = load_pack<n>(x + row(i) * step + c);
+#pragma unroll
+      for (int j = 0; j < keys; ++j) {
+        const Pack<T, n> other = load_pack<n>(y + slot(j) * step + c);
+#pragma unroll
+        for (int i = 0; i < own; ++i) {
+#pragma unroll
+          for (int e = 0; e < n; ++e) sums.of[i][j] += mine[i].v[e] * other.v[e];
+        }
+      }
+    }
+  }
+  // f(row, slot, sum) of the thread.
+  template <class F>
+  __device__ static void each(const Sums& sums, F&& f) {
+#pragma unroll
+    for (int j = 0; j < keys; ++j) {
+#pragma unroll
+      for (int i = 0; i < own; ++i) f(row(i), slot(j), sums.of[i][j]);
+    }
+  }
+};
+
+// Shared memory of the choice by lanes of `Layout`: the lanes' rows, two tiles of sums, the
+// products, and what the lanes need to read them.
+template <class Layout>
+struct ChoiceShared {
+  using T = typename Layout::T;
+  static constexpr int product_step = Layout::slots + 1;
+  static constexpr size_t tiles =
+      size_t(Layout::rows + 2 * Layout::slots) * Layout::step * sizeof(T);
+  static constexpr size_t products = Layout::rows * product_step * sizeof(T);
+  static constexpr size_t bytes = tiles + (products + 15) / 16 * 16 + Layout::rows * sizeof(T);
+};
+
+// tile [count, kChoiceColumns] = the rows of d numbers at from(r), 0 where that is null, once
+// wait_copies() and a barrier were passed.
+template <class Layout, int count, class F, class T = typename Layout::T>
+__device__ inline void load_choice_rows(T* tile, F&& from, int64_t d, bool packed) {
+  constexpr int n = kWide<T>, packs = kChoiceColumns / n;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < count * packs; i += Layout::threads) {
+    const int r = i / packs, c = i % packs * n;
+    const T* row = from(r);
+    T* to = tile + r * Layout::step + c;
+    if (packed) {
+      const bool there = row && c < d;
+      copy_16(to, there ? row + c : nullptr, there);
+    } else {
+#pragma unroll
+      for (int e = 0; e < n; ++e) to[e] = row && c + e < d ? row[c + e] : T{};
+    }
+  }
+}
+
+__device__ inline uint32_t warp_count(uint32_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kAllLanes, x);
+#else
+  return warp_sum(x);
+#endif
+}
+
+// put(i) for the `most` largest of a warp's keys that are not 0, of equal ones the later: as
+// each_largest(), with key i in register i / kWarp of lane i % kWarp.
+template <int kOwn, class Put>
+__device__ inline void take_few(const uint32_t (&key)[kOwn], int64_t most, Put&& put) {
+  const int lane = int(threadIdx.x) % kWarp;
+  uint32_t low = 0xffffffffu, high = 0, there = 0;
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    if (key[j] == 0) continue;
+    ++there;
+    low = key[j] < low ? key[j] : low;
+    high = key[j] > high ? key[j] : high;
+  }
+  auto count = [&](auto&& is) {
+    uint32_t own = 0;
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) own += is(key[j]);
+    return warp_count(own);
+  };
+  const uint32_t may = warp_count(there), take = most < may ? uint32_t(most) : may;
+  if (take == 0) return;
+  low = warp_reduce(low, [](uint32_t a, uint32_t b) { return b < a ? b : a; });
+  high = warp_reduce(high, Max{});
+  // As find_threshold() of tensor/kernels/select.h.
+  uint32_t above_low = may, above_high = 0, equal = 0, above = take;
+  if (take == may) high = low;
+  bool exact = take == may, halve = false;
+  while (low < high) {
+    const uint32_t range = high - low;
+    const float share = float(take - above_high) / float(above_low - above_high);
+    const uint32_t back = halve || share >= 1 ? range / 2 : uint32_t(float(range) * share);
+    const uint32_t middle = back < range ? high - back : low + 1;
+    const uint32_t here = count([middle](uint32_t x) { return x >= middle; });
+    if (here >= take) {
+      low = middle;
+      above_low = here;
+    } else {
+      high = middle - 1;
+      above_high = here;
+    }
+    exact = here == take;
+    if (exact) break;
+    halve = high - low > range / 2;
+  }
+  uint32_t skip = 0;
+  if (!exact) {
+    above = count([low](uint32_t x) { return x > low; });
+    equal = count([low](uint32_t x) { return x == low; });
+    skip = equal - (take - above);
+  }
+  uint32_t ties = 0;
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    bool chosen = key[j] >= low && key[j] != 0;
+    if (skip > 0) {
+      const unsigned same = __ballot_sync(kAllLanes, key[j] == low);
+      const uint32_t rank = ties + __popc(same & ((1u << lane) - 1));
+      if (key[j] == low) chosen = rank >= skip;
+      ties += __popc(same);
+    }
+    if (chosen) put(lane + j * kWarp);
+  }
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,176 @@
+// The choice of key blocks: the parts of blocks, the kernels that make jobs of tiles or of new
+// rows, and their launches.
+#include "tensor/cuda/blocks/block_choice.cuh"
+#include "tensor/cuda/core/scratch.h"
+#include "tensor/kernels/blocks.h"
+
+namespace brine::cuda {
+namespace {
+
+// Thread blocks, each with scratch memory: as many as a device of 132 multiprocessors has at a
+// time, so that what they write stays in its L2.
+constexpr int64_t kMostSlots = 132 * 5;
+
+// Clusters of the `size` rows from a thread block's first one on. Shared memory: T [2 size +
+// parts].
+template <class T>
+__global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int64_t N,
+                             int64_t rows, int size, int parts, int d) {
+  const int64_t first = blockIdx.x / N * rows + blockIdx.x % N * size;
+  T* nearest = dynamic_shared<T>();
+  T *owner = nearest + size, *keys = owner + size;
+  __shared__ int centre;
+  x += first * d;
+  if (x_logs) x_logs += first;
+  means += int64_t(blockIdx.x) * parts * d;
+  logs += int64_t(blockIdx.x) * parts;
+  auto keys_of = [&](int s) { return x_logs ? std::round(std::exp(x_logs[s])) : T(1); };
+  for (int s = int(threadIdx.x); s < size; s += int(blockDim.x)) {
+    nearest[s] = x_logs && x_logs[s] <= T(kNoKeysLog) ? T(-1) : std::numeric_limits<T>::infinity();
+    owner[s] = 0;
+  }
+  if (threadIdx.x == 0) centre = 0;
+  for (int p = 0; p < parts; ++p) {
+    __syncthreads();
+    for (int s = int(threadIdx.x); s < size; s += int(blockDim.x)) {
+      T distance = 0;
+      for (int c = 0; c < d; ++c) {
+        const T apart = x[int64_t(s) * d + c] - x[int64_t(centre) * d + c];
+        distance += apart * apart;
+      }
+      if (distance < nearest[s]) {
+        nearest[s] = distance;
+        owner[s] = T(p);
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) continue;
+    centre = 0;
+    for (int s = 1; s < size; ++s) {
+      if (nearest[s] > nearest[centre]) centre = s;
+    }
+  }
+  for (int p = int(threadIdx.x); p < parts; p += int(blockDim.x)) {
+    T sum = 0;
+    for (int s = 0; s < size; ++s) sum += owner[s] == T(p) ? keys_of(s) : T(0);
+    keys[p] = sum;
+    logs[p] = sum > 0 ? std::log(sum) : T(kNoKeysLog);
+  }
+  __syncthreads();
+  for (int i = int(threadIdx.x); i < parts * d; i += int(blockDim.x)) {
+    const T p = T(i / d);
+    T sum = 0;
+    for (int s = 0; s < size; ++s) {
+      if (owner[s] == p) sum += keys_of(s) * x[int64_t(s) * d + i % d];
+    }
+    means[i] = keys[i / d] > 0 ? sum / keys[i / d] : T(0);
+  }
+}
+
+// One new row of every sequence. Its tile keeps what its earlier rows keep.
+struct StepJobs {
+  const int64_t* width;
+
+  __device__ ChoiceJob operator()(int64_t bg, const MaskLists& to,
+                                  const BlockConfig& config) const {
+    const int64_t t = width[to.sequence(bg)] - 1;
+    return {.bg = bg,
+            .list = bg,
+            .own = t / config.block,
+            .first = t,
+            .row = bg * to.heads,
+            .head_rows = 1,
+            .count = 1,
+            .R = 1,
+            .r0 = int(t % config.tile),
+            .heads = int(to.heads),
+            .continues = t % config.tile > 0};
+  }
+};
+
+template <class Layout, class Jobs, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads, 640 / Layout::threads)
+    choose_kernel(const MaskLists to, const Jobs jobs,
+                  const __grid_constant__ ChoiceInputs<T, T> in,
+                  const __grid_constant__ BlockConfig config, const ChoiceSizes sizes,
+                  const ChoiceMemory<T> memory) {
+  const ChoiceRoom<T> room(sizes, memory, blockIdx.x);
+  for (int64_t turn = blockIdx.x; turn < to.groups * to.tiles; turn += gridDim.x) {
+    const ChoiceJob job = jobs(turn, to, config);
+    BlockChoice<Layout>(in, config, room, job, dynamic_shared<unsigned char>())
+        .write(to.counts[job.list], to.entries + job.list * to.capacity, to.capacity);
+  }
+}
+
+template <class T, class Jobs>
+void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
+                   const BlockConfig& config, const Jobs& jobs, int64_t R) {
+  const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
+  const Device device = q.device();
+  const int64_t B = q.dim(0), G = mask.counts.dim(1), heads = q.dim(1) / G;
+  const MaskLists to{.counts = mask.counts.data<int32_t>(),
+                     .entries = mask.entries.data<int32_t>(),
+                     .capacity = mask.capacity(),
+                     .tiles = mask.tile_count(),
+                     .groups = B * G,
+                     .heads = heads,
+                     .rows = q.dim(2),
+                     .sequences = B};
+  if (to.groups * to.tiles == 0) return;
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<Jobs, TileJobs>) {
+    const bool of_keys = !scores.shares.defined() && !scores.psi_q.defined();
+    if (scores.half && of_keys && select_blocks_half(to, jobs, scores, config)) return;
+  }
+  const int64_t blocks =
+      scores.shares.defined() ? q.dim(3) : scores.key_parts[0].means.dim(2) / config.parts;
+  const int64_t m = scores.psi_q.defined() && !scores.shares.defined() ? scores.psi_q.dim(3) : 0;
+  const ChoiceSizes sizes(config, heads, R, m, blocks, scores.shares.defined());
+  const int64_t slots = std::min(
+      {to.groups * to.tiles, kMostSlots, heads_per_turn(kMostSlots, sizes.all_bytes(sizeof(T)))});
+  const Tensor floats = Tensor::empty({slots, sizes.floats()}, q.dtype(), device);
+  const Tensor ints = Tensor::empty({slots, sizes.ints()}, Dtype::i32, device);
+  const Tensor bytes = Tensor::empty({slots, sizes.bytes()}, Dtype::u8, device);
+  const ChoiceMemory<T> memory{floats.data<T>(), ints.data<int32_t>(), bytes.data<uint8_t>()};
+  const ChoiceInputs<T, T> in(scores);
+  auto launch_of = [&]<int Lanes>() {
+    using Layout = ChoiceTile<T, Lanes>;
+    launch(name, choose_kernel<Layout, Jobs>, dim3(blocks_for(slots, 1)), dim3(Layout::threads),
+           ChoiceShared<Layout>::bytes, to, jobs, in, config, sizes, memory);
+  };
+  if constexpr (sizeof(T) == 4) {
+    const bool fits = ChoiceShared<ChoiceTile<T, 64>>::bytes <= most_shared();
+    if (heads * R > 32 && fits) return launch_of.template operator()<64>();
+  }
+  launch_of.template operator()<32>();
+}
+
+}  // namespace
+
+void block_parts(Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t size, int64_t parts) {
+  const int64_t N = logs.dim(2) / parts;
+  dispatch_float(x.dtype(), [&]<class T>() {
+    launch("block_parts", parts_kernel<T>, dim3(blocks_for(x.dim(0) * x.dim(1) * N, 1)), dim3(64),
+           size_t(2 * size + parts) * sizeof(T), means.data<T>(), logs.data<T>(),
+           x.template data<T>(), x_logs.defined() ? x_logs.template data<T>() : nullptr, N,
+           x.dim(2), int(size), int(parts), int(x.dim(3)));
+  });
+}
+
+void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visibility visible) {
+  const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
+  const OnDevice places(mask.tiles, q.device()), lengths(visible.lengths, q.device());
+  dispatch_float(q.dtype(), [&]<class T>() {
+    launch_choice<T>("select_blocks", mask, scores, config,
+                     TileJobs{places.data<int32_t>(), lengths.data<int64_t>()}, config.tile);
+  });
+}
+
+void select_blocks_step(BlockMask mask, BlockScores scores, BlockConfig config, Tensor width) {
+  const OnDevice widths(width, scores.q.device());
+  dispatch_float(scores.q.dtype(), [&]<class T>() {
+    launch_choice<T>("select_blocks_step", mask, scores, config, StepJobs{widths.data<int64_t>()},
+                     1);
+  });
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,43 @@
+// Kernels of masks of key blocks (docs/method.md section 8). See kernel.h for the contract and
+// mask/blocks.h for the mask. Each section is a family.
+#pragma once
+
+#include "tensor/kernels/kernel.h"
+#include "tensor/mask/blocks.h"
+
+namespace brine {
+
+// ---- select_blocks: the parts of blocks, the blocks that tiles of rows keep
+// For each `size` rows of x [B, G, T, d], N at most T / size times: `parts` clusters, their means
+// [B, G, N parts, d] and the logarithms of their numbers of keys [B, G, N parts], kNoKeysLog for
+// none. A row is one key, or as many as its logarithm in x_logs [B, G, T] says. The first row is
+// the centre of the first cluster, that of each next one the row farthest from all centres (of
+// equal ones the first); a row belongs to its nearest centre (of equal ones the first).
+BRINE_KERNEL(block_parts, Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t size,
+             int64_t parts)
+// See tensor/mask/blocks.h. mask.counts and mask.entries are written, for rows of padding nothing
+// is chosen.
+BRINE_KERNEL(select_blocks, BlockMask mask, BlockScores scores, BlockConfig config,
+             Visibility visible)
+// One row of every sequence, at width[b] - 1: the mask is read where it is not the first of its
+// tile.
+BRINE_KERNEL(select_blocks_step, BlockMask mask, BlockScores scores, BlockConfig config,
+             Tensor width)
+
+// ---- block_attention: attention over lists of blocks
+// y [B, H, rows, d] = softmax(scale q k^T) v over the visible keys of the blocks that a row keeps;
+// lse [B, H, rows] as in flash_attention; 0 in rows of padding. q [B, H, rows, d], rows those of
+// the mask's tiles; k and v [B, G, T, d]; all may be bf16 or f16 (then the rest is f32). Where
+// every block is kept the bits are those of flash_attention.
+BRINE_KERNEL(block_attention, Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMask mask,
+             Visibility visible, double scale)
+// dk and dv [B, G, T, d] are summed over the heads of a group. Any of dq, dk, dv may be undefined.
+BRINE_KERNEL(block_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q,
+             Tensor k, Tensor v, Tensor y, Tensor lse, BlockMask mask, Visibility visible,
+             double scale)
+// y [B, H, 1, d] of one query of every sequence over the keys before width[b] of the blocks of its
+// tile; caches as in cached_attention.
+BRINE_KERNEL(block_attention_step, Tensor y, Tensor q, Tensor k, Tensor v, BlockMask mask,
+             Tensor width, double scale)
+
+}  // namespace brine

@@ -1,0 +1,100 @@
+// The metrics of GLUE against hand counts and against numbers of scipy 1.x and scikit-learn 1.x.
+#include "distill/evaluation/tasks/metrics.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "tensor/base/error.h"
+
+using namespace brine;
+using namespace brine::distill;
+
+namespace {
+
+using Ints = std::vector<int32_t>;
+using Reals = std::vector<double>;
+
+doctest::Approx near(double value) { return doctest::Approx(value).epsilon(1e-13); }
+
+}  // namespace
+
+TEST_CASE("metrics: counted manually") {
+  // TP 2 (rows 0, 1), FP 1 (row 2), FN 1 (row 3), TN 1 (row 4).
+  Ints p = {1, 1, 1, 0, 0}, t = {1, 1, 0, 1, 0};
+  CHECK(accuracy(p, t) == near(3.0 / 5));
+  CHECK(f1(p, t) == near(4.0 / 6));
+  CHECK(f1(p, t, 0) == near(2.0 / 4));
+  // (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)) = (2 - 1) / sqrt(3 3 2 2)
+  CHECK(matthews(p, t) == near(1.0 / 6));
+  Ints wrong = {0, 0, 1, 0, 1};
+  CHECK(matthews(wrong, t) == near(-1));
+  CHECK(f1(wrong, t) == 0);
+  CHECK(matthews(t, t) == 1);
+  // x = 1 2 3, y = 1 3 2: covariance 1, variances 2 and 2.
+  CHECK(pearson(Reals{1, 2, 3}, Reals{1, 3, 2}) == near(0.5));
+  // Ranks 1.5 1.5 3 and 1 2 3: 1.5 / sqrt(1.5 2).
+  CHECK(spearman(Reals{7, 7, 100}, Reals{-1, 0, 50}) == near(1.5 / std::sqrt(3.0)));
+  CHECK(spearman(Reals{1, 10, 100}, Reals{3, 2, 1}) == near(-1));
+}
+
+TEST_CASE("metrics: as scikit-learn and scipy compute them") {
+  Ints p, t, p3, t3;
+  for (int32_t i = 0; i < 37; ++i) {
+    p.push_back(i * i / 4 % 2);
+    t.push_back((i * i / 4 + (i % 4 == 0)) % 2);
+  }
+  CHECK(accuracy(p, t) == near(0.7297297297297297));
+  CHECK(f1(p, t) == near(0.6428571428571429));
+  CHECK(f1(p, t, 0) == near(0.782608695652174));
+  CHECK(matthews(p, t) == near(0.5518254055364692));
+  for (int32_t i = 0; i < 41; ++i) {
+    p3.push_back(i * i / 3 % 3);
+    t3.push_back((i * i / 3 + (i % 5 == 0)) % 3);
+  }
+  CHECK(accuracy(p3, t3) == near(0.7804878048780488));
+  CHECK(matthews(p3, t3) == near(0.6484313026604842));
+  Reals x, y;  // 11 and 19 different values among 29
+  for (int i = 0; i < 29; ++i) {
+    x.push_back(i * 37 % 11 / 4.0);
+    y.push_back(std::nearbyint((i * 23 % 13 / 3.0 + i * 37 % 11 * 0.2) * 4) / 4);
+  }
+  CHECK(pearson(x, y) == near(0.459452689036625));
+  CHECK(spearman(x, y) == near(0.43598449691147756));
+  CHECK(spearman(y, x) == spearman(x, y));
+}
+
+TEST_CASE("metrics: where nothing is defined they are 0; sizes must agree") {
+  Ints zeros(4, 0), ones(4, 1), mixed = {0, 1, 1, 0};
+  CHECK(matthews(zeros, mixed) == 0);
+  CHECK(matthews(mixed, ones) == 0);
+  CHECK(matthews(zeros, zeros) == 0);
+  CHECK(f1(zeros, zeros) == 0);
+  CHECK(accuracy(zeros, zeros) == 1);
+  CHECK(pearson(Reals{1, 1, 1}, Reals{1, 2, 3}) == 0);
+  CHECK(spearman(Reals{1, 2, 3}, Reals{5, 5, 5}) == 0);
+  // A large mean must not drown the differences.
+  CHECK(pearson(Reals{1e8 + 1, 1e8 + 2, 1e8 + 3}, Reals{1, 3, 2}) == near(0.5));
+  CHECK_THROWS_WITH_AS(accuracy(zeros, Ints{1}), "metrics: 4 predictions for 1 rows", Error);
+  CHECK_THROWS_WITH_AS(pearson(Reals{}, Reals{}), "metrics: 0 predictions for 0 rows", Error);
+}
+
+TEST_CASE("metrics: each task has its own, under the usual names") {
+  auto names = [](const std::string& task, const Reals& p, const Reals& t) {
+    std::string out;
+    for (auto& [name, value] : score_task(data::task_named(task), p, t)) {
+      out += name + "=" + std::to_string(value) + " ";
+    }
+    return out;
+  };
+  Reals p = {1, 1, 1, 0, 0}, t = {1, 1, 0, 1, 0};
+  CHECK(names("cola", p, t) == "matthews_correlation=0.166667 ");
+  CHECK(names("ax", p, t) == "matthews_correlation=0.166667 ");
+  CHECK(names("mrpc", p, t) == "accuracy=0.600000 f1=0.666667 ");
+  CHECK(names("qqp", p, t) == "accuracy=0.600000 f1=0.666667 ");
+  for (const char* task : {"sst2", "mnli", "qnli", "rte", "wnli", "wordnet", "books"}) {
+    CHECK(names(task, p, t) == "accuracy=0.600000 ");
+  }
+  CHECK(names("stsb", {1, 2, 3}, {1, 3, 2}) == "pearson=0.500000 spearmanr=0.500000 ");
+}

@@ -1,0 +1,108 @@
+// What an evaluation, a prediction and a sweep are, below the command line.
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include "distill/evaluation/evaluation.h"
+#include "distill/evaluation/sweep_text.h"
+#include "distill/evaluation/tasks/prediction.h"
+#include "tests/distill/task_setup.h"
+#include "tests/messages.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+nn::LoadedModel classifier(int64_t labels) {
+  nn::LoadedModel m;
+  m.config = encoder_config("flash", labels);
+  m.model = nn::make_model(m.config, 3);
+  m.store = std::make_unique<nn::ParameterStore>(*m.model);
+  return m;
+}
+
+std::string predicted(nn::LoadedModel& m, const Prediction& what, const std::string& input) {
+  std::istringstream in(input);
+  std::ostringstream out;
+  predict(m, *byte_tokenizer(), what, in, out, {});
+  return out.str();
+}
+
+}  // namespace
+
+TEST_CASE("prediction: settings of lines and of a task exclude each other") {
+  auto refusal = [](const Prediction& what) { return message([&] { what.validate(); }); };
+  CHECK(refusal({}) == "no error");
+  CHECK(refusal({.texts = {"a"}}) == "no error");
+  CHECK(refusal({.out = "o", .call = {.task = "sst2"}}) == "no error");
+  CHECK(contains(refusal({.call = {.task = "sst2"}}), "--out is needed"));
+  CHECK(contains(refusal({.texts = {"a"}, .out = "o", .call = {.task = "sst2"}}), "not both"));
+  CHECK(contains(refusal({.out = "o"}), "--task"));
+  CHECK(contains(refusal({.call = {.data = {"d"}}}), "--task"));
+  CHECK(contains(refusal({.call = {.split = "dev"}}), "--task"));
+}
+
+TEST_CASE("prediction: lines come from files in their order, or from the input stream") {
+  Scratch scratch;
+  nn::LoadedModel m = classifier(2);
+  const std::string one = scratch.write("one", "ab\nba"), two = scratch.write("two", "a\tb\n");
+  const std::string of_files = predicted(m, {.texts = {one, two}}, "not read");
+  CHECK(of_files == predicted(m, {}, "ab\nba\na\tb\n"));
+  CHECK(std::count(of_files.begin(), of_files.end(), '\n') == 3);
+  CHECK(of_files.starts_with("LABEL_"));
+  CHECK(contains(message([&] { predicted(m, {}, "a\nb\xff"); }), "byte offset 3"));
+  CHECK(contains(message([&] { predicted(m, {}, "a\tb\tc"); }), "stdin:1"));
+}
+
+TEST_CASE("prediction: a regression prints scores alone, a model without a head is refused") {
+  nn::LoadedModel regression = classifier(1), headless = classifier(0);
+  const std::string score = predicted(regression, {}, "ab\n");
+  CHECK_FALSE(contains(score, "\t"));
+  CHECK(std::isfinite(std::stod(score)));
+  CHECK(contains(message([&] { predicted(headless, {}, "ab\n"); }), "classification head"));
+}
+
+TEST_CASE("evaluation: the settings of text are those of a task, whose windows are texts") {
+  Evaluation what;
+  what.task = "mrpc";
+  what.split = "dev";
+  what.text.data = {"glue"};
+  what.text.teacher = "t";
+  what.text.sequence_length = 17;
+  what.text.batch_size = 3;
+  what.text.max_windows = 5;
+  what.text.k = 2;
+  what.text.query_skip = 4;
+  what.text.path = AttentionPath::dense;
+  const TaskEvaluation task = what.of_task();
+  CHECK(task.task == "mrpc");
+  CHECK(task.split == "dev");
+  CHECK(task.data == what.text.data);
+  CHECK(task.teacher == "t");
+  CHECK(task.max_tokens == 17);
+  CHECK(task.answer.batch_size == 3);
+  CHECK(task.answer.max_texts == 5);
+  CHECK(task.answer.options.k == 2);
+  CHECK(task.answer.options.query_skip == 4);
+  CHECK(task.answer.options.dense_path);
+}
+
+TEST_CASE("sweep: the columns of the table line up with its title, the file's are tabs apart") {
+  const SweepCell cell{
+      .k = 32, .query_skip = 4, .perplexity = 12.345678, .recall = 0.5, .ms = 3.25, .bytes = 2e6};
+  for (bool recall : {false, true}) {
+    CHECK(table_title(recall).size() == table_line(cell, recall).size());
+    const std::string title = tsv_title(recall), line = tsv_line(cell, recall);
+    CHECK(std::count(title.begin(), title.end(), '\t') == (recall ? 5 : 4));
+    CHECK(std::count(line.begin(), line.end(), '\t') == (recall ? 5 : 4));
+  }
+  CHECK(tsv_line(cell, true) == "32\t4\t12.345678\t3.250\t2.000\t0.5000\n");
+  CHECK(tsv_line(cell, false) == "32\t4\t12.345678\t3.250\t2.000\n");
+  SweepCell diverged = cell;
+  diverged.perplexity = 1e300;
+  const std::string wide = tsv_line(diverged, true);
+  CHECK(wide.size() > 300);
+  CHECK(wide.ends_with("\t3.250\t2.000\t0.5000\n"));
+}
