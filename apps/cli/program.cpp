@@ -12,7 +12,6 @@
 #include "apps/cli/options.h"
 #include "apps/cli/ranks.h"
 #include "apps/cli/version.h"
-#include "apps/selftest/device_choice.h"
 #include "apps/terminal/terminal.h"
 #include "autograd/compute_type.h"
 #include "data/io/file_io.h"
@@ -67,6 +66,11 @@ Device own_gpu() {
   return parse_device(join("cuda:", rank));
 }
 
+Device device_of(const std::string& name) {
+  if (name == "auto") return cuda::device_count() == 0 ? Device{} : own_gpu();
+  return name == "cuda" ? own_gpu() : parse_device(name);
+}
+
 Dtype compute_dtype(Compute compute) {
   return compute == Compute::bf16 ? Dtype::bf16 : compute == Compute::f16 ? Dtype::f16 : Dtype::f32;
 }
@@ -100,10 +104,9 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
                                   : LogLevel::info);
   data::set_hub_cache(hub_cache());
   set_threads(int(common.threads));
-  const auto [device, note] = selftest::choose_device(common.device, own_gpu);
-  if (!note.empty() && command.name != "gpu-selftest") log_info(note);
+  const Device device = device_of(common.device);
   set_default_device(device);
-  if (device.is_cuda() && command.name != "gpu-selftest") {  // which says it itself
+  if (device.is_cuda()) {
     if (const std::string code = cuda::code_note(device.index); !code.empty()) log_info(code);
   }
   const bool tf32 = common.compute == Compute::tf32;
@@ -167,10 +170,8 @@ void CommonOptions::describe(data::Schema& s) {
   s.field("threads", threads, "Threads that compute; 0 takes all cores",
           {.min = 0, .max = 4096, .transient = true});
   s.field("seed", seed, "Seed of everything random", {.min = 0});
-  s.field(
-      "device", device,
-      "Where models compute: cpu, cuda, cuda:N; auto: a GPU that passed gpu-selftest, else the CPU",
-      {.transient = true});
+  s.field("device", device, "Where models compute: cpu, cuda, cuda:N; auto: a GPU if there is one",
+          {.transient = true});
   s.choice("compute", compute,
            {{Compute::f32, "f32"},
             {Compute::tf32, "tf32"},

@@ -1,5 +1,4 @@
-// What a GPU's programs depend on, as found on this machine, and names that tell one GPU and one
-// build from others. A build without CUDA finds nothing.
+// What a GPU's programs depend on, as found on this machine. A build without CUDA finds nothing.
 #pragma once
 
 #include <string>
@@ -18,8 +17,6 @@ std::string nvrtc_version();  // cuDNN compiles some of its kernels with it
 // What cuDNN refused to plan or to run so far, a line with its reason for each size; Brine's own
 // kernels computed it.
 std::vector<std::string> cudnn_refusals();
-// The same at every start: "NVIDIA H200, compute capability 9.0, GPU-0123...".
-std::string unique_name(int index);
 // Whether this build's code was made for the device: empty, or the clause that says what is missing
 // for its speed. `index` must be below device_count().
 std::string code_note(int index);

@@ -50,7 +50,6 @@ std::string driver_version() { return ""; }
 std::string runtime_version() { return ""; }
 std::string cublaslt_version() { return "none: " + why_none(); }
 std::string nvrtc_version() { return "none: " + why_none(); }
-std::string unique_name(int) { throw Error(why_none()); }
 std::string code_note(int) { throw Error(why_none()); }
 Ticket start_upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
 Ticket start_download(void*, const void*, size_t, Device) { throw Error(why_none()); }

@@ -2,6 +2,7 @@
 #include "tensor/cuda/core/scratch.h"
 #include "tensor/functions/transfer.h"
 #include "tensor/kernels/attention.h"
+#include "tensor/kernels/blocks.h"
 #include "tests/block_cases.h"
 #include "tests/cuda/compare.h"
 

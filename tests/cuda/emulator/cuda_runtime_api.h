@@ -1,4 +1,4 @@
-// Streams in addition to that of the kernels, and events: tensor/cuda/core/transfer.cu orders
+// Streams in addition to that of the kernels, and events: tensor/cuda/device/transfer.cu orders
 // copies with them.
 //
 // A device's first stream is the kernels': work queued on it is executed at once. Copies on other

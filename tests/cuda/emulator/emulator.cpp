@@ -178,16 +178,6 @@ thread_local std::vector<std::unique_ptr<Fiber>> fibers;
 thread_local std::vector<Fiber*> idle;
 thread_local uint64_t launches = 0;
 
-// The names of the kernels that were launched.
-struct Names {
-  std::mutex mutex;
-  std::set<std::string> all;
-};
-Names& names() {
-  static Names* kept = new Names;
-  return *kept;
-}
-
 [[noreturn]] void die(const char* what) {
   std::fprintf(stderr, "emulator: block %u,%u, thread %d: %s\n", blockIdx.x, blockIdx.y,
                thread_index, what);
@@ -446,18 +436,6 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
 
 }  // namespace emulator
 
-// For tests that count (tests/cuda).
-
-// The names of the kernels that were launched since the last call, each followed by a space.
-extern "C" const char* brine_emulated_names() {
-  static std::string list;
-  std::lock_guard lock(emulator::names().mutex);
-  list.clear();
-  for (const std::string& name : emulator::names().all) list += name + " ";
-  emulator::names().all.clear();
-  return list.c_str();
-}
-
 using emulator::arena;
 using emulator::kPage;
 
@@ -477,10 +455,6 @@ const char* cudaGetErrorString(cudaError_t status) {
 }
 int nvtxRangePushA(const char* name) {
   if (!name || !*name) emulator::die("a range has no name");
-  {
-    std::lock_guard lock(emulator::names().mutex);
-    emulator::names().all.insert(name);
-  }
   return emulator::ranges++;
 }
 int nvtxRangePop() { return --emulator::ranges; }

@@ -15,7 +15,7 @@ using namespace brine::test;
 
 namespace {
 
-nn::LoadedModel classifier(int64_t labels) {
+nn::LoadedModel loaded_classifier(int64_t labels) {
   nn::LoadedModel m;
   m.config = encoder_config("flash", labels);
   m.model = nn::make_model(m.config, 3);
@@ -46,7 +46,7 @@ TEST_CASE("prediction: settings of lines and of a task exclude each other") {
 
 TEST_CASE("prediction: lines come from files in their order, or from the input stream") {
   Scratch scratch;
-  nn::LoadedModel m = classifier(2);
+  nn::LoadedModel m = loaded_classifier(2);
   const std::string one = scratch.write("one", "ab\nba"), two = scratch.write("two", "a\tb\n");
   const std::string of_files = predicted(m, {.texts = {one, two}}, "not read");
   CHECK(of_files == predicted(m, {}, "ab\nba\na\tb\n"));
@@ -57,7 +57,7 @@ TEST_CASE("prediction: lines come from files in their order, or from the input s
 }
 
 TEST_CASE("prediction: a regression prints scores alone, a model without a head is refused") {
-  nn::LoadedModel regression = classifier(1), headless = classifier(0);
+  nn::LoadedModel regression = loaded_classifier(1), headless = loaded_classifier(0);
   const std::string score = predicted(regression, {}, "ab\n");
   CHECK_FALSE(contains(score, "\t"));
   CHECK(std::isfinite(std::stod(score)));

@@ -10,15 +10,15 @@
 namespace brine::test {
 namespace {
 
-constexpr double kTolerance = 1e-4;
-const std::string kFolder = brine::test::source_dir() + "/tests/golden/students/";
+constexpr double kStudentTolerance = 1e-4;
+const std::string kStudentFolder = brine::test::source_dir() + "/tests/golden/students/";
 
 struct Student {
   nn::LoadedModel loaded;
   Tensor ids, mask, logits;
 
-  explicit Student(const std::string& name) : loaded(nn::load_model(kFolder + name)) {
-    const data::Safetensors file(data::Path(kFolder + name + "/expected.safetensors"));
+  explicit Student(const std::string& name) : loaded(nn::load_model(kStudentFolder + name)) {
+    const data::Safetensors file(data::Path(kStudentFolder + name + "/expected.safetensors"));
     ids = file.tensor("ids").clone();
     mask = file.tensor("mask").clone();
     logits = file.tensor("logits").clone();
@@ -47,12 +47,12 @@ void check_whole(const Student& s) {
     const Tensor logits = s.model().class_logits(s.model().hidden(nn::pack_rows(s.call())));
     for (int64_t b = 0; b < s.ids.dim(0); ++b) {
       if (!s.mask.data<uint8_t>()[b * s.ids.dim(1)]) continue;
-      CHECK(close(logits.select(0, b).to_vector(), s.logits.select(0, b).to_vector(), kTolerance, 0,
-                  "class logits"));
+      CHECK(close(logits.select(0, b).to_vector(), s.logits.select(0, b).to_vector(),
+                  kStudentTolerance, 0, "class logits"));
     }
     return;
   }
-  CHECK(difference(s, s.model().logits(s.model().hidden(s.call())), s.logits) < kTolerance);
+  CHECK(difference(s, s.model().logits(s.model().hidden(s.call())), s.logits) < kStudentTolerance);
 }
 
 // The tokens of a sequence without its padding, one by one.
@@ -80,7 +80,7 @@ void check_steps(const Student& s, int64_t b) {
       largest = std::max(largest, std::fabs(logits[size_t(c)] - double(want[c])));
     }
   }
-  CHECK(largest < kTolerance);
+  CHECK(largest < kStudentTolerance);
 }
 
 }  // namespace

@@ -32,19 +32,6 @@ std::string runtime_version() {
   return dotted(version);
 }
 
-std::string unique_name(int index) {
-  cudaDeviceProp p{};
-  check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
-  std::string id;
-  for (char byte : p.uuid.bytes) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    const auto bits = static_cast<unsigned char>(byte);
-    id += kDigits[bits / 16];
-    id += kDigits[bits % 16];
-  }
-  return join(p.name, ", compute capability ", p.major, ".", p.minor, ", GPU-", id);
-}
-
 std::string code_note(int index) {
   const DeviceGuard on(index);
   cudaDeviceProp p{};
