@@ -32,6 +32,12 @@ brine.charts = (function () {
     return [low - room, high + room];
   }
 
+  // Less than a decade has too few powers of ten for the numbers of a logarithmic axis.
+  function spansDecade(values) {
+    return values.every((x) => x > 0) && Math.max(...values) >= 10 * Math.min(...values);
+  }
+  const isWhole = (values) => values.every((x) => Number.isInteger(x));
+
   // 16k for large numbers, 3e-7 for small ones, 160 and 0.25 for others.
   const numbers = (values) => (values.some((x) => x >= 1e4) ? "~s"
     : values.some((x) => x > 0 && x < 1e-3) ? "~g" : "~r");
@@ -92,6 +98,7 @@ brine.charts = (function () {
         {name: "shape", type: "ordinal", domain: names, range: looks.map((look) => look.shape)}],
       axes: [
         {...axis, orient: "bottom", scale: "x", title: chart.x, tickCount: 6,
+          ...(isWhole(points.map((p) => p.x)) && !chart.logX ? {tickMinStep: 1} : {}),
           format: numbers(points.map((p) => p.x))},
         {...axis, orient: "left", scale: "y", title: wrapped(chart.y, height / 6),
           tickCount: 5, titleLimit: 0,
@@ -113,6 +120,13 @@ brine.charts = (function () {
       labelFontSize: 11, labelLimit: 0, columns: Math.max(1, Math.floor(width / widest))}];
   }
 
+  // The look of a name is the same in all charts of the page; students come first.
+  const slotOfName = new Map(brine.data.attention.map((student, i) => [student.name, i]));
+  function slotOf(name) {
+    if (!slotOfName.has(name)) slotOfName.set(name, slotOfName.size);
+    return slotOfName.get(name);
+  }
+
   // The lines that have colours at first: all of a few, the ends and some between of layers, which
   // have an order, and the first of others, which come by relevance.
   function firstSlots(chart) {
@@ -121,7 +135,8 @@ brine.charts = (function () {
     const chosen = ordered
       ? Array.from({length: most}, (_, i) => names[Math.round(i * (names.length - 1) / (most - 1))])
       : names.slice(0, most);
-    return new Map(chosen.map((name, i) => [name, i]));
+    if (names.length > most) return new Map(chosen.map((name, i) => [name, i]));
+    return new Map(names.map((name) => [name, slotOf(name)]));
   }
 
   const tip = brine.make("div", {id: "tip", role: "tooltip", hidden: ""});
@@ -136,7 +151,9 @@ brine.charts = (function () {
 
   class Chart {
     constructor(chart) {
-      this.chart = chart;
+      const values = (i) => chart.lines.flatMap((line) => line.points.map((point) => point[i]));
+      this.chart = chart = {...chart, logX: chart.logX && spansDecade(values(0)),
+        logY: chart.logY && spansDecade(values(1))};
       this.picture = brine.make("div", {class: "picture", tabindex: "0", role: "group",
         "aria-label": chart.title + ". Plus and minus zoom, arrow keys move, 0 shows all."});
       const button = (name, label, run) =>

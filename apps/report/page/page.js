@@ -14,11 +14,12 @@
 
   const range = (starts, cell) => (starts[cell + 1] - starts[cell] === 1 ? String(starts[cell])
     : starts[cell] + "\u2013" + (starts[cell + 1] - 1));
+  // Tokens by their text, or cells of several by the position of the first.
   function tokenAxis(name) {
-    return {name, label: (cell) => {
-      const own = student();
-      const text = own.texts[cell].trim();
-      return own.tokens === own.cells ? text || "\u2423" : own.starts[cell] + " " + text;
+    const single = student().tokens === student().cells;
+    return {name: single ? name : name + ", position in tokens", label: (cell) => {
+      const {tokens, cells, texts, starts} = student();
+      return tokens === cells ? texts[cell].trim() || "\u2423" : String(starts[cell]);
     }};
   }
   const columnAxis = {name: "column of the estimate", label: (cell) => {
@@ -67,7 +68,7 @@
       }
       lines.push(parts.join(", "));
     }
-    // A screen reader says what keys find; a pointer would make it speak all the time.
+    // Announce keyboard moves only; pointer moves would flood the screen reader.
     element("readout").setAttribute("aria-live", at.byKey ? "polite" : "off");
     element("readout").textContent = lines.join(" \u2014 ");
   }
@@ -271,8 +272,8 @@
       plane = {id: "heat", rows: layers.length, columns, shares: false, most: 1, bytes: all};
       if (!map) {
         map = new brine.maps.View({group: textGroup, id: "heat", square: false, plotHeight: 200,
-          rowAxis: plainAxis("layer"), columnAxis: {name: "token", label: (i) =>
-            wordsOf(student(), i) + " " + student().words[i].trim()}});
+          rowAxis: plainAxis("layer"), columnAxis: {name: "token, position in the text", label: (i) =>
+            wordsOf(student(), i)}});
         element("heat").append(brine.make("output", {id: "readout-heat", "aria-live": "polite",
           class: "note"}), map.figure);
       }
