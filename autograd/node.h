@@ -25,8 +25,8 @@ class Gradients {
   // A contiguous tensor of the input's shape to *add* the gradient to: the flat gradient buffer of
   // a parameter, or new zeros that are passed on. For kernels that accumulate (beta = 1).
   Tensor accumulate(int input);
-  // The gradient that newer ops gave this input, for a kernel that adds it to its own share on the
-  // way and passes the sum to set(); undefined when there is none yet, or the input is a leaf.
+  // The gradient that newer ops gave this input, for a kernel that adds it to the gradient that it
+  // computes and passes the sum to set(); undefined when there is none yet, or the input is a leaf.
   Tensor take(int input);
 
  private:

@@ -51,7 +51,7 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
                              const Tensor& at, double eps);
 
 // ---- prior.cpp
-// scores [B, H, R, K] + gain [H] log((w / n_c) share_c) at the columns that own n_c > 0 keys;
+// scores [B, H, R, K] + gain [H] log((w / n_c) share_c) at the columns that have n_c > 0 keys;
 // share_c = the share of the row's linear attention that falls on these keys, at least `floor`
 // (there its gradient is 0). Row r is that of query r grid.step, R = ceil(T / grid.step);
 // columns are those of math::SumColumns. phi_q [B, H, T, m],
@@ -84,7 +84,7 @@ inline int64_t feature_columns(int64_t m, Device device) {
 }
 
 // ---- pooled.cpp
-// [B, H, R, K]: q . (mean key of column c) / sqrt(d), 0 where the column owns no key; rows and
+// [B, H, R, K]: q . (mean key of column c) / sqrt(d), 0 where the column has no key; rows and
 // groups as above, q [B, H, T, d], k [B, G, T, d].
 Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
                      ColumnGrid grid = {});
@@ -115,7 +115,7 @@ Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tens
 Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows);
 // [B, R, W, H] -> [B, H, T, K], nearest neighbour: row floor(t / stride), column floor(c W / K).
 Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride = 1);
-// [B, H, T, K]: softmax over the columns that own a key, 0 elsewhere.
+// [B, H, T, K]: softmax over the columns that have a key, 0 elsewhere.
 Tensor column_softmax(const Tensor& scores, const Visibility& visible);
 // Off the tape: [B, T, d], the d x d identity resampled to every sequence's length, 0 at padding
 // (math::resampled_identity).
@@ -123,7 +123,7 @@ Tensor resampled_identity(const Shape& shape, bool nearest, const Tensor& length
                           Device device);
 // The same for one row [B, H, 1, K] of width[b] keys, i64 [B].
 Tensor column_softmax_step(const Tensor& scores, const Tensor& width);
-// Its logarithm, 0 at the columns that own no key. Composed of primitives.
+// Its logarithm, 0 at the columns that have no key. Composed of primitives.
 Tensor column_log_softmax(const Tensor& scores, const Visibility& visible);
 // Number of keys of each column of T rows, 0 at padding, with the type and device of `like`:
 // [B, 1, T, K], or [1, 1, T, K] without lengths.

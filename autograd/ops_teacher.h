@@ -38,7 +38,7 @@ struct RecallSums {
   Tensor rows;  // i64 [1]
 };
 // The budget of each group of `config.mode` is the number of entries that the mask has there; the
-// teacher's own columns are select_columns() of its mass in K columns.
+// teacher's columns are select_columns() of the teacher's mass in K columns.
 RecallSums recall_sums(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
                        const Visibility& visible, const SelectConfig& config, int64_t from = 0);
 

@@ -58,9 +58,9 @@ void check_borders(const char* op, const Tensor& borders, const Tensor& at, cons
             borders.shape() == Shape{B, G, K + 1, border_columns(m)},
         op, ": borders ", borders.shape(), " and keys ", k.shape(), " do not fit queries ",
         q.shape(), " and ", K, " columns");
-  const int64_t most = units > 0 ? std::numeric_limits<int32_t>::max() : k.dim(2);
-  check_places(op, "width", width, B, most);
-  check_places(op, "place", at, B, most);
+  const int64_t limit = units > 0 ? std::numeric_limits<int32_t>::max() : k.dim(2);
+  check_places(op, "width", width, B, limit);
+  check_places(op, "place", at, B, limit);
   for (int64_t b = 0; b < B; ++b) {
     check(units <= 0 || unit_rows(width.data<int64_t>()[b], K, units) <= k.dim(2), op, ": ",
           width.data<int64_t>()[b], " keys have more units than the ", k.dim(2), " rows");

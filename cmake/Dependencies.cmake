@@ -36,7 +36,7 @@ find_package(nlohmann_json CONFIG QUIET)
 if(NOT nlohmann_json_FOUND)
   brine_missing("nlohmann-json" "nlohmann-json3-dev")
 endif()
-# Its own CMake files exist only from 2.9 on.
+# utf8proc has CMake files only from 2.9 on.
 find_path(BRINE_UTF8PROC_INCLUDE utf8proc.h)
 find_library(BRINE_UTF8PROC_LIBRARY utf8proc)
 if(NOT BRINE_UTF8PROC_INCLUDE OR NOT BRINE_UTF8PROC_LIBRARY)
@@ -69,7 +69,7 @@ if(NOT tomlplusplus_FOUND)
   target_include_directories(tomlplusplus::tomlplusplus INTERFACE ${TOMLPLUSPLUS_INCLUDE})
 endif()
 
-# Debian installs the serial library next to the MPI ones, under its own names.
+# Debian installs the serial library next to the MPI ones, under other names.
 find_path(BRINE_HDF5_INCLUDE hdf5.h PATH_SUFFIXES hdf5/serial)
 find_library(BRINE_HDF5_LIBRARY NAMES hdf5_serial hdf5)
 if(NOT BRINE_HDF5_INCLUDE OR NOT BRINE_HDF5_LIBRARY)

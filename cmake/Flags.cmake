@@ -7,14 +7,14 @@ function(brine_options)
 endfunction()
 target_include_directories(brine_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # -Wrestrict: GCC 12 reports std::string operator+ falsely (its bug 105651). -Wpass-failed: Clang
-# speaks of every loop that its -O1 leaves as it is.
+# warns of every loop that its -O1 does not transform.
 brine_options(-Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
               $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> -fopenmp -march=${BRINE_ARCH})
 # GCC notes that its ABI for a pair of numbers was another in release 9.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
   brine_options(-Wno-psabi)
 endif()
-# GCC 12's own AVX-512 headers trip these two wherever Eigen is inlined (its bug 105593).
+# GCC 12's AVX-512 headers cause these two warnings wherever Eigen is inlined (its bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   set_source_files_properties(
     ${CMAKE_SOURCE_DIR}/nn/layers/random_features.cpp ${CMAKE_SOURCE_DIR}/tensor/cpu/core/gemm_f64.cpp

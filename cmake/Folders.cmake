@@ -9,7 +9,7 @@ function(brine_optimize target)
 endfunction()
 
 # Objects that the programs and the shared library share. Without semantic interposition functions
-# are inlined as in an executable; hidden inline functions make the library use its own copies,
+# are inlined as in an executable; hidden inline functions make the library use its copies,
 # whatever flags its users compile theirs with.
 function(brine_shareable target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -3,7 +3,7 @@
 #
 # Vega is found on the machine that compiles; it has no architecture. BRINE_VEGA may name a whole
 # vega.min.js. Debian ships Vega as one CommonJS file per module instead: those that line charts need
-# are put into one script here, each in a function of its own that finds the ones before it.
+# are put into one script here, each in a function that finds the ones before it.
 set(BRINE_VEGA "" CACHE FILEPATH "Vega in one file; empty: the modules that Debian's libjs-vega has")
 set(vega_script ${CMAKE_BINARY_DIR}/vega.js)
 if(BRINE_VEGA)

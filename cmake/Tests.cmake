@@ -1,4 +1,4 @@
-# doctest's own code and the entry of the test programs, compiled once.
+# doctest's code and the entry of the test programs, compiled once.
 add_library(test_main OBJECT ${CMAKE_SOURCE_DIR}/tests/main.cpp)
 target_link_libraries(test_main PRIVATE brine_flags)
 target_include_directories(test_main SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})

@@ -9,8 +9,8 @@ namespace {
 
 using data::Json;
 
-// A recipe is recorded as its values, too. The others say how long a run goes on, and how often it
-// is saved, evaluated and shown.
+// A recipe is recorded as its values, too. The others say how long a run continues, and how often
+// it is saved, evaluated and shown.
 constexpr const char* kFree[] = {"recipe",       "max_seconds", "save_every", "keep",
                                  "keep_moments", "eval_every",  "log_steps"};
 // Keys with one input, recorded under their name, and with a list of files, recorded under the name

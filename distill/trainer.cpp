@@ -39,11 +39,11 @@ std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const Tenso
   return out;
 }
 
-std::optional<nn::Adamw::Elements> own_elements(const TrainerParts& parts,
-                                                const Communicator& ranks) {
+std::optional<nn::Adamw::Elements> local_elements(const TrainerParts& parts,
+                                                  const Communicator& ranks) {
   if (!parts.zero || ranks.size() == 1) return std::nullopt;
-  const SlotRange own = elements_of(parts.store.size(), ranks.rank(), ranks.size());
-  return nn::Adamw::Elements{own.begin, own.end};
+  const SlotRange range = elements_of(parts.store.size(), ranks.rank(), ranks.size());
+  return nn::Adamw::Elements{range.begin, range.end};
 }
 
 // The loss first, then its terms.
@@ -99,8 +99,8 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
                   : std::make_unique<Objective>(parts_.model, parts_.teacher, parts_.losses)),
       objective_(parts_.objective ? *parts_.objective : *losses_),
       ranks_(parts_.ranks ? *parts_.ranks : alone_),
-      optimizer_(parts_.store, config_.optimizer, parts_.plan, own_elements(parts_, ranks_)),
-      own_(slots_of(config.accumulate, ranks_.rank(), ranks_.size())),
+      optimizer_(parts_.store, config_.optimizer, parts_.plan, local_elements(parts_, ranks_)),
+      slots_(slots_of(config.accumulate, ranks_.rank(), ranks_.size())),
       loss_scale_(config.loss_scale),
       step_(config.first_step) {
   if (!parts_.seconds) parts_.seconds = steady_seconds;
@@ -133,11 +133,11 @@ LossTerms Trainer::train_step(std::string& skipped) {
   std::vector<double> shares;
   const std::vector<Batch> batches = read_batches(rows, shares);
   const int64_t loss_scale = loss_scale_.value();
-  SlotSum sum(config_.accumulate, own_);
+  SlotSum sum(config_.accumulate, slots_);
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
   for (size_t i = 0; i < batches.size(); ++i) {
-    RandomStream random = random_of(own_.begin + int64_t(i));
+    RandomStream random = random_of(slots_.begin + int64_t(i));
     parts_.store.zero_gradients();
     pending.push_back(
         objective_.accumulate(batches[i], {.share = shares[i],
@@ -183,15 +183,16 @@ RandomStream Trainer::random_of(int64_t slot) const {
 // The batches of this rank's slots, and their shares in the tokens of all slots.
 std::vector<Batch> Trainer::read_batches(int64_t& tokens, std::vector<double>& shares) {
   std::vector<Batch> batches;
-  std::vector<int64_t> own;
-  for (int64_t i = own_.begin; i < own_.end; ++i) {
+  std::vector<int64_t> counts;
+  for (int64_t i = slots_.begin; i < slots_.end; ++i) {
     batches.push_back(
         parts_.train.batch(done_steps() * config_.accumulate + i, config_.batch_size));
-    own.push_back(batches.back().tokens);
+    counts.push_back(batches.back().tokens);
   }
-  const std::vector<int64_t> all = gather_counts(ranks_, join("tokens of step ", step_ + 1), own);
+  const std::vector<int64_t> all =
+      gather_counts(ranks_, join("tokens of step ", step_ + 1), counts);
   tokens = std::accumulate(all.begin(), all.end(), int64_t(0));
-  for (const int64_t count : own) shares.push_back(double(count) / double(tokens));
+  for (const int64_t count : counts) shares.push_back(double(count) / double(tokens));
   return batches;
 }
 
@@ -209,9 +210,9 @@ std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTe
 }
 
 std::string Trainer::stop_reason() {
-  const std::string own = parts_.stop ? parts_.stop() : "";
-  if (ranks_.size() == 1) return own;
-  const std::vector<std::string> all = ranks_.gather(join("start of step ", step_ + 1), own);
+  const std::string reason = parts_.stop ? parts_.stop() : "";
+  if (ranks_.size() == 1) return reason;
+  const std::vector<std::string> all = ranks_.gather(join("start of step ", step_ + 1), reason);
   for (size_t r = 0; r < all.size(); ++r) {
     if (!all[r].empty()) return join(all[r], " to rank ", r);
   }
@@ -249,10 +250,10 @@ std::vector<NamedTensor> Trainer::named_moments() {
 void Trainer::load_moments(const data::Path& path) {
   const data::Safetensors file(path);
   const bool sharded = is_sharded();
-  const Tensor &own_first = optimizer_.first_moment(), &own_second = optimizer_.second_moment();
+  const Tensor &local_first = optimizer_.first_moment(), &local_second = optimizer_.second_moment();
   const Shape whole{parts_.store.size()};
-  const Tensor first = sharded ? Tensor::zeros(whole, own_first.dtype()) : own_first;
-  const Tensor second = sharded ? Tensor::zeros(whole, own_first.dtype()) : own_second;
+  const Tensor first = sharded ? Tensor::zeros(whole, local_first.dtype()) : local_first;
+  const Tensor second = sharded ? Tensor::zeros(whole, local_first.dtype()) : local_second;
   for (auto& [name, view] : moments_of(parts_.store, first, second)) {
     Tensor saved = file.tensor(name);
     check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
@@ -261,9 +262,9 @@ void Trainer::load_moments(const data::Path& path) {
     assign(view, saved);
   }
   if (!sharded) return;
-  const SlotRange own = elements_of(whole.numel(), ranks_.rank(), ranks_.size());
-  assign(own_first, first.slice(0, own.begin, own.size()));
-  assign(own_second, second.slice(0, own.begin, own.size()));
+  const SlotRange range = elements_of(whole.numel(), ranks_.rank(), ranks_.size());
+  assign(local_first, first.slice(0, range.begin, range.size()));
+  assign(local_second, second.slice(0, range.begin, range.size()));
 }
 
 void Trainer::wait_for_first(const std::string& what) {
@@ -276,10 +277,10 @@ void Trainer::plan_ahead(int64_t step) {
   std::shared_ptr<BatchSource> order = parts_.train.clone();  // a separate copy for the reading
                                                               // thread
   parts_.teacher->plan(
-      [order, B = config_.batch_size, G = config_.accumulate, own = own_](int64_t n) {
-        return order->windows_of(n / own.size() * G + own.begin + n % own.size(), B);
+      [order, B = config_.batch_size, G = config_.accumulate, slots = slots_](int64_t n) {
+        return order->windows_of(n / slots.size() * G + slots.begin + n % slots.size(), B);
       },
-      step * own_.size());
+      step * slots_.size());
 }
 
 TrainOutcome Trainer::run(RunLog* log) {
@@ -342,7 +343,7 @@ void Trainer::evaluate_now(RunLog* log) {
   wait_for_first("evaluation");
 }
 
-// Of the first window of the text that is evaluated, next to the model's own dense attention.
+// Of the first window of the text that is evaluated, next to the model's dense attention.
 MaskHealth Trainer::mask_health_now() {
   if (!learns_mask(parts_.model)) return {};
   RecallObserver observer(parts_.config, {});

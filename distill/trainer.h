@@ -26,8 +26,8 @@ struct TrainerConfig {
   int64_t first_step = 0;  // the number of the step before the first one; steps are numbered on
                            // from it, and `steps` and the schedule count from it
   int64_t steps = 1000;
-  // 0 = no limit; the schedule follows the limit that is reached first. Empty: none, or of a run
-  // that is resumed its own.
+  // 0 = no limit; the schedule follows the limit that is reached first. Empty: none, or that
+  // of a resumed run.
   std::optional<double> max_seconds = {};
   int64_t batch_size = 8;
   int64_t accumulate = 1;
@@ -68,7 +68,7 @@ struct TrainerParts {
   // The processes that share the work; null: this one alone. All have the same parts. The first
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
-  bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
+  bool zero = false;  // each rank has the moments of its elements only (ZeRO-1)
 };
 
 struct TrainOutcome {
@@ -102,7 +102,7 @@ class Trainer {
                                                // teacher
   int64_t done_steps() const { return step_ - config_.first_step; }
   double progress() const;
-  // The micro-batches of a step are its slots. Each has its own random numbers and its own
+  // The micro-batches of a step are its slots. Each has separate random numbers and a separate
   // gradient; each rank computes some of them.
   RandomStream random_of(int64_t slot) const;
   std::vector<Batch> read_batches(int64_t& tokens, std::vector<double>& shares);
@@ -112,7 +112,7 @@ class Trainer {
   std::string stop_reason();  // of the first rank that has one
   void share_time();
   bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
-  void share_values();  // after a step of which each rank has made its own elements
+  void share_values();  // after a step in which each rank computes its elements
   struct Moments {
     Tensor first, second;  // [n]
   };
@@ -133,7 +133,7 @@ class Trainer {
   SelfCommunicator alone_;
   Communicator& ranks_;
   nn::Adamw optimizer_;
-  SlotRange own_;  // the slots of this rank
+  SlotRange slots_;  // the slots of this rank
   LossScale loss_scale_;
   int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
   double seconds_ = 0;

@@ -55,9 +55,9 @@ struct ManagedVersioned {
 
 }  // namespace dlpack
 
-// The tensor's own memory with its strides: both sides see each other's writes. The memory lives
-// until the receiver calls the deleter. Throws for a tensor that is not on the CPU or is on the
-// tape (detach() it).
+// The memory of the tensor itself, with its strides: both sides see each other's writes. The memory
+// lives until the receiver calls the deleter. Throws for a tensor that is not on the CPU or is on
+// the tape (detach() it).
 dlpack::Managed* to_dlpack(const Tensor& x);
 dlpack::ManagedVersioned* to_dlpack_versioned(const Tensor& x);
 

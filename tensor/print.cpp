@@ -28,9 +28,9 @@ std::string text_of(T value) {
 
 // All values of a vector, which may be strided and on a device.
 void append_texts(const Tensor& x, std::vector<std::string>& texts) {
-  const Tensor near = x.contiguous().to(Device{});
-  dispatch_any(near.dtype(), [&]<class T>() {
-    for (int64_t i = 0; i < near.numel(); ++i) texts.push_back(text_of(near.data<T>()[i]));
+  const Tensor host = x.contiguous().to(Device{});
+  dispatch_any(host.dtype(), [&]<class T>() {
+    for (int64_t i = 0; i < host.numel(); ++i) texts.push_back(text_of(host.data<T>()[i]));
   });
 }
 
@@ -54,9 +54,9 @@ class Lines {
 
   const std::vector<std::string>& texts() const { return texts_; }
   size_t width() const {
-    size_t most = 0;
-    for (const std::string& text : texts_) most = std::max(most, text.size());
-    return most;
+    size_t longest = 0;
+    for (const std::string& text : texts_) longest = std::max(longest, text.size());
+    return longest;
   }
 
  private:

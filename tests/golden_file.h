@@ -37,7 +37,7 @@ class GoldenFile {
                                                 : otherwise;
   }
   std::vector<std::string> weights() const { return reader_.datasets("weights"); }
-  // In its own type; floats as `type`.
+  // In the stored type; floats as `type`.
   Tensor operator()(const std::string& name, Dtype type = Dtype::f64) const {
     Tensor t = reader_.read(name);
     return is_float(t.dtype()) ? t.to(type) : t;

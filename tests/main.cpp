@@ -13,8 +13,8 @@
 std::string brine::test::source_dir() { return BRINE_SOURCE_DIR; }
 // Where the programs are: of the build, or of a pack on another machine (scripts/gpu-check).
 std::string brine::test::binary_dir() {
-  const char* own = std::getenv("BRINE_TEST_PROGRAMS");
-  return own ? own : BRINE_BINARY_DIR;
+  const char* programs = std::getenv("BRINE_TEST_PROGRAMS");
+  return programs ? programs : BRINE_BINARY_DIR;
 }
 
 namespace {

@@ -23,8 +23,8 @@ inline bool says(const std::string& text, std::initializer_list<std::string> par
     auto whole = [&](size_t begin) {
       const size_t end = begin + part.size();
       const bool cut_before = begin > 0 && in_word(part.front()) && in_word(text[begin - 1]);
-      const bool cut_behind = end < text.size() && in_word(part.back()) && in_word(text[end]);
-      return !cut_before && !cut_behind;
+      const bool cut_after = end < text.size() && in_word(part.back()) && in_word(text[end]);
+      return !cut_before && !cut_after;
     };
     size_t found = text.find(part, at);
     while (found != text.npos && !whole(found)) found = text.find(part, found + 1);

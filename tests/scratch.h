@@ -1,5 +1,5 @@
-// A directory of a test's own, removed at the end; in memory where the system has that, because
-// many tests write thousands of small files.
+// A temporary directory of one test, removed at the end; in memory where the system has that,
+// because many tests write thousands of small files.
 #pragma once
 
 #include <stdlib.h>

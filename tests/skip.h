@@ -8,7 +8,7 @@ namespace brine::test {
 
 // Counts the running case as skipped for `reason`; the case then returns. A test program whose
 // cases were all skipped exits with 77, which ctest reports as "Skipped". Such cases have "(needs
-// X)" in their names and are ctest entries of their own (cmake/Tests.cmake).
+// X)" in their names and are separate ctest entries (cmake/Tests.cmake).
 void skip(const std::string& reason);
 
 }  // namespace brine::test

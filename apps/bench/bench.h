@@ -97,7 +97,7 @@ inline double share_of_peak(double rate) {
 // with the present number of threads.
 double triad_bandwidth();
 
-// GB/s of all threads, each repeatedly reading its own array of that many bytes.
+// GB/s of all threads, each repeatedly reading a separate array of that many bytes.
 double read_bandwidth(int64_t bytes);
 
 // share: of the peak of f32, measured in turns with the product.
@@ -114,14 +114,14 @@ void bench_train(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.
 void bench_decode(RowSink& rows);
-// The block and the sparse path of a trained causal student, with its own masks and with columns
+// The block and the sparse path of a trained causal student, with its masks and with columns
 // drawn at random, next to softmax over all keys (flash): q, k and v of its last layer while it
 // reads the text file `data` at these lengths (none: 2048 to 131072). A student with fewer
 // positions is extended. ratio: see the names.
 void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
                    std::vector<int64_t> lengths);
 // Reading the start of the text file `data` with a model, then token by token, at these contexts
-// (none: 1024, 4096, 8192): its own attention, and full attention (flash) with the same weights.
+// (none: 1024, 4096, 8192): its attention, and full attention (flash) with the same weights.
 // The weights are held in the type `weights`. ratio: full attention's time over that of the row.
 // peak: of the state.
 void bench_generate(RowSink& rows, const std::string& model, const std::string& data, Dtype weights,

@@ -146,9 +146,10 @@ void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
           " names several blocks; see --methods");
   }
   each_block(rows, counts.back(), methods, kind, [&](const Block& block) {
-    std::vector<int64_t> own = counts;
-    if (tokens.empty() && nn::is_full_attention(block.name)) own.insert(own.begin(), own[0] / 2);
-    bench_block(block, kind, own, other, rows);
+    std::vector<int64_t> lengths = counts;
+    if (tokens.empty() && nn::is_full_attention(block.name))
+      lengths.insert(lengths.begin(), lengths[0] / 2);
+    bench_block(block, kind, lengths, other, rows);
   });
 }
 

@@ -41,9 +41,9 @@ Tensor quick_noise(const Shape& shape, uint64_t seed) {
 // device writes.
 double sweep() {
   if (default_device().is_cuda()) {
-    static const Tensor there =
+    static const Tensor buffer =
         Tensor::empty({sized(64 << 20, 1 << 10)}, Dtype::f32, default_device());
-    BRINE_CALL(there, fill, there, 0.0);
+    BRINE_CALL(buffer, fill, buffer, 0.0);
     return 0;
   }
   static const Tensor block = Tensor::zeros({sized(24 << 20, 1 << 10)});
@@ -71,7 +71,7 @@ double swept_time(const std::function<void()>& f) {
   return median(times);
 }
 
-// `variant`: of SEA a decoder, or a preset, of which blocks have their own k.
+// `variant`: of SEA a decoder, or a preset, of which `blocks` has another k.
 nn::ModelConfig config_of(const std::string& method, const std::string& variant, int64_t layers,
                           int64_t positions) {
   const bool quick = is_quick();
@@ -107,9 +107,9 @@ Made make(const std::string& method, const std::string& variant, int64_t layers,
   m.model = nn::make_model(config_of(method, variant, layers, positions),
                            nn::Init{.random = {.seed = 1}, .device = Device::meta});
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
-  const Tensor& there = m.store->values();
-  const bool near = !there.device().is_cuda();
-  const Tensor values = near ? there : Tensor::zeros(there.shape());
+  const Tensor& weights = m.store->values();
+  const bool on_host = !weights.device().is_cuda();
+  const Tensor values = on_host ? weights : Tensor::zeros(weights.shape());
   uint64_t seed = 0;
   for (const auto& entry : m.store->entries()) {
     const bool gain = entry.path.find("norm") != std::string::npos;
@@ -118,7 +118,7 @@ Made make(const std::string& method, const std::string& variant, int64_t layers,
     float* x = values.data<float>() + entry.offset;
     for (int64_t i = 0; i < entry.size; ++i) x[i] += 1;
   }
-  if (!near) assign(there, values);
+  if (!on_host) assign(weights, values);
   return m;
 }
 
@@ -149,7 +149,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
   }
 }
 
-// Variants of a method that get a row of their own.
+// Variants of a method that get a separate row.
 std::vector<std::string> variants_of(const std::string& method) {
   if (method != "sea") return {""};
   return {"lean", "paper", "light", "blocks"};

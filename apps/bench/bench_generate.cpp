@@ -1,4 +1,4 @@
-// Reading a text and continuing it with a whole model, its own attention against full attention.
+// Reading a text and continuing it with a whole model, its attention against full attention.
 #include <algorithm>
 #include <numeric>
 
@@ -111,11 +111,11 @@ void bench_generate(RowSink& rows, const std::string& path, const std::string& d
   }
   const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
   const std::vector<int32_t> ids = text_tokens(path, data, longest);
-  nn::LoadedModel own = long_enough(nn::load_model(path), longest + 2 * kSteps);
-  nn::hold_weights_in(weights, own);
-  nn::ModelConfig full_config = own.config;
+  nn::LoadedModel loaded = long_enough(nn::load_model(path), longest + 2 * kSteps);
+  nn::hold_weights_in(weights, loaded);
+  nn::ModelConfig full_config = loaded.config;
   full_config.attention = "flash";
-  const std::unique_ptr<nn::Model> full = nn::make_shared_student(full_config, *own.model, 0);
+  const std::unique_ptr<nn::Model> full = nn::make_shared_student(full_config, *loaded.model, 0);
   const int64_t steps = sized(kSteps, 2);
   NoGrad off;
   // The first use of a machine's threads, libraries and pages belongs to none of the rows.
@@ -126,9 +126,9 @@ void bench_generate(RowSink& rows, const std::string& path, const std::string& d
     std::vector<std::unique_ptr<Reader>> readers;
     for (const std::optional<Dtype> cache : {std::optional<Dtype>(), std::optional(Dtype::bf16)}) {
       readers.push_back(std::make_unique<Reader>("flash", *full, text, 2 * steps, cache));
-      if (own.config.attention == "flash") continue;
+      if (loaded.config.attention == "flash") continue;
       readers.push_back(
-          std::make_unique<Reader>(own.config.attention, *own.model, text, 2 * steps, cache));
+          std::make_unique<Reader>(loaded.config.attention, *loaded.model, text, 2 * steps, cache));
     }
     trim();
     // In turns, so that a change of the machine's speed affects all.

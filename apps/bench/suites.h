@@ -14,12 +14,12 @@ namespace brine::bench {
 struct BenchRequest {
   std::vector<std::string> what = {};  // names of suites; empty: every suite that has its files
   std::string model = {}, tokenizer = {}, data = {};  // files
-  std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: their own
+  std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: default
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
   int64_t heads = kHeads;                 // of the suite attention
   int64_t head_size = kHeadSize;          // of the suite attention
   int64_t columns = kColumns;             // of the suite attention
-  int64_t k = 0;                          // of the suite attention; 0: each its own
+  int64_t k = 0;                          // of the suite attention; 0: that of each block
   int64_t kv_heads = 0;                   // of the suite attention; 0: as many as heads
   std::string against = {};               // of the suite attention: a block, as in `methods`
   bool bidirectional = false;             // of the suite attention
@@ -40,7 +40,7 @@ enum class SuiteFiles { none, model, tokenizer };  // and for the last two the t
 struct Suite {
   const char* name;
   void (*run)(const BenchRequest& request, RowSink& rows);
-  // On a device, too: the others measure kernels of the CPU against its own limits.
+  // On a device, too: the others measure kernels of the CPU against the CPU's limits.
   bool anywhere = false;
   SuiteFiles files = SuiteFiles::none;
 };

@@ -54,8 +54,8 @@ const Subcommand& find_subcommand(const std::string& name) {
                    best.empty() ? "" : "; the nearest is \"" + best + "\""));
 }
 
-// Of several ranks each gets a GPU of its own. A launcher may show a rank that one only.
-Device own_gpu() {
+// Of several ranks each gets another GPU. A launcher may show a rank only its GPU.
+Device gpu_of_rank() {
   const int rank = find_launch().kind == Launch::Kind::none ? -1 : local_rank();
   const int count = cuda::device_count();
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -67,8 +67,8 @@ Device own_gpu() {
 }
 
 Device device_of(const std::string& name) {
-  if (name == "auto") return cuda::device_count() == 0 ? Device{} : own_gpu();
-  return name == "cuda" ? own_gpu() : parse_device(name);
+  if (name == "auto") return cuda::device_count() == 0 ? Device{} : gpu_of_rank();
+  return name == "cuda" ? gpu_of_rank() : parse_device(name);
 }
 
 Dtype compute_dtype(Compute compute) {
@@ -145,8 +145,8 @@ std::string one_line(std::string text) {
 
 // An error that names its command does not name it twice.
 std::string without_name(std::string why, const std::string& name) {
-  const std::string own = name.substr(name.find(' ') + 1) + ": ";
-  if (why.starts_with(own)) why.erase(0, own.size());
+  const std::string prefix = name.substr(name.find(' ') + 1) + ": ";
+  if (why.starts_with(prefix)) why.erase(0, prefix.size());
   return why;
 }
 

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-// Debian has folders of their own for these two.
+// Debian has separate folders for these two.
 #if __has_include(<Eigen/Core>)
 #include <Eigen/Core>
 #else

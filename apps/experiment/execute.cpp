@@ -150,14 +150,15 @@ class Executor {
     return how_.directory / "logs" / (step.name + kind);
   }
 
-  // Whether the step's directory has a checkpoint that this step left behind. A directory that it
-  // cannot continue is put aside; the file that says who began it is written anew.
+  // Whether the step's directory has a checkpoint that this step left. A directory that it
+  // cannot continue is renamed; the file that says who began it is written again.
   bool continues(const Step& step) const {
     const fs::path directory = fs::path(runs_) / step.name, begun = log(step, ".begun");
-    const Row own = {{"definition", step.definition()}, {"commit", how_.commit}};
+    const Row identity = {{"definition", step.definition()}, {"commit", how_.commit}};
     Row before = Row::object();
     if (fs::exists(begun)) before = parse_json_or_discard(data::read_file(begun, 1 << 20));
-    const bool same = before.is_object() && before.value("definition", "") == own["definition"] &&
+    const bool same = before.is_object() &&
+                      before.value("definition", "") == identity["definition"] &&
                       (how_.keep || before.value("commit", "") == how_.commit);
     if (fs::is_directory(directory) && !fs::is_empty(directory)) {
       if (same && !data::list_checkpoints(directory).empty()) return true;
@@ -165,7 +166,7 @@ class Executor {
       while (fs::exists(directory.string() + join(".earlier-", n))) ++n;
       fs::rename(directory, directory.string() + join(".earlier-", n));
     }
-    data::write_file_atomic(begun, json_text(own) + "\n");
+    data::write_file_atomic(begun, json_text(identity) + "\n");
     return false;
   }
 
@@ -228,13 +229,13 @@ class Executor {
     std::vector<Row> values = {Row::object()};
     if (!step.makes_directory()) values = values_of(step, output);
     std::vector<Row> rows;
-    for (const Row& own : values) {
+    for (const Row& value : values) {
       rows.push_back({{"experiment", plan_.name},
                       {"scale", plan_.scale},
                       {"step", step.id},
                       {"name", step.name},
                       {"axes", step.axes},
-                      {"values", own},
+                      {"values", value},
                       {"command", command},
                       {"definition", step.definition()},
                       {"commit", how_.commit},

@@ -19,8 +19,8 @@ constexpr data::Named<Scale> kScales[] = {{Scale::small, "small"}, {Scale::paper
 
 // Next to the working directory, or where an installed program has them.
 fs::path folder() {
-  const fs::path near = "configs/experiments";
-  if (fs::is_directory(near)) return near;
+  const fs::path local = "configs/experiments";
+  if (fs::is_directory(local)) return local;
   const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
   return program.parent_path() / "share/brine/configs/experiments";
 }

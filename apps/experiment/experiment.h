@@ -21,7 +21,7 @@ struct Request {
   std::vector<std::string> set;
   Foreign rows = Foreign::ask;
   int64_t jobs = 1;
-  bool render = false;  // only draw what is there
+  bool render = false;  // only draw the rows that exist
   bool plan = false;    // only print the commands
 
   void describe(data::Schema& s);

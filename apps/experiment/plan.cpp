@@ -206,13 +206,13 @@ struct Reader {
                       {"id", "name", "command", "each", "take", "rows", "lines"});
     const std::string& where = entry.where();
     const Json axes = with_lists(json.value("each", Json::object()), lists, where);
-    for (const Variables& own : combinations(axes, where)) {
+    for (const Variables& combination : combinations(axes, where)) {
       Step step;
       step.id = entry.text("id");
-      step.axes = own;
+      step.axes = combination;
       step.take = entry.pairs("take");
       Variables all = variables;
-      for (const auto& [name, value] : own) all[name] = value;
+      for (const auto& [name, value] : combination) all[name] = value;
       step.name = expand(entry.text("name"), all, where);
       check(!step.name.empty() && step.name.find('/') == step.name.npos, where, ": the name \"",
             step.name, "\" must be that of a file");

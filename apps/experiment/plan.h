@@ -17,7 +17,7 @@ std::string with_runs(std::string text, const std::string& runs);
 // One run of the program.
 struct Step {
   std::string id;                  // of its entry in the file: "perplexity"
-  std::string name;                // its own: "perplexity-sea-2"
+  std::string name;                // of the step: "perplexity-sea-2"
   std::vector<std::string> words;  // the program's arguments, with {runs} for the runs' directory
   Variables axes;                  // the values of its entry's axes
   // Values by JSON pointers into the output. None: the step makes the directory {runs}/NAME.

@@ -30,8 +30,8 @@ bool is_known(const Row& row, const std::map<std::string, std::string>& definiti
   return found != definitions.end() && found->second == text_at(row, "definition");
 }
 
-// A JSON pointer (RFC 6901) in which -1 is also the last element of a list; null if nothing is
-// there.
+// A JSON pointer (RFC 6901) in which -1 is also the last element of a list; null if nothing
+// matches.
 Row at(const Row& object, const std::string& pointer) {
   size_t last = pointer.find("/-1");
   while (last != pointer.npos && last + 3 < pointer.size() && pointer[last + 3] != '/')

@@ -1,4 +1,4 @@
-// Colours that readers with any colour vision can tell apart: of lines, and of values in a map.
+// Colours that readers with any colour vision can distinguish: of lines, and of values in a map.
 #pragma once
 
 #include <cstddef>

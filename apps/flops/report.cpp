@@ -34,11 +34,11 @@ void print_table(const std::string& method, int64_t tokens, const nn::Costs& cos
 
 }  // namespace
 
-CostReport cost_report(const nn::ModelConfig& config, nn::Model& own, int64_t tokens,
+CostReport cost_report(const nn::ModelConfig& config, nn::Model& model, int64_t tokens,
                        const nn::RuntimeOptions& options) {
   CostReport report{.attention = config.attention,
                     .tokens = tokens,
-                    .own = nn::forward_costs(own, tokens, options),
+                    .model = nn::forward_costs(model, tokens, options),
                     .full = {}};
   nn::ModelConfig full = config;
   full.attention = kFull;
@@ -50,12 +50,12 @@ data::Json to_json(const std::string& name, const CostReport& report) {
   return {{"model", name},
           {"tokens", report.tokens},
           {"attention", report.attention},
-          {"costs", table_of(report.own)},
+          {"costs", table_of(report.model)},
           {kFull, table_of(report.full)}};
 }
 
 void print(const CostReport& report) {
-  print_table(report.attention, report.tokens, report.own);
+  print_table(report.attention, report.tokens, report.model);
   if (!nn::is_full_attention(report.attention)) print_table(kFull, report.tokens, report.full);
   std::printf(
       "Components are named as `brine bench breakdown` names them; bytes: every op reads its "

@@ -10,16 +10,16 @@ namespace brine {
 struct CostReport {
   std::string attention;
   int64_t tokens = 0;
-  nn::Costs own, full;
+  nn::Costs model, full;
 };
-// `own`: the model of the configuration, on the meta device.
-CostReport cost_report(const nn::ModelConfig& config, nn::Model& own, int64_t tokens,
+// `model`: the model of the configuration, on the meta device.
+CostReport cost_report(const nn::ModelConfig& config, nn::Model& model, int64_t tokens,
                        const nn::RuntimeOptions& options);
 
 // "model" (as `name` says), "tokens", "attention", "costs" and "flash", both by component with
 // their sum "all".
 data::Json to_json(const std::string& name, const CostReport& report);
-// As tables on standard output; full attention is not repeated where it is the model's own.
+// As tables on standard output; full attention is not repeated where the model has it.
 void print(const CostReport& report);
 
 }  // namespace brine

@@ -21,7 +21,7 @@ Tensor in_use(const nn::Tap& tap, const std::string& name) {
 
 namespace {
 
-// The dataset of a Tap entry. The format has names of its own for some.
+// The dataset of a Tap entry. The format has other names for some.
 std::string dataset_of(const std::string& name) {
   if (name == "scores") return "S";
   if (name == "gates") return "scalers";

@@ -81,9 +81,9 @@ LogitFile::LogitFile(const std::string& path, const Shape& shape, std::vector<Na
 void LogitFile::write(const Tensor& rows) {
   check(rows.dim(-1) == shape_[shape_.axis(-1)] && rows.numel() <= missing_, "logits: rows ",
         rows.shape(), " are not the next ones of ", shape_);
-  const Tensor near = rows.detach().to(Device{}).to(Dtype::f32).contiguous();
-  missing_ -= near.numel();
-  file_->write(bytes_in(near));
+  const Tensor host = rows.detach().to(Device{}).to(Dtype::f32).contiguous();
+  missing_ -= host.numel();
+  file_->write(bytes_in(host));
 }
 
 void LogitFile::commit() {

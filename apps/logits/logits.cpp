@@ -25,9 +25,9 @@ struct Texts {
   bool many = false;                    // the file has an axis for them
 
   int64_t longest() const {
-    size_t most = 0;
-    for (const Ids& text : ids) most = std::max(most, text.size());
-    return int64_t(most);
+    size_t largest = 0;
+    for (const Ids& text : ids) largest = std::max(largest, text.size());
+    return int64_t(largest);
   }
 };
 

@@ -144,12 +144,12 @@ class CapturedLayer {
     const int32_t* offsets = heads.data<int32_t>();
     const int32_t* columns = out.mask.columns.data<int32_t>();
     for (int64_t t = 0; t < T_; ++t) {
-      const int32_t* own = offsets + t * (H_ + 1);
-      bool good = row[t] >= 0 && row[t] <= row[t + 1] && row[t + 1] <= entries && own[0] == 0 &&
-                  own[H_] == row[t + 1] - row[t];
+      const int32_t* begins = offsets + t * (H_ + 1);
+      bool good = row[t] >= 0 && row[t] <= row[t + 1] && row[t + 1] <= entries && begins[0] == 0 &&
+                  begins[H_] == row[t + 1] - row[t];
       for (int64_t h = 0; good && h < H_; ++h) {
-        good = own[h] <= own[h + 1] && own[h + 1] <= own[H_];
-        for (int64_t e = own[h]; good && e < own[h + 1]; ++e) {
+        good = begins[h] <= begins[h + 1] && begins[h + 1] <= begins[H_];
+        for (int64_t e = begins[h]; good && e < begins[h + 1]; ++e) {
           const int64_t key = columns[row[t] + e] - h * T_;
           good = key >= 0 && key < out.keys_of(t);
         }
@@ -163,8 +163,8 @@ class CapturedLayer {
   std::string group_;
 };
 
-std::unique_ptr<data::Tokenizer> tokenizer_near(const std::string& chosen,
-                                                const std::string& model) {
+std::unique_ptr<data::Tokenizer> tokenizer_for(const std::string& chosen,
+                                               const std::string& model) {
   const std::string place = !chosen.empty()     ? chosen
                             : fs::exists(model) ? nn::tokenizer_place(model)
                                                 : "";
@@ -224,7 +224,7 @@ Attention attention_of(nn::LoadedModel& m, const std::string& name, const std::v
                        const AttentionCall& call) {
   const nn::ModelShape shape = m.config.shape();
   const bool self = call.teacher.empty() || call.teacher == distill::kSelf;
-  const std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_near("", m.directory);
+  const std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_for("", m.directory);
   Attention out{.name = name,
                 .method = m.config.attention,
                 .teacher = self ? "the model's own dense attention" : call.teacher,
@@ -265,7 +265,7 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
                 .ids = std::vector<int32_t>(ids.data<int32_t>(), ids.data<int32_t>() + T),
                 .tokens = {},
                 .text = {}};
-  const auto tokenizer = tokenizer_near(tokenizer_path, file.string_attribute("/", "model"));
+  const auto tokenizer = tokenizer_for(tokenizer_path, file.string_attribute("/", "model"));
   out.tokens = token_texts(tokenizer.get(), out.ids);
   const auto importance = importance_of(call, out);
   const distill::TextPass pass = pass_of(call, importance.get());

@@ -23,7 +23,7 @@ struct Attention {
 };
 
 struct AttentionCall {
-  std::string teacher = {};  // path, or "" and "self": the model's own dense attention
+  std::string teacher = {};  // path, or "" and "self": the model's dense attention
   int64_t k = 0;
   distill::MapRequest maps = {};
   bool keeps_masks = false;
@@ -39,7 +39,7 @@ struct CaptureSize {
   int64_t layers = 0, heads = 0, tokens = 0;
 };
 CaptureSize size_of_capture(const std::string& path);
-// From a file of brine inspect --capture, whose own dense attention is the teacher's. Throws in one
+// From a file of brine inspect --capture, whose dense attention is the teacher's. Throws in one
 // line that names the file if a tensor is missing or does not fit the others. `tokenizer` is a
 // directory or a GGUF file; "": that of the captured model, or if it is gone ids as tokens.
 Attention attention_of(const ModelInput& capture, const AttentionCall& call,

@@ -109,7 +109,7 @@ Charts curve_charts(const std::vector<Curves>& runs) {
     for (const distill::LogRecord& record : run.log) {
       for (const auto& [name, value] : record.values) {
         const bool skipped = std::any_of(std::begin(kBookkeeping), std::end(kBookkeeping),
-                                         [&, own = name](const char* each) { return own == each; });
+                                         [&, key = name](const char* each) { return key == each; });
         if (skipped) continue;
         if (const auto layer = of_layer(name)) {
           const std::string what = layer->second + " by layer, " + run.run;

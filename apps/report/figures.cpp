@@ -33,10 +33,10 @@ class Pictures {
   void add(const std::string& name, const char* type, const std::string& bytes,
            const Cells& cells) {
     // Inputs may have the same names.
-    std::string own = name;
-    for (int number = 2; !names_.insert(own).second; ++number) own = join(name, "-", number);
-    data::write_file_atomic(directory_ / (own + type), bytes);
-    data::write_file_atomic(directory_ / (own + ".csv"), experiment::csv(cells));
+    std::string unique = name;
+    for (int number = 2; !names_.insert(unique).second; ++number) unique = join(name, "-", number);
+    data::write_file_atomic(directory_ / (unique + type), bytes);
+    data::write_file_atomic(directory_ / (unique + ".csv"), experiment::csv(cells));
     ++count_;
   }
   int64_t count() const { return count_; }
@@ -105,12 +105,12 @@ const Plane* plane_named(const std::vector<Plane>& planes, const std::string& id
 // The map that a plane was made of.
 const distill::CellMap& map_of(const distill::HeadMaps& maps, const Plane& plane) {
   if (is_image(plane)) return maps.images[size_t(std::stoi(plane.id.substr(6)))];
-  const std::string most = ".most";
-  const bool largest = plane.id.ends_with(most);
-  return map_of(maps, largest ? plane.id.substr(0, plane.id.size() - most.size()) : plane.id);
+  const std::string suffix = ".most";
+  const bool largest = plane.id.ends_with(suffix);
+  return map_of(maps, largest ? plane.id.substr(0, plane.id.size() - suffix.size()) : plane.id);
 }
 
-// One line for each row of each map, behind two with the first and last key (column) of its cells:
+// One line for each row of each map, after two with the first and last key (column) of its cells:
 // a cell of a long text is a block of queries and keys.
 Cells numbers_of(const distill::HeadMaps& maps, const std::vector<Plane>& planes) {
   Cells out = {{"map", "row", "first query", "last query", "values of its columns"}};
@@ -217,9 +217,9 @@ void add_overview(Pictures& pictures, const Attention& a) {
   const auto recall = recalls(a);
   for (const distill::HeadMaps& maps : a.text.maps.heads) {
     const bool has = !recall.empty();
-    const double own = has ? recall[size_t(maps.layer)][size_t(maps.head)] : 0;
+    const double head_recall = has ? recall[size_t(maps.layer)][size_t(maps.head)] : 0;
     cells.push_back({std::to_string(maps.layer), std::to_string(maps.head),
-                     has ? four_digits(own) : std::string()});
+                     has ? four_digits(head_recall) : std::string()});
     // Averaged, so that no cell is left out.
     const distill::CellMap teacher = distill::within(maps.teacher, kThumbnail);
     const int64_t N = teacher.rows().cells();
@@ -227,7 +227,7 @@ void add_overview(Pictures& pictures, const Attention& a) {
       for (int64_t x = 0; x < kThumbnail + 2 * kFrame; ++x) {
         const int64_t r = y - kFrame, c = x - kFrame;
         const bool inside = r >= 0 && c >= 0 && r < kThumbnail && c < kThumbnail;
-        data::Colour colour = has ? figure::map_colour(own) : data::Colour{200, 200, 200};
+        data::Colour colour = has ? figure::map_colour(head_recall) : data::Colour{200, 200, 200};
         if (inside) {
           colour = figure::map_colour(
               figure::place_of_mass(teacher.mass(r * N / kThumbnail, c * N / kThumbnail)));

@@ -13,7 +13,7 @@ namespace {
 
 using distill::CellMap;
 
-enum class Value { mass, most };
+enum class Value { mass, largest };
 
 constexpr size_t kKeysOfHead = 48;  // bytes of a head's layer and number in the JSON
 
@@ -94,7 +94,7 @@ std::vector<Plane> planes_of(const distill::HeadMaps& maps, bool causal) {
   auto add = [&](const std::string& id, const CellMap& map) {
     if (map.empty()) return;
     out.push_back(plane_of_masses(id, map, Value::mass));
-    if (map.averaged()) out.push_back(plane_of_masses(id + ".most", map, Value::most));
+    if (map.averaged()) out.push_back(plane_of_masses(id + ".most", map, Value::largest));
   };
   add("teacher", maps.teacher);
   if (!maps.estimate.empty())

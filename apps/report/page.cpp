@@ -228,19 +228,19 @@ std::string page(const Report& report, const Request& request) {
                            .heat = each.text.maps.heat};
     data["attention"].push_back(json_of(each, {.maps = std::move(none), .heads = {}}));
   }
-  const size_t most = size_t(request.max_bytes);
+  const size_t limit = size_t(request.max_bytes);
   size_t used = assembled(report.title, data).size();  // what is left is for maps
-  check(used <= most, "report: the page has ", used, " bytes without maps, --max-bytes is ", most,
+  check(used <= limit, "report: the page has ", used, " bytes without maps, --max-bytes is ", limit,
         "; give fewer inputs");
   for (size_t i = 0; i < report.attention.size(); ++i) {
-    size_t left = most - used;
+    size_t left = limit - used;
     left = left > kMapSlack ? (left - kMapSlack) / (report.attention.size() - i) : 0;
     const Attention& each = report.attention[i];
     data["attention"][i] = json_of(each, pack_heads(each.text.maps, left));
     used = assembled(report.title, data).size();
   }
-  check(used <= most, "report: the page has ", used, " bytes with the coarsest maps, --max-bytes ",
-        most, "; give some --layers or --heads");
+  check(used <= limit, "report: the page has ", used, " bytes with the coarsest maps, --max-bytes ",
+        limit, "; give some --layers or --heads");
   return assembled(report.title, data);
 }
 

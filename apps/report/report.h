@@ -16,7 +16,7 @@ struct Request {
   std::string figures;     // directory for every picture and its numbers; empty: none
   std::string importance;  // JSON lines of kept keys; empty: none
   int64_t importance_keys = 16;
-  std::string teacher;    // whose attention masks should cover; empty: the model's own
+  std::string teacher;    // whose attention masks should cover; empty: the model
   std::string tokenizer;  // for captures whose model is gone
   TextInput text;
   std::vector<int64_t> layers, heads;  // maps of these only; empty: of all

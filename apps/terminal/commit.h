@@ -5,7 +5,7 @@
 
 namespace brine {
 
-// The commit that the program was built from, its first 12 digits; "-changed" behind it when files
+// The commit that the program was built from, its first 12 digits; "-changed" after it when files
 // had changes, "unknown" outside a repository.
 std::string commit_name();
 

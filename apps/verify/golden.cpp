@@ -451,8 +451,8 @@ Tensor chosen_blocks(const Case& c, Dtype dtype, nn::AttentionInput call) {
   const BlockConfig config{.sinks = c.integer("sinks"), .local = c.integer("local")};
   const int64_t T = c.integer("T"), N = kept.dim(3);
   for (int64_t i = 0; i < kept.numel(); ++i) {
-    const int64_t own = i / N % T / c.integer("block");
-    if (i % N <= own && config.is_fixed(i % N, own)) kept.data<uint8_t>()[i] = 0;
+    const int64_t current = i / N % T / c.integer("block");
+    if (i % N <= current && config.is_fixed(i % N, current)) kept.data<uint8_t>()[i] = 0;
   }
   return kept;
 }

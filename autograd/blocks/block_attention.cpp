@@ -12,7 +12,8 @@
 namespace brine {
 namespace {
 
-// Keys that rows of own tiles read, n rows of every tile from the first on, by the sizes alone.
+// Number of keys that all rows read, at most `kept` for each row, computed from the sizes alone.
+// The rows of q are those of the tiles of the mask, one tile after another.
 double block_pairs(const Tensor& q, const BlockMask& mask, const Visibility& visible, int64_t T,
                    int64_t kept) {
   const RowWidths widths(visible, T);

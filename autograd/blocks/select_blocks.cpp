@@ -16,9 +16,9 @@ void check_rows(const char* op, const char* name, const Tensor& rows, const Shap
         shape, ", got ", rows.dtype(), " ", rows.shape());
 }
 
-// Throws unless the scores fit together; `own` is the block of the last row.
+// Throws unless the scores fit together; `last_block` is the block of the last row.
 void check_scores(const char* op, const BlockScores& s, const BlockConfig& config, int64_t G,
-                  int64_t own) {
+                  int64_t last_block) {
   check_blocks(op, config);
   const Tensor& q = s.q;
   check(q.rank() == 4 && G >= 1 && q.dim(1) % G == 0 && q.dim(3) > 0 &&
@@ -27,11 +27,11 @@ void check_scores(const char* op, const BlockScores& s, const BlockConfig& confi
         q.shape());
   const Shape heads{q.dim(1)};
   check(s.gain.shape() == heads && s.gain.dtype() == q.dtype(), op, ": gain must be ", heads);
-  const int levels = config.level(own) + 1;
+  const int levels = config.level(last_block) + 1;
   const int64_t blocks = s.key_parts.empty() ? 0 : s.key_parts[0].means.dim(2) / config.parts;
-  check(int(s.key_parts.size()) >= levels && blocks >= own, op, ": ", own, " blocks of ",
-        config.parts, " parts need mean keys of ", levels, " levels, got ", s.key_parts.size(),
-        " of ", blocks, " blocks");
+  check(int(s.key_parts.size()) >= levels && blocks >= last_block, op, ": ", last_block,
+        " blocks of ", config.parts, " parts need mean keys of ", levels, " levels, got ",
+        s.key_parts.size(), " of ", blocks, " blocks");
   for (const KeyParts& level : s.key_parts) {
     const int64_t B = q.dim(0), n = level.means.dim(2);
     check_rows(op, "mean keys", level.means, {B, G, n, q.dim(3)}, q.dtype());
@@ -108,25 +108,25 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
   const int64_t G = shares                     ? scores.psi_k.dim(1)
                     : scores.key_parts.empty() ? 0
                                                : scores.key_parts[0].means.dim(1);
-  const int64_t own = T > 0 ? (T - 1) / config.block : 0, R = config.tile;
+  const int64_t last_block = T > 0 ? (T - 1) / config.block : 0, R = config.tile;
   check(visible.causal, op, ": blocks are for causal attention");
   check_visibility(op, visible, q.dim(0), T);
   if (shares) {
     check_blocks(op, config);
-    check(q.rank() == 4 && q.dim(1) % G == 0 && q.dim(3) >= own, op,
-          ": shares must be [B, H, rows, ", own, "], got ", q.shape());
+    check(q.rank() == 4 && q.dim(1) % G == 0 && q.dim(3) >= last_block, op,
+          ": shares must be [B, H, rows, ", last_block, "], got ", q.shape());
   } else {
-    check_scores(op, scores, config, G, own);
+    check_scores(op, scores, config, G, last_block);
   }
   const int64_t count = (q.dim(2) + R - 1) / R;
   check(tiles.defined() ? tiles.shape() == Shape{count} && tiles.dtype() == Dtype::i32
                         : q.dim(2) == T,
         op, ": ", q.dim(2), " rows of ", T, " tokens need their tiles, i32 [", count, "]");
-  BlockMask mask = empty_block_mask(config, q.dim(0), G, count, own + 1, q.device());
+  BlockMask mask = empty_block_mask(config, q.dim(0), G, count, last_block + 1, q.device());
   mask.tiles = tiles;
   if (!shares) {  // each row with the blocks of its first level
     count_macs(double(q.numel()) *
-               double(std::min(config.columns, std::max<int64_t>(own, 1)) / 2 + 1) *
+               double(std::min(config.columns, std::max<int64_t>(last_block, 1)) / 2 + 1) *
                double(config.parts + (scores.psi_q.defined() ? 1 : 0)));
   }
   BlockScores whole = scores;
@@ -142,14 +142,16 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
 void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const BlockConfig& config,
                         const Tensor& width) {
   const int64_t G = mask.counts.dim(1);
-  int64_t most = 0;
-  for (int64_t b = 0; b < width.numel(); ++b) most = std::max(most, width.data<int64_t>()[b]);
-  check_scores("select_blocks_step", scores, config, G, most > 0 ? (most - 1) / config.block : 0);
+  int64_t max_width = 0;
+  for (int64_t b = 0; b < width.numel(); ++b)
+    max_width = std::max(max_width, width.data<int64_t>()[b]);
+  check_scores("select_blocks_step", scores, config, G,
+               max_width > 0 ? (max_width - 1) / config.block : 0);
   check(scores.q.dim(2) == 1 && width.shape() == Shape{scores.q.dim(0)} && mask.tile_count() == 1,
         "select_blocks_step: one row of every sequence, got q ", scores.q.shape());
-  check(mask.capacity() >= config.most_kept((most + config.block - 1) / config.block),
+  check(mask.capacity() >= config.most_kept((max_width + config.block - 1) / config.block),
         "select_blocks_step: k grew: the state has room for ", mask.capacity(), " blocks, not for ",
-        config.most_kept((most + config.block - 1) / config.block));
+        config.most_kept((max_width + config.block - 1) / config.block));
   // Not in 16 bits: all mean keys would be rounded for one row that reads some of them.
   BRINE_CALL(scores.q, select_blocks_step, mask, scores, config, width);
 }

@@ -11,14 +11,14 @@ namespace {
 // Passes on the gradient of one operand, summed over the batch if the batch shares the operand.
 void give(Gradients& grads, int input, const Tensor& operand, const Shape& batch,
           const std::function<void(Tensor)>& compute) {
-  int64_t rows = operand.dim(-2), columns = operand.dim(-1), own = 1;
-  for (int i = 0; i < operand.rank() - 2; ++i) own *= operand.dim(i);
+  int64_t rows = operand.dim(-2), columns = operand.dim(-1), matrices = 1;
+  for (int i = 0; i < operand.rank() - 2; ++i) matrices *= operand.dim(i);
   Shape whole = batch;
   whole.push_back(rows);
   whole.push_back(columns);
   Tensor every = Tensor::empty(whole, operand.dtype(), operand.device());
   compute(every);
-  if (own == batch.numel()) return grads.set(input, every.view(operand.shape()));
+  if (matrices == batch.numel()) return grads.set(input, every.view(operand.shape()));
   Tensor sum = grads.accumulate(input);
   add_sum_of_rows(sum.view({rows * columns}), every.view({batch.numel(), rows * columns}));
 }
@@ -257,9 +257,9 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
   if (heads == 1) {
     BRINE_CALL(y, matmul, y.view({R, O}), xb, taken(wb), false, true, 1.0, 1.0);
   } else {
-    Tensor own = Tensor::empty({rows, O}, y.dtype(), y.device());
-    BRINE_CALL(y, matmul, own, xb, taken(wb), false, true, 1.0, 0.0);
-    add_to_heads(y, own.view({groups, -1}), heads);
+    Tensor product_b = Tensor::empty({rows, O}, y.dtype(), y.device());
+    BRINE_CALL(y, matmul, product_b, xb, taken(wb), false, true, 1.0, 0.0);
+    add_to_heads(y, product_b.view({groups, -1}), heads);
   }
   count_macs(double(y.numel()) * double(A) + double(rows * O) * double(B));
   const Shape shape_a = a.shape(), shape_b = b.shape();

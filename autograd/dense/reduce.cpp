@@ -6,7 +6,7 @@
 namespace brine {
 namespace {
 
-// g, repeated along every axis whose stride is 0, in memory of its own.
+// g, repeated along every axis whose stride is 0, copied into new memory.
 Tensor spread(const Tensor& g, const Shape& shape, const Shape& strides) {
   Tensor dx = Tensor::empty(shape, g.dtype(), g.device());
   BRINE_CALL(dx, copy, dx, g.as_strided(shape, strides));

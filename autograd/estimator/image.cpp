@@ -109,14 +109,14 @@ Tensor column_log_softmax(const Tensor& scores, const Visibility& visible) {
         "column_log_softmax: scores must be [B, H, T, K], got ", scores.shape());
   check_visibility("column_log_softmax", visible, scores.dim(0), scores.dim(2));
   const Tensor n = column_sizes(visible, scores.dim(2), scores.dim(3), scores);
-  const Tensor owned = greater(n, 0);
+  const Tensor has_keys = greater(n, 0);
   // The score of a column without keys may be anything: it is replaced before it enters a function
   // whose gradient it could make infinite.
-  const Tensor most = max(where(owned, scores.detach(), -1e30), {3}, true);
-  const Tensor shifted = where(owned, scores - most, 0);
-  const Tensor total = sum(where(owned, exp(shifted), 0), {3}, true);
-  const Tensor valid = greater(max(n, {3}, true), 0);  // a row of padding owns no column
-  return where(owned, shifted - log(where(valid, total, 1)), 0);
+  const Tensor row_max = max(where(has_keys, scores.detach(), -1e30), {3}, true);
+  const Tensor shifted = where(has_keys, scores - row_max, 0);
+  const Tensor total = sum(where(has_keys, exp(shifted), 0), {3}, true);
+  const Tensor valid = greater(max(n, {3}, true), 0);  // a row of padding has no keys
+  return where(has_keys, shifted - log(where(valid, total, 1)), 0);
 }
 
 Tensor resampled_identity(const Shape& shape, bool nearest, const Tensor& lengths, Dtype dtype,

@@ -20,9 +20,9 @@ Tensor block_mass(const Tensor& q, const Tensor& k, const BlockConfig& config,
   const int64_t rows = q.dim(2), T = k.dim(2), count = (rows + config.tile - 1) / config.tile;
   check(tiles.defined() ? tiles.shape() == Shape{count} && tiles.dtype() == Dtype::i32 : rows == T,
         op, ": ", rows, " rows of ", T, " tokens need their tiles, i32 [", count, "]");
-  const int64_t own = std::max<int64_t>(T - 1, 0) / config.block;
+  const int64_t last_block = std::max<int64_t>(T - 1, 0) / config.block;
   const Dtype type = q.dtype() == Dtype::f64 ? Dtype::f64 : Dtype::f32;
-  const int64_t columns = std::max<int64_t>(1, std::min(own, config.columns));
+  const int64_t columns = std::max<int64_t>(1, std::min(last_block, config.columns));
   const Tensor mass = Tensor::empty({q.dim(0), q.dim(1), rows, columns}, type, q.device());
   BRINE_CALL(q, block_mass, mass, q.detach().to(type).contiguous(),
              k.detach().to(type).contiguous(), tiles, config, visible,

@@ -30,10 +30,10 @@ std::string filtered(const Picture& picture) {
   for (int64_t y = 0; y < picture.height; ++y) {
     out += kUp;
     for (int64_t x = 0; x < picture.width; ++x) {
-      const Colour above = y > 0 ? picture.at(x, y - 1) : Colour{}, own = picture.at(x, y);
-      out += char(own.red - above.red);
-      out += char(own.green - above.green);
-      out += char(own.blue - above.blue);
+      const Colour above = y > 0 ? picture.at(x, y - 1) : Colour{}, pixel = picture.at(x, y);
+      out += char(pixel.red - above.red);
+      out += char(pixel.green - above.green);
+      out += char(pixel.blue - above.blue);
     }
   }
   return out;

@@ -125,8 +125,8 @@ class Schema {
     return *this;
   }
   // Section `name` whose key `selector` (alias: `alias`, or `name` itself) chooses the variant
-  // whose keys the section has. Every variant needs its own storage. Variants may share keys of one
-  // type.
+  // whose keys the section has. Every variant needs separate storage. Variants may share keys of
+  // one type.
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
                    const std::vector<Variant>& variants, const std::string& help,
                    const std::string& alias = "");

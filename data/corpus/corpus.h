@@ -16,7 +16,7 @@ namespace brine::data {
 std::string read_joined_lines(const std::vector<std::string>& files);
 
 // A corpus cut into windows of T tokens that do not overlap; tokens at the end that do not fill a
-// window are dropped. A window predicts its own tokens from the second on.
+// window are dropped. A window predicts its tokens from the second one on.
 struct TokenCorpus {
   std::shared_ptr<const TokenSource> tokens;
   int64_t window_tokens = 0;  // T

@@ -21,8 +21,8 @@ bool is_blank(std::string_view line) {
 
 }  // namespace
 
-JoinedLines::JoinedLines(std::vector<std::string> files, size_t most_line)
-    : files_(std::move(files)), most_line_(most_line) {
+JoinedLines::JoinedLines(std::vector<std::string> files, size_t max_line)
+    : files_(std::move(files)), max_line_(max_line) {
   check(!files_.empty(), "corpus: no text files");
 }
 
@@ -33,8 +33,8 @@ bool JoinedLines::next_line(std::string& line) {
     held_.erase(0, begin_);
     begin_ = 0;
     searched_ = held_.size();
-    check_format(held_.size() <= most_line_, name(), ": the line at byte offset ", offset_,
-                 " is longer than ", most_line_, " bytes");
+    check_format(held_.size() <= max_line_, name(), ": the line at byte offset ", offset_,
+                 " is longer than ", max_line_, " bytes");
     held_.resize(searched_ + kBlock);
     const size_t n = source_->read(held_.data() + searched_, kBlock);
     held_.resize(searched_ + n);
@@ -63,7 +63,7 @@ void JoinedLines::add(std::string_view line) {
   if (!is_blank(line)) ready_ += line;
 }
 
-size_t JoinedLines::read(char* out, size_t most) {
+size_t JoinedLines::read(char* out, size_t max_bytes) {
   std::string line;
   while (given_ == ready_.size()) {
     ready_.clear();
@@ -79,7 +79,7 @@ size_t JoinedLines::read(char* out, size_t most) {
     begin_ = searched_ = 0;
     offset_ = 0;
   }
-  const size_t n = std::min(most, ready_.size() - given_);
+  const size_t n = std::min(max_bytes, ready_.size() - given_);
   std::memcpy(out, ready_.data() + given_, n);
   given_ += n;
   return n;

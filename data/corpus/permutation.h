@@ -7,7 +7,7 @@
 
 namespace brine::data {
 
-// A uniformly drawn permutation of 0 .. n-1; every (seed, epoch) has its own.
+// A uniformly drawn permutation of 0 .. n-1; every (seed, epoch) has a different one.
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t epoch);
 
 // Item i of another such order, computed individually and without memory, for n of any size: a

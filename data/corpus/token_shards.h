@@ -93,7 +93,7 @@ class TokenShardWriter {
 
   TemporaryDir dir_;
   TokenManifest manifest_;
-  int64_t most_;  // tokens of a shard
+  int64_t shard_tokens_;  // tokens of a shard
   std::unique_ptr<OpenFile> shard_, starts_;
 };
 

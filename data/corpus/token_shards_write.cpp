@@ -62,7 +62,7 @@ TokenShardWriter::TokenShardWriter(const Path& dir, TokenManifest about, uint64_
     : dir_(parent_of(dir), new_name(dir)), manifest_(std::move(about)) {
   check(manifest_.vocab_size > 0, "token shards: the tokenizer has no vocabulary");
   manifest_.width = manifest_.vocab_size <= 65536 ? 2 : 4;
-  most_ = std::max<int64_t>(int64_t(shard_bytes) / manifest_.width, 1);
+  shard_tokens_ = std::max<int64_t>(int64_t(shard_bytes) / manifest_.width, 1);
   starts_ = std::make_unique<OpenFile>(dir_.path() / kTokenStarts);
 }
 
@@ -89,7 +89,7 @@ void TokenShardWriter::put(int32_t token) {
   else
     append(shard_->buffer, uint32_t(token));
   ++manifest_.tokens;
-  if (++shard_->count == most_)
+  if (++shard_->count == shard_tokens_)
     close_shard();
   else if (shard_->buffer.size() >= kBuffer)
     shard_->flush();

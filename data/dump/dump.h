@@ -25,7 +25,7 @@ enum class DumpLogits : uint8_t { none, top, full };
 const char* name_of(DumpContent content);
 const char* name_of(DumpLogits logits);
 
-// In the place of a hash that the writer of a dump does not know; nothing is compared with it.
+// Instead of a hash that is unknown to the writer of a dump; nothing is compared with it.
 inline constexpr char kNoHash[] = "none";
 
 // The specification of a dump: the same in its manifest and in every shard.

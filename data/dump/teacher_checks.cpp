@@ -21,26 +21,26 @@ double logit_slack(Dtype dtype, double largest) {
   return 1e-3 + 2 * rounding * largest;
 }
 
-// A row of [1, H, T, K] over w visible keys: a distribution over the columns that own keys, and
+// A row of [1, H, T, K] over w visible keys: a distribution over the columns that have keys, and
 // sums that a distribution of that mass can have.
 void check_pooled_row(const float* tau, double t_log_t, double t_square, int64_t w, int64_t K,
                       double tolerance, const std::string& what) {
-  double sum = 0, most_entropy = 0, least_square = 0;
+  double sum = 0, max_entropy = 0, min_square = 0;
   for (int64_t c = 0; c < K; ++c) {
     double keys = double(math::column_begin(c + 1, w, K) - math::column_begin(c, w, K));
     check_format(keys > 0 ? tau[c] >= 0 && tau[c] <= 1 + tolerance : tau[c] == 0, what, ", column ",
                  c, " of ", keys, " keys has the mass ", tau[c]);
     sum += tau[c];
     if (tau[c] > 0) {
-      most_entropy -= tau[c] * std::log(tau[c] / keys);
-      least_square += double(tau[c]) * tau[c] / keys;
+      max_entropy -= tau[c] * std::log(tau[c] / keys);
+      min_square += double(tau[c]) * tau[c] / keys;
     }
   }
   check_format(std::abs(sum - 1) <= tolerance, what, ": the masses sum to ", sum, ", not to 1");
-  check_format(t_log_t <= tolerance && t_log_t >= -most_entropy - 10 * tolerance, what,
-               ": t_log_t is ", t_log_t, ", but such masses allow ", -most_entropy, " to 0");
-  check_format(t_square <= 1 + tolerance && t_square >= least_square - 2 * tolerance, what,
-               ": t_square is ", t_square, ", but such masses allow ", least_square, " to 1");
+  check_format(t_log_t <= tolerance && t_log_t >= -max_entropy - 10 * tolerance, what,
+               ": t_log_t is ", t_log_t, ", but such masses allow ", -max_entropy, " to 0");
+  check_format(t_square <= 1 + tolerance && t_square >= min_square - 2 * tolerance, what,
+               ": t_square is ", t_square, ", but such masses allow ", min_square, " to 1");
 }
 
 }  // namespace
@@ -86,16 +86,16 @@ void check_logits(const Tensor& x, const TensorSet& all, int64_t length, const D
       check_format(twice == ids.end(), where, ": two logits have the id ",
                    twice == ids.end() ? 0 : *twice);
     }
-    const auto [least, most] = std::minmax_element(row, row + N);
+    const auto [smallest, largest] = std::minmax_element(row, row + N);
     double sum = 0;
-    for (int64_t n = 0; n < N; ++n) sum += std::exp(double(row[n]) - *most);
-    const double own = *most + std::log(sum), lse = all["lse"].data<float>()[t];
+    for (int64_t n = 0; n < N; ++n) sum += std::exp(double(row[n]) - *largest);
+    const double stored_lse = *largest + std::log(sum), lse = all["lse"].data<float>()[t];
     // The others are not larger than the smallest that is stored.
-    const double others = double(s.vocab - N) * std::exp(double(*least) - *most);
-    const double bound = *most + std::log(sum + std::max(others, 0.0));
-    const double slack = logit_slack(s.dtype, std::max(std::abs(*least), std::abs(*most)));
-    check_format(lse >= own - slack, where, ": the log-sum-exp is ", lse,
-                 ", but that of the stored logits alone is ", own);
+    const double others = double(s.vocab - N) * std::exp(double(*smallest) - *largest);
+    const double bound = *largest + std::log(sum + std::max(others, 0.0));
+    const double slack = logit_slack(s.dtype, std::max(std::abs(*smallest), std::abs(*largest)));
+    check_format(lse >= stored_lse - slack, where, ": the log-sum-exp is ", lse,
+                 ", but that of the stored logits alone is ", stored_lse);
     check_format(lse <= bound + slack, where, ": the log-sum-exp is ", lse,
                  ", but with these logits it is at most ", bound);
   }
@@ -113,13 +113,13 @@ double context_distance(const Tensor& x, const TensorSet& layer, int64_t length,
   const float* value = layer["value"].data<float>();
   const bool map = layer.has("attention");
   std::vector<double> weights(static_cast<size_t>(T));
-  double apart = 0, all = 0;
+  double difference = 0, all = 0;
   for (int64_t h = 0; h < H; ++h) {
     const int64_t g = h / (H / G);
     for (int64_t r = 0; r < std::min(kRows, length); ++r) {
       const int64_t t = (r + 1) * length / std::min(kRows, length) - 1;
       const int64_t keys = s.causal ? t + 1 : length;
-      double most = -INFINITY, sum = 0;
+      double largest = -INFINITY, sum = 0;
       for (int64_t j = 0; j < keys; ++j) {
         double& w = weights[size_t(j)];
         if (map) {
@@ -131,10 +131,10 @@ double context_distance(const Tensor& x, const TensorSet& layer, int64_t length,
         w = 0;
         for (int64_t i = 0; i < d; ++i) w += double(q[i]) * k[i];
         w *= factor / std::sqrt(double(d));
-        most = std::max(most, w);
+        largest = std::max(largest, w);
       }
       for (int64_t j = 0; j < keys; ++j) {
-        if (!map) weights[size_t(j)] = std::exp(weights[size_t(j)] - most);
+        if (!map) weights[size_t(j)] = std::exp(weights[size_t(j)] - largest);
         sum += weights[size_t(j)];
       }
       for (int64_t i = 0; i < d; ++i) {
@@ -142,12 +142,12 @@ double context_distance(const Tensor& x, const TensorSet& layer, int64_t length,
         for (int64_t j = 0; j < keys; ++j)
           y += weights[size_t(j)] / sum * value[(g * T + j) * d + i];
         const double stored = context[(t * H + h) * d + i];
-        apart += (stored - y) * (stored - y);
+        difference += (stored - y) * (stored - y);
         all += y * y;
       }
     }
   }
-  return std::sqrt(apart / std::max(all, 1e-300));
+  return std::sqrt(difference / std::max(all, 1e-300));
 }
 
 }  // namespace

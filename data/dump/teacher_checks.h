@@ -21,7 +21,7 @@ void check_context(const Tensor& x, const TensorSet& layer, int64_t length, cons
                    const std::string& what);
 
 // Logits [1, T, N] with their ids and log-sum-exps: if these are the N largest, in descending order
-// with an id of its own each; the log-sum-exp is one that a row with these logits can have.
+// with a different id each; the log-sum-exp is one that a row with these logits can have.
 void check_logits(const Tensor& x, const TensorSet& all, int64_t length, const DumpSpec& spec,
                   const std::string& what);
 

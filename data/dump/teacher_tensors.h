@@ -43,8 +43,8 @@ class TensorSet {
   std::map<std::string, Tensor, std::less<>> values_;
 };
 
-// Tensors that are stored and requested together. A tensor outside the table below is a part of its
-// own.
+// Tensors that are stored and requested together. A tensor outside the table below is a separate
+// part.
 namespace part {
 inline constexpr const char* attention = "attention";  // complete rows, as maps or by query and key
 inline constexpr const char* pooled = "pooled attention";

@@ -58,26 +58,27 @@ class Keys {
   const std::string& file() const { return all_.file(); }
   std::string name(const char* key) const { return prefix_ + key; }
 
-  // Refuses keys that are neither in `known` nor neutral: they may change the results. `own` are
-  // neutral values that depend on the sizes.
-  void refuse_others(const std::set<std::string>& known, const std::vector<Neutral>& own) const {
+  // Refuses keys that are neither in `known` nor neutral: they may change the results.
+  // `size_dependent` are neutral values that depend on the sizes.
+  void refuse_others(const std::set<std::string>& known,
+                     const std::vector<Neutral>& size_dependent) const {
     const bool experts = integer("expert_count", 0) != 0;
     for (const auto& [name, value] : all_.values()) {
       if (!name.starts_with(prefix_)) continue;
       const std::string key = name.substr(prefix_.size());
       if (known.contains(key) || (key.starts_with("expert_") && !experts)) continue;
-      check_format(is_neutral(key, name, own), file(), ": ", shown(name), " = ", all_.text(value),
-                   " is not supported");
+      check_format(is_neutral(key, name, size_dependent), file(), ": ", shown(name), " = ",
+                   all_.text(value), " is not supported");
     }
   }
 
  private:
   bool is_neutral(const std::string& key, const std::string& name,
-                  const std::vector<Neutral>& own) const {
+                  const std::vector<Neutral>& size_dependent) const {
     const std::optional<double> value = all_.single_number(name);
     if (!value) return false;
     std::vector<double> neutral = {0};
-    for (const std::vector<Neutral>& table : {own, neutral_values()}) {
+    for (const std::vector<Neutral>& table : {size_dependent, neutral_values()}) {
       for (const Neutral& row : table) {
         if (row.key == key) neutral = row.values;
       }

@@ -182,8 +182,8 @@ uint32_t read_version(Cursor& in, const std::string& file) {
   return version;
 }
 
-void check_count(const std::string& file, uint64_t count, uint64_t most, const char* what) {
-  check_format(count <= most, file, ": has ", count, " ", what, ", at most ", most,
+void check_count(const std::string& file, uint64_t count, uint64_t limit, const char* what) {
+  check_format(count <= limit, file, ": has ", count, " ", what, ", at most ", limit,
                " are supported");
 }
 

@@ -25,7 +25,7 @@ struct GgufTensor {
 // The parsed header of a mapped file. Throws an Error that names the file and the reason: another
 // version or byte order, truncation, duplicate keys or names, nested arrays, types that Brine does
 // not read, tensors that overlap, are not aligned, leave holes or end outside the file. Nothing is
-// allocated by a count that the file's own size does not allow.
+// allocated by a count that the file's size does not allow.
 struct GgufHeader {
   explicit GgufHeader(const Path& path, const MappedFile& file);
 

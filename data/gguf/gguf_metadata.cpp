@@ -54,8 +54,8 @@ double shortest(float x) {
   return out;
 }
 
-std::string cut(std::string_view text, size_t most) {
-  return text.size() <= most ? shown(text) : shown(text.substr(0, most)) + "...";
+std::string cut(std::string_view text, size_t max_size) {
+  return text.size() <= max_size ? shown(text) : shown(text.substr(0, max_size)) + "...";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // HDF5 files: a reader for untrusted files, and a writer of files that every program can read.
 //
-// A reader trusts nothing in a file: soft, external and user-defined links, external storage,
+// A reader treats files as untrusted: soft, external and user-defined links, external storage,
 // virtual datasets, variable-length types, unknown filters and sizes beyond the file are refused,
 // and no plugin is ever loaded. Every error is one line that names the file and the object. All
 // calls into the library are serialised by one mutex, so readers and writers may be used in any
@@ -42,7 +42,7 @@ class Hdf5Reader {
 
   // Shape and type; all checks of a dataset are made here.
   Hdf5Info info(const std::string& dataset) const;
-  // The dataset in its own type (f32, f64, f16, bf16, i32, i64 or u8; big endian is turned).
+  // The dataset in its stored type (f32, f64, f16, bf16, i32, i64 or u8; big endian is turned).
   Tensor read(const std::string& dataset) const;
   // Entries [first, first + count) of axis 0.
   Tensor read_rows(const std::string& dataset, int64_t first, int64_t count) const;

@@ -313,15 +313,15 @@ class HeaderChecker::Walk {
       refuse_header(where_, kWhat);
     Cursor h(where_, head);
     h.skip(5, kWhat);
-    const int own = int(h.number(1, kWhat));
-    if (level >= 0 && own != level) refuse_header(where_, kWhat);
+    const int node_level = int(h.number(1, kWhat));
+    if (level >= 0 && node_level != level) refuse_header(where_, kWhat);
     const uint64_t entries = h.number(2, kWhat);
     const std::vector<char> content = bytes(at + 8 + 2 * a, entries * (a + l) + l);
     Cursor c(where_, content);
     for (uint64_t i = 0; i < entries; ++i) {
       name_at(c.number(c_.length_bytes_, kWhat));
       const uint64_t child = address(c, kWhat);
-      own > 0 ? tree_node(child, own - 1) : symbols(child);
+      node_level > 0 ? tree_node(child, node_level - 1) : symbols(child);
     }
     name_at(c.number(c_.length_bytes_, kWhat));
   }

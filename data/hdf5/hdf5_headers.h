@@ -23,7 +23,7 @@ class HeaderChecker {
   uint64_t root() const { return root_; }
   // Throws Error("WHERE: damaged object header: ...") unless every message of the header at
   // `address`, in all of its pieces, and the names of a group's members have the bytes that their
-  // own sizes require.
+  // sizes require.
   void check_header(const std::string& where, uint64_t address);
 
  private:

@@ -58,7 +58,7 @@ struct Types {
 };
 
 const Types& types() {
-  static const Types* all = new Types;  // lives as long as the library, which is never closed
+  static const Types* all = new Types;  // never freed: the library is never closed
   return *all;
 }
 
@@ -79,7 +79,7 @@ Lock::Lock() : guard_(library_mutex()) {
     return true;
   }();
   (void)started;
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // each thread has its own error stack
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // each thread has a separate error stack
 }
 
 void fail(const std::string& where, const std::string& doing) {

@@ -5,10 +5,10 @@
 namespace brine::data::hdf5 {
 namespace {
 
-// The number of bytes in which libhdf5 writes a number up to `most`.
-int width_of(uint64_t most) {
+// The number of bytes in which libhdf5 writes a number up to `largest`.
+int width_of(uint64_t largest) {
   int bytes = 1;
-  while (most >>= 8) ++bytes;
+  while (largest >>= 8) ++bytes;
   return bytes;
 }
 

@@ -187,7 +187,7 @@ void read_stored_rows(const std::string& where, const StoredFile& file, hid_t da
     return;
   }
   uint64_t skip = rows.rank() > 0 ? uint64_t(first) * row : 0, whole = bytes_of(shape, item);
-  if (storage.layout == H5D_COMPACT) {  // in the object's header, with its own size
+  if (storage.layout == H5D_COMPACT) {  // in the object's header, with a separate size
     check_format(H5Dget_storage_size(dataset) == whole, where, ": stores ",
                  H5Dget_storage_size(dataset), " bytes, wanted ", whole);
     std::vector<char> all(whole);

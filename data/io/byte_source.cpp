@@ -32,9 +32,9 @@ class FileSource : public ByteSource {
   FileSource(const FileSource&) = delete;
   FileSource& operator=(const FileSource&) = delete;
 
-  size_t read(char* out, size_t most) override {
+  size_t read(char* out, size_t max_bytes) override {
     while (true) {
-      const ssize_t n = ::read(fd_, out, most);
+      const ssize_t n = ::read(fd_, out, max_bytes);
       if (n >= 0) return size_t(n);
       if (errno != EINTR) throw_io(name_, "read", errno);
     }
@@ -91,9 +91,9 @@ std::string_view PeekSource::peek(size_t count) {
   return std::string_view(held_).substr(0, count);
 }
 
-size_t PeekSource::read(char* out, size_t most) {
-  if (held_.empty()) return inner_->read(out, most);
-  const size_t n = std::min(most, held_.size());
+size_t PeekSource::read(char* out, size_t max_bytes) {
+  if (held_.empty()) return inner_->read(out, max_bytes);
+  const size_t n = std::min(max_bytes, held_.size());
   std::memcpy(out, held_.data(), n);
   held_.erase(0, n);
   return n;

@@ -14,9 +14,9 @@ namespace brine::data {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Between 1 and `most` (>= 1) bytes; 0 only at the end. Throws an Error that starts with the name
-  // of the file, and of the member if it is in an archive.
-  virtual size_t read(char* out, size_t most) = 0;
+  // Between 1 and `max_bytes` (>= 1) bytes; 0 only at the end. Throws an Error that starts with the
+  // name of the file, and of the member if it is in an archive.
+  virtual size_t read(char* out, size_t max_bytes) = 0;
   virtual const std::string& name() const = 0;
 };
 
@@ -26,7 +26,7 @@ class PeekSource : public ByteSource {
   explicit PeekSource(std::unique_ptr<ByteSource> inner) : inner_(std::move(inner)) {}
   // The next `count` bytes, fewer at the end.
   std::string_view peek(size_t count);
-  size_t read(char* out, size_t most) override;
+  size_t read(char* out, size_t max_bytes) override;
   const std::string& name() const override { return inner_->name(); }
 
  private:

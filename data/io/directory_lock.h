@@ -7,8 +7,8 @@
 
 namespace brine::data {
 
-// A flock on the directory itself for the lifetime of the object: no file is left behind, and the
-// system releases the lock of a process that dies. On a file system without locks nothing is
+// A flock on the directory itself for the lifetime of the object: no file remains, and the
+// system releases the lock of a process that ends. On a file system without locks nothing is
 // locked.
 class DirectoryLock {
  public:

@@ -60,7 +60,7 @@ class MappedFile {
   uint64_t size_ = 0;
 };
 
-// A new file. It is locked while open, so that a sweep for the remains of dead processes skips it.
+// A new file. It is locked while open, so that a sweep for the remains of ended processes skips it.
 class NewFile {
  public:
   explicit NewFile(const Path& path);  // an existing file is an error

@@ -13,12 +13,12 @@ inline constexpr const char* kTemporarySuffix = ".brine-tmp";
 // An unused name next to `target`.
 Path free_temporary_name(const Path& target);
 
-// A directory that is filled under a temporary name and then published under its own. It is removed
-// without publish().
+// A directory that is filled under a temporary name and then published under its final one. It
+// is removed without publish().
 class TemporaryDir {
  public:
-  // PARENT/.NAME.brine-tmp; the remains of a dead process there are removed, a live owner is an
-  // error.
+  // PARENT/.NAME.brine-tmp; the remains of an ended process in it are removed. A running owner
+  // is an error.
   TemporaryDir(const Path& parent, const std::string& name);
   ~TemporaryDir();
   TemporaryDir(const TemporaryDir&) = delete;
@@ -40,7 +40,7 @@ class TemporaryDir {
 // Removes a file or a whole directory so that after a crash it is complete, removed or a temporary.
 void remove_atomic(const Path& path);
 
-// Removes the temporaries in `dir` that no live process has locked; returns their names. A
+// Removes the temporaries in `dir` that no running process has locked; returns their names. A
 // directory that does not exist has none.
 std::vector<Path> remove_stale_temporaries(const Path& dir);
 

@@ -21,7 +21,7 @@ struct SafetensorsType {
   std::optional<Dtype> dtype;
 };
 
-// All types of the format in its own order, by which files are sorted.
+// All types in the format's order, by which files are sorted.
 const std::vector<SafetensorsType>& safetensors_types();
 const SafetensorsType* find_safetensors_type(std::string_view name);
 const SafetensorsType& safetensors_type(Dtype dtype);

@@ -10,7 +10,7 @@ namespace {
 
 bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-// A sentence ends at white space behind one of . ? ! and quotation marks.
+// A sentence ends at white space after one of . ? ! and quotation marks.
 bool ends_sentence(const std::string& sentence) {
   const size_t end = sentence.find_last_not_of("\"')");
   return end != std::string::npos && std::string_view(".?!").find(sentence[end]) < 3;

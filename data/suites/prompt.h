@@ -30,13 +30,13 @@ struct PromptRequest {
   int64_t depth = 50;     // percent, for tasks with a depth
   int64_t sample = 0;
   uint64_t seed = 1;
-  int64_t answer_tokens = 0;  // to leave room for; 0 = the task's own
+  int64_t answer_tokens = 0;  // to leave room for; 0 = the task's default
 };
 
 // What prompts are made with; it must outlive the calls.
 struct PromptSource {
   const Tokenizer& tokenizer;
-  const Haystack& haystack;  // of niah_*; the other tasks have their own
+  const Haystack& haystack;  // of niah_*; the other tasks make theirs
 };
 
 struct PromptTask {

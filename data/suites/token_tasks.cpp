@@ -48,7 +48,7 @@ Prompt cut(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens,
   return out;
 }
 
-// The tokens of a prompt behind those in front.
+// The number of tokens of a prompt after those in front.
 int64_t room_for(const PromptTask& task, const Tokenizer& tokenizer, int64_t length,
                  int64_t least) {
   const auto front = int64_t(tokens_in_front(tokenizer).size());

@@ -73,7 +73,7 @@ TaskSplit split_named(const Task& task, const std::string& name);
 // The splits whose name starts with `kind` ("dev": both of MNLI's).
 std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind);
 
-// Reads a split from GLUE's directory or from the task's own folder in it. Every malformed row is
+// Reads a split from GLUE's directory or from the task's folder in it. Every malformed row is
 // an Error "FILE:LINE: reason".
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
 

@@ -48,9 +48,9 @@ void AddedTokenFinder::add(const AddedToken& token, std::string content) {
 AddedTokenFinder::Found AddedTokenFinder::next(std::string_view text, size_t from) const {
   for (size_t at = from; at < text.size(); ++at) {
     if (only_byte_ >= 0) {
-      const void* there = std::memchr(text.data() + at, only_byte_, text.size() - at);
-      if (!there) break;
-      at = size_t(static_cast<const char*>(there) - text.data());
+      const void* found = std::memchr(text.data() + at, only_byte_, text.size() - at);
+      if (!found) break;
+      at = size_t(static_cast<const char*>(found) - text.data());
     }
     for (uint32_t i : by_first_byte_[uint8_t(text[at])]) {
       const Pattern& pattern = patterns_[i];

@@ -11,11 +11,11 @@ namespace brine::data {
 void PipelineTokenizer::build(const TokenizerModel& model, const std::string& where) {
   shared_ = &model;
   spelled_ = model.tokens;
-  const size_t most = 2 * (model.tokens.size() + model.added.size()) + 65536;
+  const size_t id_limit = 2 * (model.tokens.size() + model.added.size()) + 65536;
   for (const AddedToken& token : model.added) {
     check_format(!token.content.empty(), where, ": added token ", token.id, " is empty");
-    check_format(token.id >= 0 && size_t(token.id) < most, where, ": added token '", token.content,
-                 "' has the id ", token.id, ", wanted 0 to ", most - 1);
+    check_format(token.id >= 0 && size_t(token.id) < id_limit, where, ": added token '",
+                 token.content, "' has the id ", token.id, ", wanted 0 to ", id_limit - 1);
     if (size_t(token.id) >= spelled_.size()) spelled_.resize(size_t(token.id) + 1);
     std::string& name = spelled_[size_t(token.id)];
     check_format(name.empty() || name == token.content, where, ": id ", token.id,
@@ -27,10 +27,10 @@ void PipelineTokenizer::build(const TokenizerModel& model, const std::string& wh
     const std::string& name = spelled_[id];
     longest_ = std::max(longest_, name.size());
     if (name.empty()) continue;
-    auto [there, is_new] = ids_.emplace(name, int32_t(id));
-    check_format(is_new, where, ": token '", name, "' has both ids ", there->second, " and ", id);
+    auto [entry, is_new] = ids_.emplace(name, int32_t(id));
+    check_format(is_new, where, ": token '", name, "' has both ids ", entry->second, " and ", id);
   }
-  // A character has at most as many bytes in a text as its accents and it had apart.
+  // A character has at most as many bytes in a text as it and its accents separately.
   constexpr size_t kNormalized = 4;
   if (!model.normalizer.empty()) longest_ *= kNormalized;
   const int32_t largest = model.post_processor.largest_id();
@@ -77,8 +77,8 @@ TokenRun PipelineTokenizer::run_of(std::string_view text, bool want_offsets) con
   if (lock) {
     encode_with(text, cache_, out, want_offsets);
   } else {
-    WordCache own;  // another thread uses the shared one
-    encode_with(text, own, out, want_offsets);
+    WordCache local_cache;  // another thread uses the shared one
+    encode_with(text, local_cache, out, want_offsets);
   }
   return out;
 }

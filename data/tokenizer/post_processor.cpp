@@ -116,11 +116,11 @@ size_t PostProcessor::added(bool pair) const {
 }
 
 int32_t PostProcessor::largest_id() const {
-  int32_t most = -1;
+  int32_t largest = -1;
   for (const Parts* parts : {&single_, &pair_})
     for (const Part& part : *parts)
-      for (int32_t id : part.ids) most = std::max(most, id);
-  return most;
+      for (int32_t id : part.ids) largest = std::max(largest, id);
+  return largest;
 }
 
 Encoding PostProcessor::apply(const TokenRun& first, const TokenRun* second) const {

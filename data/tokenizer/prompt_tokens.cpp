@@ -40,9 +40,9 @@ std::vector<int32_t> continuation_tokens(const Tokenizer& tokenizer, const std::
   const std::string before = "a";
   const std::vector<int32_t> first = tokenizer.encode(before);
   const std::vector<int32_t> all = tokenizer.encode(before + text);
-  const bool apart =
+  const bool is_prefix =
       first.size() <= all.size() && std::equal(first.begin(), first.end(), all.begin());
-  if (!apart) return tokenizer.encode(text);
+  if (!is_prefix) return tokenizer.encode(text);
   return {all.begin() + int64_t(first.size()), all.end()};
 }
 

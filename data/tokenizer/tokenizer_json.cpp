@@ -73,12 +73,12 @@ bool flag(const Json& object, const char* key, bool otherwise, const std::string
 std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) {
   check_format(vocab.is_object() && !vocab.empty(), path,
                ": the vocabulary must map tokens to ids");
-  const size_t most = 2 * vocab.size() + 65536;
+  const size_t id_limit = 2 * vocab.size() + 65536;
   std::vector<std::string> tokens;
   for (const auto& [token, id] : vocab.items()) {
     check_format(!token.empty(), path, ": the vocabulary contains an empty token");
-    check_format(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
-                 "' has the id ", json_text(id), ", wanted a number from 0 to ", most - 1);
+    check_format(id.is_number_unsigned() && id.get<uint64_t>() < id_limit, path, ": token '", token,
+                 "' has the id ", json_text(id), ", wanted a number from 0 to ", id_limit - 1);
     const auto at = id.get<size_t>();
     if (at >= tokens.size()) tokens.resize(at + 1);
     check_format(tokens[at].empty(), path, ": tokens '", tokens[at], "' and '", token,
@@ -127,8 +127,8 @@ void place_added(TokenizerModel& model, size_t vocabulary, const std::string& pa
   std::string first;
   for (AddedToken& token : model.added) {
     if (!seen.insert(token.content).second) continue;
-    const auto there = known.find(token.content);
-    const int32_t id = there != known.end() ? there->second : next;
+    const auto found = known.find(token.content);
+    const int32_t id = found != known.end() ? found->second : next;
     next = std::max(next, id + 1);
     if (id != token.id && changed++ == 0)
       first = join("'", token.content, "' has the id ", id, ", not ", token.id);

@@ -57,7 +57,7 @@ struct SideFile {
 };
 SideFile side_file(const std::filesystem::path& dir, const char* name);
 
-// The existing configuration files next to a tokenizer's own.
+// The existing configuration files next to a tokenizer's main file.
 struct SideFiles {
   explicit SideFiles(const std::filesystem::path& dir);
   // The token that special_tokens_map.json or else tokenizer_config.json gives the role

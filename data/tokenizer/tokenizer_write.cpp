@@ -10,8 +10,8 @@
 namespace brine::data {
 namespace {
 
-// The class of tokenizer_config.json: `found`, unless only transformers 5 knows it, or it stands
-// for another way of cutting texts than this tokenizer's, which transformers 5 would use in place
+// The class of tokenizer_config.json: `found`, unless only transformers 5 knows it, or it means
+// another way of cutting texts than this tokenizer's, which transformers 5 would use in place
 // of tokenizer.json's.
 std::string known_class(const std::string& found, const Tokenizer& tokenizer) {
   const std::string name = found.ends_with("Fast") ? found.substr(0, found.size() - 4) : found;

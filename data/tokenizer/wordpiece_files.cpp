@@ -59,12 +59,12 @@ void refuse_contradictions(const Json& root, const SideFiles& sides, const std::
   if (!normalizer.is_object() || member(normalizer, "type") != "BertNormalizer") return;
   const std::pair<const char*, const char*> settings[] = {
       {"lowercase", "do_lower_case"}, {"handle_chinese_chars", "tokenize_chinese_chars"}};
-  for (auto [here, there] : settings) {
-    const Json& a = member(normalizer, here);
-    const Json& b = member(sides.config.object(), there);
-    check_format(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '", here,
-                 "' is ", json_text(a), ", but ", sides.config.path, " has '", there,
-                 "' = ", json_text(b));
+  for (auto [normalizer_key, config_key] : settings) {
+    const Json& a = member(normalizer, normalizer_key);
+    const Json& b = member(sides.config.object(), config_key);
+    check_format(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '",
+                 normalizer_key, "' is ", json_text(a), ", but ", sides.config.path, " has '",
+                 config_key, "' = ", json_text(b));
   }
 }
 
@@ -95,10 +95,10 @@ void read_model(const Json& root, const std::string& path, WordPieceModel& model
       path, ": 'max_input_chars_per_word' must be a number of characters");
   if (!longest.is_null()) model.longest_word = longest.get<int64_t>();
   const std::string unk = text_member(body, "unk_token", "[UNK]", path);
-  auto there = std::find(model.tokens.begin(), model.tokens.end(), unk);
-  check_format(!unk.empty() && there != model.tokens.end(), path, ": unk_token '", unk,
+  auto found = std::find(model.tokens.begin(), model.tokens.end(), unk);
+  check_format(!unk.empty() && found != model.tokens.end(), path, ": unk_token '", unk,
                "' is missing from the vocabulary");
-  model.unk = int32_t(there - model.tokens.begin());
+  model.unk = int32_t(found - model.tokens.begin());
   model.normalizer = Normalizer(member(root, "normalizer"), path);
   model.post_processor = PostProcessor(member(root, "post_processor"), path);
 }
@@ -238,9 +238,9 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
 std::string WordPieceTokenizer::to_json() const { return write_json(model_, frame_of(model_)); }
 
 std::string WordPieceTokenizer::hash() const {
-  const Ordered own = frame_of(model_);
+  const Ordered full_frame = frame_of(model_);
   Ordered frame = parse_ordered_json(kFrame);
-  frame["normalizer"] = own.contains("normalizer") ? own["normalizer"] : Ordered();
+  frame["normalizer"] = full_frame.contains("normalizer") ? full_frame["normalizer"] : Ordered();
   frame["model"]["unk_token"] = model_.tokens[size_t(model_.unk)];
   frame["model"]["continuing_subword_prefix"] = model_.prefix;
   frame["model"]["max_input_chars_per_word"] = model_.longest_word;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostValues = 1'000'000;
 // A value that is stored once can be used many times, so what is copied of it is bounded.
-constexpr size_t kMostAxes = 64;  // PyTorch's own limit
+constexpr size_t kMostAxes = 64;  // PyTorch's limit
 constexpr size_t kMostArguments = 16;
 constexpr size_t kLongestKey = 255;
 

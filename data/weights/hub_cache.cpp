@@ -50,14 +50,14 @@ std::optional<HubName> parse(const std::string& path) {
   return out;
 }
 
-bool is_there(const Path& path) {
+bool path_exists(const Path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
 }
 
 // The name that `path` is, if nothing has this path.
 std::optional<HubName> wanted(const std::string& path) {
-  if (cache().empty() || is_there(path)) return std::nullopt;
+  if (cache().empty() || path_exists(path)) return std::nullopt;
   return parse(path);
 }
 
@@ -100,8 +100,8 @@ std::string how_to_fetch(const std::string& path) {
   if (!model) return "";
   std::string command = "hf download " + model->organisation + "/" + model->name;
   if (model->revision != kMain) command += " --revision " + model->revision;
-  return join(is_there(directory_of(*model)) ? ", and its revision " + model->revision + " is"
-                                             : ", and it is",
+  return join(path_exists(directory_of(*model)) ? ", and its revision " + model->revision + " is"
+                                                : ", and it is",
               " not in the cache of the Hugging Face Hub, ", cache().string(), "; `", command,
               "` fetches it");
 }

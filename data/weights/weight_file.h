@@ -43,10 +43,10 @@ class WeightFile {
 
   // A copy in allocated memory; the errors of shape_of() and dtype_of(), or a missing name.
   Tensor tensor(std::string_view name) const;
-  // An entry over the mapped file itself, which lives as long as the tensor: nothing is read before
-  // it is used. It may be written to; the file never changes. Renaming a new file over this one is
-  // harmless, truncating it or writing to it in place is not. It is a copy, as from tensor(), if
-  // the bytes are not in order or not aligned to their type.
+  // An entry over the mapped file itself, which stays open as long as the tensor exists: nothing is
+  // read before it is used. It may be written to; the file never changes. Renaming a new file over
+  // this one is harmless, truncating it or writing to it in place is not. It is a copy, as from
+  // tensor(), if the bytes are not in order or not aligned to their type.
   Tensor mapped(const WeightInfo& entry) const;
   // Copies an entry into `to` (contiguous, of its shape), converting between float types, directly
   // from the mapped file, whose pages are released afterwards: it needs no memory besides `to`.

@@ -9,11 +9,11 @@ namespace brine::distill {
 
 WindowSource::WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window,
                            uint64_t seed, std::vector<int64_t> windows, int64_t copies,
-                           int64_t most_listed)
+                           int64_t max_listed)
     : tokens_(std::move(tokens)),
       window_(window),
       copies_(copies),
-      most_listed_(most_listed),
+      max_listed_(max_listed),
       seed_(seed),
       windows_(std::move(windows)) {
   check(window >= 2, "windows: a window of ", window, " tokens predicts nothing");
@@ -30,7 +30,7 @@ std::vector<int64_t> WindowSource::windows_of(int64_t n, int64_t B) {
   std::vector<int64_t> out;
   for (int64_t i = 0; i < B; ++i) {
     int64_t at = n * B + i, epoch = at / size();
-    if (size() > most_listed_) {
+    if (size() > max_listed_) {
       out.push_back(number(data::permuted(at % size(), size(), seed_, uint64_t(epoch))));
       continue;
     }

@@ -134,8 +134,8 @@ void Retrieval::repeat_random(std::span<int32_t> window, Draws& draws) const {
 // the text makes room for them.
 void Retrieval::insert_needles(std::span<int32_t> window, Draws& draws) const {
   const int64_t T = int64_t(window.size());
-  const int64_t most = std::clamp<int64_t>(T / 96, 1, 16);
-  const int64_t count = draws.between(1, most),
+  const int64_t max_count = std::clamp<int64_t>(T / 96, 1, 16);
+  const int64_t count = draws.between(1, max_count),
                 asked = draws.between(1, std::min<int64_t>(count, 4));
   const int64_t wording = draws.between(0, needle_wordings() - 1);
   const bool one_wording = draws.chance(0.5);  // facts that differ in their keys alone

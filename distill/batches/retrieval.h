@@ -1,5 +1,5 @@
 // Windows in which distant keys matter, made from seeds: copies, random tokens that return, and
-// facts that are asked for at the end. A student that learns from plain text alone forgets them.
+// facts that are asked for at the end. A student that trains on plain text alone unlearns this.
 #pragma once
 
 #include <cstdint>

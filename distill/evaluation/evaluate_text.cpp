@@ -85,7 +85,7 @@ Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer
   return out;
 }
 
-// The model that the logits are compared with: the teacher, or the model's own weights under full
+// The model that the logits are compared with: the teacher, or the model's weights under full
 // attention.
 std::shared_ptr<nn::Model> compared_with(const nn::LoadedModel& m, const std::string& teacher) {
   if (!teacher.empty() && teacher != kSelf) return nn::load_model(teacher).model;

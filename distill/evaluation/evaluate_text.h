@@ -12,7 +12,7 @@
 
 namespace brine::distill {
 
-// How a sparse attention is computed: by its own path, or by the T x T reference.
+// How a sparse attention is computed: by the sparse path, or by the T x T reference.
 enum class AttentionPath { sparse, dense };
 inline constexpr data::Named<AttentionPath> kAttentionPaths[] = {{AttentionPath::sparse, "sparse"},
                                                                  {AttentionPath::dense, "dense"}};
@@ -21,7 +21,7 @@ struct TextEvaluation {
   std::vector<std::string> data;  // text files or token shards
   ProtocolName protocol = ProtocolName::windows;
   std::string teacher;  // whose attention the mask should cover; empty: no mask recall
-  int64_t sequence_length = 0, stride = 0;  // 0: the protocol's own, else the model's positions
+  int64_t sequence_length = 0, stride = 0;  // 0: the protocol's, else the model's positions
   int64_t batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
   int64_t k = 0, query_skip = 1, oversample = 0;
   int64_t recall_from = 0;  // mask recall counts rows from this one on
@@ -40,7 +40,7 @@ struct TextEvaluation {
 // "model" (from `name`), "attention", "k", "query_skip", "oversample", "compute", "path",
 // "perplexity", "nll", "tokens", "protocol" in words, "cut", with a teacher "mask_recall" by layer
 // (mask_health_rows()), otherwise for a learned mask "mask_health" of the first window next to the
-// model's own dense attention; with kld "kld" (LogitComparison::table()). A mask that has
+// model's dense attention; with kld "kld" (LogitComparison::table()). A mask that has
 // degenerated is a warning.
 data::Json evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,

@@ -1,4 +1,4 @@
-// What an evaluation is: text by a protocol, a task, or a suite; of the model's own attention or
+// What an evaluation is: text by a protocol, a task, or a suite; of the model's attention or
 // another.
 #include "distill/evaluation/evaluation.h"
 

@@ -1,4 +1,4 @@
-// What an evaluation is: text by a protocol, a task, or a suite; of the model's own attention or
+// What an evaluation is: text by a protocol, a task, or a suite; of the model's attention or
 // another.
 #pragma once
 
@@ -13,9 +13,9 @@
 namespace brine::distill {
 
 struct Evaluation {
-  std::string attention;  // another method, without training; empty: the model's own
+  std::string attention;                  // another method, without training; empty: the model's
   std::optional<int64_t> columns, sinks;  // its settings
-  std::string preset;                     // of its settings; empty: each has its own default
+  std::string preset;                     // of its settings; empty: the default of each
   std::string task, split;                // of a task: its data is one directory, in text.data
   TextEvaluation text;
   std::vector<int64_t> k;  // several only for a suite; empty: as trained

@@ -1,4 +1,4 @@
-// A student next to its floors and ceilings with as many keys: the teacher under its own top keys,
+// A student next to its floors and ceilings with as many keys: the teacher under its top keys,
 // best columns or blocks, sinks + recent keys and the most recent keys, in perplexity and mask
 // recall.
 #pragma once
@@ -20,13 +20,13 @@ struct FloorRow {
   std::optional<double> perplexity;   // none for random keys
   std::optional<double> ratio;        // perplexity over the dense teacher's
   std::optional<double> recall;       // none for the dense teacher
-  std::optional<MaskHealth> student;  // of a student's own mask
+  std::optional<MaskHealth> student;  // of the student's mask
 };
 
 // Every row, passed on as soon as it is measured: the dense teacher, then for each k the student
 // for each query_skip, the teacher under its top keys, best columns, sinks + recent, most recent
 // keys, and random keys. A student with blocks keeps more than k keys (fixed blocks, and those of
-// its tile): next to it stand the best blocks with the same sharing, and the other rows keep as
+// its tile): next to it are the best blocks with the same sharing, and the other rows keep as
 // many keys as it does on average.
 void floors(const nn::LoadedModel& student, const WindowSource& windows,
             const SweepRequest& request, const std::function<void(const FloorRow&)>& measured);

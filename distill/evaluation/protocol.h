@@ -35,7 +35,7 @@ struct Protocol {
 struct ProtocolRequest {
   ProtocolName name;  // not windows
   std::vector<std::string> files;
-  int64_t window = 0;     // 0: the protocol's own
+  int64_t window = 0;     // 0: the protocol's default
   int64_t stride = 0;     // 0: half of the window; only of "stride"
   int64_t positions = 0;  // of the model; a longer window is an error
 };

@@ -29,14 +29,15 @@ int64_t setting(const data::Json& settings, const char* key, int64_t otherwise) 
 MaskSettings mask_settings(const nn::ModelConfig& model, const RecallSettings& settings) {
   data::Schema keys;
   model.method().describe(keys);
-  const data::Json own = keys.to_json();
-  check(own.contains("k"), "eval: attention method '", model.attention,
+  const data::Json method_settings = keys.to_json();
+  check(method_settings.contains("k"), "eval: attention method '", model.attention,
         "' has no mask, so no mask recall");
   MaskSettings out;
   // Masks without a mode have the same number of keys in every row and head.
-  out.select.mode = own.contains("mode") ? parse_select_mode(own["mode"]) : SelectMode::per_query;
-  out.select.k = settings.k ? settings.k : own["k"].get<int64_t>();
-  out.columns = settings.columns ? settings.columns : setting(own, "columns", 64);
+  out.select.mode = method_settings.contains("mode") ? parse_select_mode(method_settings["mode"])
+                                                     : SelectMode::per_query;
+  out.select.k = settings.k ? settings.k : method_settings["k"].get<int64_t>();
+  out.columns = settings.columns ? settings.columns : setting(method_settings, "columns", 64);
   return out;
 }
 
@@ -50,10 +51,10 @@ RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSetting
 RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
                                std::unique_ptr<Teacher> source)
     : source_(std::move(source)), causal_(model.shape().causal), from_(settings.from) {
-  const MaskSettings own = mask_settings(model, {.columns = settings.columns});
-  select_.mode = own.select.mode;
-  own_k_ = own.select.k;
-  columns_ = own.columns;
+  const MaskSettings mask = mask_settings(model, {.columns = settings.columns});
+  select_.mode = mask.select.mode;
+  default_k_ = mask.select.k;
+  columns_ = mask.columns;
   layers_.resize(size_t(model.shape().layers));
   restart(settings.k);
 }
@@ -66,7 +67,7 @@ std::unique_ptr<RecallObserver> RecallObserver::make(const std::string& teacher,
 }
 
 void RecallObserver::restart(int64_t k) {
-  select_.k = k ? k : own_k_;
+  select_.k = k ? k : default_k_;
   std::fill(layers_.begin(), layers_.end(), distill::Recall());
 }
 

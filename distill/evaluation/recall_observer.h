@@ -15,9 +15,9 @@
 namespace brine::distill {
 
 struct RecallSettings {
-  int64_t k = 0;        // 0: the model's own
+  int64_t k = 0;        // 0: the model's
   int64_t from = 0;     // only rows from this one on
-  int64_t columns = 0;  // K of the best columns; 0: the model's own, or 64
+  int64_t columns = 0;  // K of the best columns; 0: the model's, or 64
 };
 
 // How many keys a method's mask has, and the columns of its ceiling: what recall is counted with.
@@ -33,7 +33,7 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   // Throws when the two models differ in layers, heads or head size, or the model has no mask.
   RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
                  const RecallSettings& settings);
-  // The model's own dense attention is the teacher's.
+  // The model's dense attention is the teacher's.
   RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings);
   // `teacher` is a directory, or kSelf.
   static std::unique_ptr<RecallObserver> make(const std::string& teacher,
@@ -59,7 +59,7 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   std::unique_ptr<distill::Teacher> source_;
   bool causal_;
   SelectConfig select_;
-  int64_t own_k_ = 0, from_ = 0, columns_ = 0;
+  int64_t default_k_ = 0, from_ = 0, columns_ = 0;
   Visibility visible_;
   std::vector<distill::Recall> layers_;
 };

@@ -9,7 +9,7 @@
 
 namespace brine::distill {
 
-// The teacher of this name is the model itself: its own dense attention.
+// The teacher of this name is the model itself, with dense attention.
 inline constexpr const char* kSelf = "self";
 
 // Whether a command gives a model the tokens of a text, or only writes the tokenizer's files.

@@ -28,16 +28,16 @@ std::string hash_of(const data::TaskTokens& tokens) {
 TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
   data::TaskExamples examples = data::read_task(r.task, r.data, split);
   int64_t positions = r.config.shape().max_positions;
-  int64_t most = r.max_tokens ? r.max_tokens : positions;
-  check(most <= positions, "task: texts of ", most, " tokens are longer than the model's ",
-        positions, " positions");
-  auto tokens =
-      std::make_shared<data::TaskTokens>(data::tokenize_task(r.task, examples, r.tokenizer, most));
+  int64_t max_length = r.max_tokens ? r.max_tokens : positions;
+  check(max_length <= positions, "task: texts of ", max_length,
+        " tokens are longer than the model's ", positions, " positions");
+  auto tokens = std::make_shared<data::TaskTokens>(
+      data::tokenize_task(r.task, examples, r.tokenizer, max_length));
   TaskSet out{.split = split, .indices = {}, .source = nullptr};
   for (const data::TaskExample& e : examples.rows) out.indices.push_back(e.index);
   r.messages.info(r.task.name, " ", split.name, ": ", tokens->texts.size(),
                   r.task.passages ? " passages" : " texts", ", the longest has ", tokens->longest,
-                  " tokens, ", tokens->cut_texts, " were cut to ", most);
+                  " tokens, ", tokens->cut_texts, " were cut to ", max_length);
   out.source = std::make_unique<TaskSource>(std::move(tokens), r.seed);
   return out;
 }

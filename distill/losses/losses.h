@@ -1,5 +1,5 @@
-// The losses of docs/method.md section 4, each with a weight in the configuration and its own term
-// in the log.
+// The losses of docs/method.md section 4, each with a weight in the configuration and a separate
+// term in the log.
 #pragma once
 
 #include <array>
@@ -104,7 +104,7 @@ class StepObjective {
   virtual void summarize(LossTerms& /*terms*/) const {}
 };
 
-// The weighted losses of a student that runs on its own activations.
+// The weighted losses of a student whose layers read its activations, not the teacher's.
 class Objective : public StepObjective {
  public:
   using Call = StepObjective::Call;

@@ -18,16 +18,16 @@ bool Blocks::refines(const Blocks& coarse) const {
 
 void CellMap::add_row(int64_t row, const float* values, int64_t n) {
   float* sums = &sum_[cell(rows_.of(row), 0)];
-  float* mosts = &most_[cell(rows_.of(row), 0)];
+  float* maxima = &largest_[cell(rows_.of(row), 0)];
   for (int64_t c = 0; c < columns_.cells() && columns_.begin(c) < n; ++c) {
     const int64_t end = std::min(columns_.begin(c + 1), n);
-    float total = 0, top = mosts[c];
+    float total = 0, top = maxima[c];
     for (int64_t j = columns_.begin(c); j < end; ++j) {
       total += values[j];
       top = std::max(top, values[j]);
     }
     sums[c] += total;
-    mosts[c] = top;
+    maxima[c] = top;
   }
 }
 
@@ -36,7 +36,7 @@ void CellMap::add_range(int64_t row, int64_t begin, int64_t end, float value) {
     const int64_t c = columns_.of(begin), stop = std::min(end, columns_.begin(c + 1));
     const size_t at = cell(rows_.of(row), c);
     sum_[at] += value * float(stop - begin);
-    most_[at] = std::max(most_[at], value);
+    largest_[at] = std::max(largest_[at], value);
     begin = stop;
   }
 }
@@ -46,7 +46,7 @@ float CellMap::mass(int64_t row_cell, int64_t column_cell) const {
 }
 
 float CellMap::most(int64_t row_cell, int64_t column_cell) const {
-  return most_[cell(row_cell, column_cell)];
+  return largest_[cell(row_cell, column_cell)];
 }
 
 float CellMap::sum(int64_t row_cell, int64_t column_cell) const {
@@ -61,7 +61,7 @@ CellMap CellMap::coarser(const Blocks& rows, const Blocks& columns) const {
     for (int64_t c = 0; c < columns_.cells(); ++c) {
       const size_t to = out.place(rows_.begin(r), columns.of(columns_.begin(c)));
       out.sum_[to] += sum_[cell(r, c)];
-      out.most_[to] = std::max(out.most_[to], most_[cell(r, c)]);
+      out.largest_[to] = std::max(out.largest_[to], largest_[cell(r, c)]);
     }
   }
   return out;

@@ -37,7 +37,7 @@ class CellMap {
       : rows_(rows),
         columns_(columns),
         sum_(size_t(rows.cells() * columns.cells())),
-        most_(sum_.size()) {}
+        largest_(sum_.size()) {}
 
   bool empty() const { return sum_.empty(); }
   const Blocks& rows() const { return rows_; }
@@ -50,7 +50,7 @@ class CellMap {
   void add(int64_t row, int64_t column, float value) {
     const size_t at = place(row, columns_.of(column));
     sum_[at] += value;
-    most_[at] = std::max(most_[at], value);
+    largest_[at] = std::max(largest_[at], value);
   }
   // The entries [0, n) of a row.
   void add_row(int64_t row, const float* values, int64_t n);
@@ -75,7 +75,7 @@ class CellMap {
   }
 
   Blocks rows_, columns_;
-  std::vector<float> sum_, most_;
+  std::vector<float> sum_, largest_;
 };
 
 }  // namespace brine::distill

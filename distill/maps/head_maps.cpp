@@ -11,12 +11,12 @@ constexpr int64_t kTile = 64;  // rows of the teacher's attention at a time
 // another.
 constexpr int64_t kSides[] = {384, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
 
-// Cells of `items` rows or columns, made of whole ones of `own` cells (items: of single ones), for
-// a picture of at most `most` cells.
-int64_t cells_within(int64_t items, int64_t own, int64_t most) {
-  if (own <= most) return own;
+// Cells of `items` rows or columns, made of whole ones of `cells` cells (items: of single ones),
+// for a picture of at most `max_cells` cells.
+int64_t cells_within(int64_t items, int64_t cells, int64_t max_cells) {
+  if (cells <= max_cells) return cells;
   for (const int64_t side : kSides) {
-    if (side <= most && (own == items || own % side == 0)) return side;
+    if (side <= max_cells && (cells == items || cells % side == 0)) return side;
   }
   return 1;
 }
@@ -62,8 +62,8 @@ void add_estimate(HeadMaps& maps, const LayerView& view, int64_t t, std::vector<
 
 CellMap within(const CellMap& map, int64_t cells) {
   if (map.empty()) return map;
-  auto blocks = [&](const Blocks& own) {
-    return Blocks(own.items(), cells_within(own.items(), own.cells(), cells));
+  auto blocks = [&](const Blocks& axis) {
+    return Blocks(axis.items(), cells_within(axis.items(), axis.cells(), cells));
   };
   return map.coarser(blocks(map.rows()), blocks(map.columns()));
 }
@@ -131,17 +131,17 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view, TokenHeat& he
 TextMaps TextMaps::coarser(int64_t wanted) const {
   TextMaps out{
       .tokens = tokens, .cells = wanted, .columns = columns, .causal = causal, .heat = heat};
-  for (const HeadMaps& own : heads) {
-    HeadMaps maps{.layer = own.layer,
-                  .head = own.head,
-                  .teacher = within(own.teacher, wanted),
-                  .estimate = within(own.estimate, wanted),
-                  .selected = within(own.selected, wanted),
-                  .widened = within(own.widened, wanted),
-                  .mask = within(own.mask, wanted),
-                  .student = within(own.student, wanted),
+  for (const HeadMaps& source : heads) {
+    HeadMaps maps{.layer = source.layer,
+                  .head = source.head,
+                  .teacher = within(source.teacher, wanted),
+                  .estimate = within(source.estimate, wanted),
+                  .selected = within(source.selected, wanted),
+                  .widened = within(source.widened, wanted),
+                  .mask = within(source.mask, wanted),
+                  .student = within(source.student, wanted),
                   .images = {}};
-    for (const CellMap& image : own.images) maps.images.push_back(within(image, wanted));
+    for (const CellMap& image : source.images) maps.images.push_back(within(image, wanted));
     out.heads.push_back(std::move(maps));
   }
   return out;

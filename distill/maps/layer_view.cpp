@@ -62,7 +62,7 @@ Tensor teacher_tile(const LayerView& view, int64_t head, int64_t first, int64_t 
   if (teacher.map.defined()) return teacher.map.select(0, 0).select(0, head).slice(0, first, count);
   const Tensor q = teacher.q.select(0, 0).select(0, head).slice(0, first, count);  // [count, d]
   const Tensor k = teacher.k.select(0, 0).select(0, head);                         // [T, d]
-  // Each row as a sequence of its own, whose length is what the row sees.
+  // Each row as a separate sequence, whose length is the number of keys that the row sees.
   Tensor seen = Tensor::empty({count}, Dtype::i64);
   for (int64_t i = 0; i < count; ++i) seen.data<int64_t>()[i] = view.keys_of(first + i);
   const Tensor scores = matmul(q.contiguous(), k.contiguous(), false, true);
@@ -77,10 +77,10 @@ void widen_row(const LayerView& view, int64_t head, int64_t t, std::vector<KeyMa
   out.clear();
   double sum = 0;
   for (int64_t c = 0; c < K; ++c) {
-    const int64_t first = math::column_begin(c, w, K), behind = math::column_begin(c + 1, w, K);
-    if (first == behind) continue;
-    out.push_back({first, behind, p[c]});
-    sum += double(p[c]) * double(behind - first);
+    const int64_t first = math::column_begin(c, w, K), end = math::column_begin(c + 1, w, K);
+    if (first == end) continue;
+    out.push_back({first, end, p[c]});
+    sum += double(p[c]) * double(end - first);
   }
   if (sum <= 0) return;
   for (KeyMass& column : out) column.mass = float(column.mass / sum);

@@ -42,7 +42,7 @@ class LayerCollector {
   std::vector<FlatCsr> masks_;
 };
 
-// Runs the model. A method without a mask has the maps of its own dense attention only.
+// Runs the model. A method without a mask has the maps of its dense attention only.
 TextAttention attend_to_text(nn::LoadedModel& model, const TextPass& pass);
 
 // The share of keys that two masks of the same text have in common, of all that one of them keeps:

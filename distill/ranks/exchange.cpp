@@ -24,10 +24,10 @@ std::pair<int, int> odd_one(const std::vector<std::string>& all) {
 }  // namespace
 
 std::vector<int64_t> gather_counts(Communicator& ranks, const std::string& what,
-                                   const std::vector<int64_t>& own) {
-  if (ranks.size() == 1) return own;
+                                   const std::vector<int64_t>& counts) {
+  if (ranks.size() == 1) return counts;
   ByteWriter writer;
-  for (const int64_t count : own) writer.number(count);
+  for (const int64_t count : counts) writer.number(count);
   std::vector<int64_t> out;
   for (const std::string& bytes : ranks.gather(what, writer.bytes())) {
     ByteReader reader(bytes);
@@ -37,10 +37,10 @@ std::vector<int64_t> gather_counts(Communicator& ranks, const std::string& what,
 }
 
 std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what,
-                                    const std::vector<SlotTerms>& own) {
-  if (ranks.size() == 1) return own;
+                                    const std::vector<SlotTerms>& slots) {
+  if (ranks.size() == 1) return slots;
   ByteWriter writer;
-  for (const SlotTerms& slot : own) {
+  for (const SlotTerms& slot : slots) {
     writer.text(slot.blame);
     writer.number(uint64_t(slot.values.size()));
     for (const auto& [name, term] : slot.values) {
@@ -65,18 +65,18 @@ std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what
   return out;
 }
 
-void compare_texts(Communicator& ranks, const std::string& what, const std::string& own) {
+void compare_texts(Communicator& ranks, const std::string& what, const std::string& text) {
   if (ranks.size() == 1) return;
-  const std::vector<std::string> all = gather_work(ranks, what, [&] { return own; });
+  const std::vector<std::string> all = gather_work(ranks, what, [&] { return text; });
   const auto [odd, usual] = odd_one(all);
   if (odd < 0) return;
   throw SharedError(join("rank ", odd, " has another ", what, " than rank ", usual, ": ",
                          all[size_t(odd)], ", not ", all[size_t(usual)]));
 }
 
-void compare_settings(Communicator& ranks, const std::string& what, const std::string& own) {
+void compare_settings(Communicator& ranks, const std::string& what, const std::string& settings) {
   if (ranks.size() == 1) return;
-  const std::vector<std::string> all = gather_work(ranks, what, [&] { return own; });
+  const std::vector<std::string> all = gather_work(ranks, what, [&] { return settings; });
   const auto [odd, usual] = odd_one(all);
   if (odd < 0) return;
   std::string list;

@@ -1,4 +1,5 @@
-// What an evaluation counts besides its result, batch by batch, in parts that travel between ranks.
+// What an evaluation counts besides its result, batch by batch, in parts that are sent between
+// ranks.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@ namespace brine::distill {
 class BatchMeasure {
  public:
   virtual ~BatchMeasure() = default;
-  // What was counted since the last call, which the object then forgets.
+  // What was counted since the last call; resets the counts.
   virtual std::string take() = 0;
   // Adds what take() gave, on this rank or another one.
   virtual void add(const std::string& part) = 0;

@@ -22,7 +22,7 @@ struct Preparation {
   const RunHost& host;
   TrainingRun& run;
 
-  // teacher: null if the student is its own.
+  // teacher: null if the student is the teacher, too.
   void resolve(bool causal, nn::Model* teacher = nullptr);
   int64_t window() const {
     return window_of(*what.recipe.training.sequence_length, what.recipe.student, "distill");

@@ -32,7 +32,7 @@ struct Distillation {
   bool self_taught() const { return teacher == "self"; }
 };
 
-// Loads teacher, student and data and resolves the recipe of `what`; a resumed run keeps its own
+// Loads teacher, student and data and resolves the recipe of `what`; a resumed run keeps its
 // recipe unless one is named. The result refers to itself and to nothing of `what`.
 std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
                                      const RunHost& host);

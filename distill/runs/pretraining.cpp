@@ -35,10 +35,10 @@ void decide_attention(Pretraining& what) {
 
 // Family and sizes that were chosen must be those of the model.
 void check_sizes(Pretraining& what, nn::ModelConfig theirs) {
-  data::Schema here, there;
-  what.config.describe_model(here);
-  theirs.describe_model(there);
-  refuse_other(what.size_keys, "model", here.to_json().at("model"), there.to_json().at("model"),
+  data::Schema wanted, actual;
+  what.config.describe_model(wanted);
+  theirs.describe_model(actual);
+  refuse_other(what.size_keys, "model", wanted.to_json().at("model"), actual.to_json().at("model"),
                what.model);
 }
 

@@ -33,30 +33,30 @@ std::shared_ptr<DumpTeacher> use_dump(TrainingRun& run, const GivenDump& given,
                                       const RunHost& host) {
   const std::string& dump = given.directory;
   const data::DumpSpec spec = data::read_manifest(dump).spec;
-  const bool own =
+  const bool from_dump =
       spec.stores_tokens && (!spec.has_windows() || text.train.empty() || !run.tokenizer);
-  check(own || !text.train.empty(), dump,
+  check(from_dump || !text.train.empty(), dump,
         ": has the numbers of its windows, not their tokens, so --data is needed");
-  check(own || run.tokenizer, dump,
+  check(from_dump || run.tokenizer, dump,
         ": has no tokens, and there is no teacher whose tokenizer reads --data");
   data::TokenCorpus corpus;
-  if (!own) corpus = load_run_texts(run, text.role, text.train, text, host);
+  if (!from_dump) corpus = load_run_texts(run, text.role, text.train, text, host);
   auto out = std::make_shared<DumpTeacher>(
       dump,
       DumpTeacher::Expected{.source = {.teacher_hash = teacher.model ? teacher.hash() : "",
                                        .tokenizer_hash = run.tokenizer ? run.tokenizer->hash() : "",
-                                       .corpus_hash = own ? "" : corpus.hash()},
+                                       .corpus_hash = from_dump ? "" : corpus.hash()},
                             .window = text.window,
                             .shape = run.config.shape(),
                             .columns = columns_of(run.config),
-                            .own_tokens = own});
+                            .own_tokens = from_dump});
   run.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
   auto windows = out->samples(corpus.tokens, host.seed);
   if (!given.trusted) out->check_sample(teacher.model, windows->in_order(0, 1));
   run.train = std::move(windows);
   host.messages.info(dump, ": ", run.train->size(),
-                     own ? " windows of its own tokens" : " of these windows",
-                     own && !text.train.empty() ? "; the text of --data is not read" : "");
+                     from_dump ? " windows of its own tokens" : " of these windows",
+                     from_dump && !text.train.empty() ? "; the text of --data is not read" : "");
   return out;
 }
 

@@ -32,8 +32,8 @@ struct GivenDump {
   bool trusted = false;  // no sample of it is compared
 };
 // Opens a dump of text and sets run.train to its samples: windows of `text`, or where there is none
-// of their own tokens. run.config is the student's; tokenizer and teacher, which may be empty, must
-// be the dump's, and the first sample what the teacher gives. Records the dump's hash with the
+// of their stored tokens. run.config is the student's; tokenizer and teacher, which may be empty,
+// must be the dump's, and the first sample what the teacher gives. Records the dump's hash with the
 // run's inputs.
 std::shared_ptr<DumpTeacher> use_dump(TrainingRun& run, const GivenDump& given,
                                       const nn::LoadedModel& teacher, const TextFiles& text,

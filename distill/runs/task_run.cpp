@@ -43,10 +43,10 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data
   std::vector<NamedTensor> base;
   const nn::ClassHeadTensors tensors = family.class_head_tensors();
   auto is_head = [&](const std::string& name) { return name.starts_with(tensors.head); };
-  std::vector<std::string> own;
-  for (NamedTensor& t : nn::state_of(*run.model)) own.push_back(t.name);
+  std::vector<std::string> names;
+  for (NamedTensor& t : nn::state_of(*run.model)) names.push_back(t.name);
   for (NamedTensor& t : nn::state_of(*loaded.model)) {
-    bool known = std::find(own.begin(), own.end(), t.name) != own.end();
+    bool known = std::find(names.begin(), names.end(), t.name) != names.end();
     if (known && (same || !is_head(t.name))) base.push_back(t);
   }
   nn::load_state(*run.model, base, loaded.directory, [&](const std::string& name) {

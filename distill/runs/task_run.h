@@ -14,7 +14,7 @@ namespace brine::distill {
 // Which task, and which of its splits.
 struct TaskSettings {
   std::string task = {};  // empty: the run uses text
-  std::string data = {};  // directory; empty: the task's own
+  std::string data = {};  // directory; empty: the task's
   std::string train_split = "train";
   std::string valid_split = {};  // empty: every dev split
   double warmup_ratio = 0;
@@ -22,7 +22,7 @@ struct TaskSettings {
   void describe(data::Schema& s);  // all but task and data
 };
 
-// Gives `run` a model with a head for the labels and all other weights from `loaded`, whose own
+// Gives `run` a model with a head for the labels and all other weights from `loaded`, whose
 // head is kept when it has the same labels.
 void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data::Task& task,
                      const std::vector<std::string>& labels, uint64_t seed);

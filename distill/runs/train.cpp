@@ -41,7 +41,7 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
   int64_t turns = 1;
   for (int64_t i = 0; i < 1 + turns; ++i) {
     if (i == 1) start = std::chrono::steady_clock::now();
-    // Micro-batches that return are kept from step to step, each with its own memory.
+    // Micro-batches that return are kept from step to step, each with separate memory.
     const int64_t micro = turns > 1 ? config.accumulate : 1;
     for (int64_t m = 0; m < micro; ++m) {
       const Batch batch = run.train->batch(i * config.accumulate + m, config.batch_size);

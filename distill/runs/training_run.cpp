@@ -78,11 +78,11 @@ void refuse_other(const std::set<std::string>& chosen, const std::string& sectio
 void refuse_other_attention(const std::set<std::string>& chosen, nn::ModelConfig& given,
                             const nn::LoadedModel& theirs, const std::string& path) {
   nn::ModelConfig other = theirs.config;
-  data::Schema here, there;
-  given.describe_attention(here);
-  other.describe_attention(there);
-  refuse_other(chosen, "attention", here.to_json().at("attention"), there.to_json().at("attention"),
-               path);
+  data::Schema wanted, actual;
+  given.describe_attention(wanted);
+  other.describe_attention(actual);
+  refuse_other(chosen, "attention", wanted.to_json().at("attention"),
+               actual.to_json().at("attention"), path);
 }
 
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded) {
@@ -98,9 +98,9 @@ void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded)
 }
 
 void forget_other_tokens(TrainingRun& run, const std::string& model) {
-  const bool own =
+  const bool same_tokenizer =
       nn::is_model_path(model) && nn::is_tokenizer_of(*run.tokenizer, nn::resolve_model(model));
-  if (!own) run.config.token_settings = {};
+  if (!same_tokenizer) run.config.token_settings = {};
 }
 
 void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host) {

@@ -23,7 +23,7 @@ struct RunOptions {
   int64_t log_steps = 0;      // also print a line every so many steps; 0 = by time only
   double rank_seconds = 600;  // how long a rank waits for others
   bool zero = false;          // moments are divided between the ranks
-  bool nccl = true;           // it carries gradients between GPUs, if it is found
+  bool nccl = true;           // NCCL sums gradients between GPUs, if it is found
   bool resume = false, dry_run = false, anomaly = false;
   bool force = false;  // also where its memory does not suffice
 
@@ -100,7 +100,7 @@ void refuse_other_attention(const std::set<std::string>& chosen, nn::ModelConfig
 // Makes `run` continue with a loaded model; `config` gets its sizes and its attention's settings.
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded);
 
-// Forgets what the files of `model` say about tokens, unless the run has that model's tokenizer.
+// Clears what the files of `model` say about tokens, unless the run has that model's tokenizer.
 void forget_other_tokens(TrainingRun& run, const std::string& model);
 
 // Throws for a run directory that contains a run (without resume) or none (with resume), or

@@ -25,7 +25,7 @@ data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const dat
   }
   teacher.require(needs);
   data::DumpBatch out;
-  auto near = [&arriving](const Tensor& x) { return arriving.start(x); };
+  auto download = [&arriving](const Tensor& x) { return arriving.start(x); };
   teacher.begin(batch);
   for (int64_t i = 0; i < spec.layers; ++i) {
     TeacherLayer given = teacher.layer(i);
@@ -36,18 +36,19 @@ data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const dat
     for (const data::TeacherTensor* tensor : of_layers) {
       const Tensor& x = teacher_tensor(view, tensor->name);
       const bool grouped = tensor->shape[0] == data::Axis::key_heads;
-      kept[tensor->name] = near(grouped ? one_of_group(x, spec.key_heads) : x);
+      kept[tensor->name] = download(grouped ? one_of_group(x, spec.key_heads) : x);
     }
     out.layers.push_back(std::move(kept));
   }
   if (spec.has(data::part::logits)) {
     const int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
     TopLogits top = teacher.logits();
-    out.tensors["logits"] = near(top.values).view({B, T, top.values.dim(-1)});
-    if (top.ids.defined()) out.tensors["logit_ids"] = near(top.ids).view({B, T, top.ids.dim(-1)});
-    out.tensors["lse"] = near(top.lse).view({B, T});
+    out.tensors["logits"] = download(top.values).view({B, T, top.values.dim(-1)});
+    if (top.ids.defined())
+      out.tensors["logit_ids"] = download(top.ids).view({B, T, top.ids.dim(-1)});
+    out.tensors["lse"] = download(top.lse).view({B, T});
   }
-  if (spec.has(data::part::classes)) out.tensors["classes"] = near(teacher.class_logits());
+  if (spec.has(data::part::classes)) out.tensors["classes"] = download(teacher.class_logits());
   if (spec.stores_tokens) out.tensors["tokens"] = batch.ids;
   out.lengths = batch.lengths;
   out.windows = batch.windows;

@@ -41,16 +41,16 @@ std::string percent(double share) { return join(std::llround(100 * share), " %")
 bool is_rotation(const std::vector<double>& x, const std::vector<double>& y, int64_t T, int64_t d) {
   double norms = 0, first = 0, all = 0, all_first = 0;
   for (size_t row = 0; row < x.size() / size_t(d); ++row) {
-    double of_x = 0, of_y = 0, apart = 0;
+    double of_x = 0, of_y = 0, difference = 0;
     for (int64_t i = 0; i < d; ++i) {
       const double a = x[row * size_t(d) + size_t(i)], b = y[row * size_t(d) + size_t(i)];
       of_x += a * a;
       of_y += b * b;
-      apart += (a - b) * (a - b);
+      difference += (a - b) * (a - b);
     }
     norms += std::abs(of_x - of_y);
     all += of_y;
-    if (int64_t(row) % T == 0) first += apart, all_first += of_y;
+    if (int64_t(row) % T == 0) first += difference, all_first += of_y;
   }
   return norms < kTolerance * all && first < kTolerance * kTolerance * all_first;
 }

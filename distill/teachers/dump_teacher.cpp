@@ -84,13 +84,13 @@ std::unique_ptr<WindowSource> DumpTeacher::samples(std::shared_ptr<const data::T
                                                    uint64_t seed) const {
   const data::DumpSpec& spec = reader_.spec();
   const int64_t T = spec.tokens, windows = corpus ? corpus->size() / T : spec.samples;
-  std::vector<int32_t> own, tokens;
+  std::vector<int32_t> stored_tokens, tokens;
   std::unordered_map<int64_t, int64_t> shorter;
   each_sample([&](int64_t sample, const int32_t* stored, int64_t length) {
     const int64_t window = corpus ? spec.windows[size_t(sample)] : sample;
     if (length < T) shorter[window] = length;
     if (!corpus) {
-      own.insert(own.end(), stored, stored + T);
+      stored_tokens.insert(stored_tokens.end(), stored, stored + T);
       return;
     }
     check(window >= 0 && window < windows, reader_.dir().string(), ": sample ", sample,
@@ -101,7 +101,7 @@ std::unique_ptr<WindowSource> DumpTeacher::samples(std::shared_ptr<const data::T
     compare_tokens(sample, stored, tokens, join("window ", window, " of the text"));
   });
   auto source = corpus ? std::make_unique<WindowSource>(std::move(corpus), T, seed, spec.windows)
-                       : std::make_unique<WindowSource>(std::move(own), T, seed);
+                       : std::make_unique<WindowSource>(std::move(stored_tokens), T, seed);
   source->shorten(std::move(shorter));
   return source;
 }
@@ -139,7 +139,7 @@ std::shared_ptr<const data::TaskTokens> DumpTeacher::texts(
 void DumpTeacher::check_sample(std::shared_ptr<nn::Model> teacher, const Batch& batch) const {
   const int64_t sample = samples_of(batch.windows).front();
   try {
-    // First the comparison, which knows more of the reason.
+    // First the comparison, whose error gives more of the reason.
     if (teacher)
       compare_with_teacher(reader_, sample, std::move(teacher), batch.ids, batch.type_ids);
     data::check_dump_sample(reader_, sample, dir());
@@ -231,11 +231,11 @@ void DumpTeacher::begin(const Batch& batch) {
   check(now_.batch.samples == samples, reader_.dir().string(),
         ": was read ahead in another order than the run requests");
   for (size_t i = 0; i < samples.size(); ++i) {
-    const int64_t here =
+    const int64_t length =
         batch.lengths.defined() ? batch.lengths.data<int64_t>()[i] : batch.ids.dim(1);
-    const int64_t there = now_.batch.lengths.data<int64_t>()[i];
-    check(here == there, reader_.dir().string(), ": sample ", samples[i], " has ", there,
-          " tokens, the run's ", here);
+    const int64_t stored_length = now_.batch.lengths.data<int64_t>()[i];
+    check(length == stored_length, reader_.dir().string(), ": sample ", samples[i], " has ",
+          stored_length, " tokens, the run's ", length);
   }
   tokens_ = batch.ids.dim(1);
   now_.uploads.admit();

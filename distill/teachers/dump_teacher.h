@@ -30,13 +30,13 @@ class DumpTeacher : public Teacher {
     int64_t window = 0;         // tokens of each; 0: texts of a task, of any length
     nn::ModelShape shape = {};  // of the student
     int64_t columns = 0;        // of the student's estimate; 0: not known
-    // Samples are windows of their own stored tokens, in their order, not of a corpus.
+    // Samples are windows of their stored tokens, in their order, not of a corpus.
     bool own_tokens = false;
   };
   DumpTeacher(const std::string& dir, const Expected& expected);
 
-  // The samples as windows of `corpus`, or (null) of their own tokens; the padding of shorter ones
-  // is left out. Throws when a stored token is not that of the corpus.
+  // The samples as windows of `corpus`, or (null) of their stored tokens; the padding of shorter
+  // ones is left out. Throws when a stored token is not that of the corpus.
   std::unique_ptr<WindowSource> samples(std::shared_ptr<const data::TokenSource> corpus,
                                         uint64_t seed) const;
   // The texts of a task's split that have a sample, in the split's order; from now on they have

@@ -42,15 +42,15 @@ std::optional<MassiveActivation> massive_activation(nn::Model& teacher) {
   nn::ModelCall call{.ids = Tensor::empty({1, T}, Dtype::i32)};
   for (int64_t i = 0; i < T; ++i)
     call.ids.data<int32_t>()[i] = int32_t((i + 1) * 7919 % shape.vocab_size);
-  MassiveActivation most;
+  MassiveActivation largest;
   Tensor x = teacher.embed(call);
   for (int64_t i = 0; i < shape.layers; ++i) {
     x = teacher.layer(i, x, call, nullptr).detach();
     const MassiveActivation here = largest_of(x, i);
-    if (here.share > most.share) most = here;
+    if (here.share > largest.share) largest = here;
   }
-  if (most.share <= 0.5) return std::nullopt;
-  return most;
+  if (largest.share <= 0.5) return std::nullopt;
+  return largest;
 }
 
 }  // namespace brine::distill

@@ -1,4 +1,4 @@
-// A student as its own teacher: its q and k give the teacher's attention.
+// A student as the teacher of itself: its q and k give the teacher's attention.
 #include "distill/teachers/self_teacher.h"
 
 namespace brine::distill {

@@ -1,11 +1,11 @@
-// A student that is its own teacher, for models of which no second copy fits into memory.
+// A student that is the teacher of itself, for models of which no second copy fits into memory.
 #pragma once
 
 #include "distill/teachers/teacher.h"
 
 namespace brine::distill {
 
-// The teacher's attention is the student's own dense attention, by rows from q and k without their
+// The teacher's attention is the student's dense attention, by rows from q and k without their
 // gradients. There are no attention outputs, layer outputs or logits: losses that need them are
 // refused.
 class SelfTeacher : public Teacher {

@@ -33,8 +33,8 @@ using TeacherFunction = std::function<void(const TeacherView& view)>;
 
 // The tensor of the layer, computed if it is absent. Throws when it cannot be computed.
 const Tensor& teacher_tensor(const TeacherView& view, const std::string& name);
-// The teacher's attention as K = view.columns columns: the layer's own, which must have K, or
-// computed from its attention.
+// The teacher's attention as K = view.columns columns: the layer's columns, of which there must be
+// K, or computed from its attention.
 TeacherSummary teacher_summary(const TeacherView& view);
 
 // The parts that provide `part`, where `has` tells which are available: itself, or those that its

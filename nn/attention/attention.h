@@ -54,7 +54,7 @@ struct AttentionInput {
   RuntimeOptions options = {};
   Tap* tap = nullptr;              // null: the layer is not observed
   RandomStream* random = nullptr;  // null: evaluation
-  // Factor of the method's own loss, if it has one, in the backward pass.
+  // Factor of the method's auxiliary loss, if it has one, in the backward pass.
   double own_loss = 1;
   // Rows of which a method that samples (AttentionTraits) compares its scores with the teacher's;
   // rows = 0: all. `only`: its output has these rows alone, whose positions are in the tap as
@@ -64,8 +64,8 @@ struct AttentionInput {
     uint64_t seed = 0;
     bool only = false;
   } sample = {};
-  // That loss is put into the tap as "selection_loss" and not attached
-  // to the output: the caller adds it to its own.
+  // The auxiliary loss is put into the tap as "selection_loss" and not attached to the output: the
+  // caller adds it to the total loss.
   bool shows_loss = false;
   // In forward(): adds these tokens, the prompts of sequences slot, slot + 1..., which must be
   // empty; requires that there is no tape.
@@ -78,8 +78,8 @@ struct StateRequest {
   int64_t batch = 1;
   int64_t capacity = 0;  // tokens of a sequence
   Dtype dtype = Dtype::f32;
-  // What tokens leave behind, their keys, values and features: in 16 bits (dtype f32), or all of it
-  // in dtype. None: keys and values in dtype, features as the method does without loss of quality.
+  // Type of the cached keys, values and features of tokens: 16 bits (dtype f32), or dtype for all
+  // of them. None: keys and values in dtype, features as the method does without loss of quality.
   std::optional<Dtype> cache = {};
   Device device = default_device();
   // query_skip is fixed; k may decrease from step to step, not increase.
@@ -119,7 +119,7 @@ class Attention : public Module {
   virtual void on_step(int64_t /*steps_done*/) {}
 };
 
-// A method's own configuration, which can be checked and printed without making the method.
+// The configuration of a method, which can be checked and printed without making the method.
 class AttentionMethod {
  public:
   virtual ~AttentionMethod() = default;

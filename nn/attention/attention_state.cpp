@@ -73,9 +73,9 @@ const Tensor& AttentionState::named(const std::vector<NamedTensor>& tensors,
 
 // The part of a sequence with that many tokens.
 Tensor AttentionState::place(const Part& p, int64_t slot, int64_t tokens) const {
-  const Tensor own = p.tensor.slice(0, slot, 1);
-  if (!p.token_axis) return own;
-  return own.slice(p.token_axis, 0, p.rows ? p.rows(tokens) : tokens);
+  const Tensor sequence = p.tensor.slice(0, slot, 1);
+  if (!p.token_axis) return sequence;
+  return sequence.slice(p.token_axis, 0, p.rows ? p.rows(tokens) : tokens);
 }
 
 int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
@@ -117,13 +117,14 @@ void AttentionState::begin(int64_t first, int64_t batch, int64_t tokens,
         first + batch - 1, " of ", this->batch());
   for (bool dry : {true, false}) {
     for (int64_t b = 0; b < batch; ++b) {
-      const int64_t own = prompt_lengths.defined() ? prompt_lengths.data<int64_t>()[b] : tokens;
+      const int64_t prompt_length =
+          prompt_lengths.defined() ? prompt_lengths.data<int64_t>()[b] : tokens;
       int64_t& length = lengths_.data<int64_t>()[first + b];
       check(!dry || length == 0, "attention state: slot ", first + b, " has ", length,
             " tokens already");
-      check(own >= 1 && own <= capacity_, "attention state: a prompt of ", own,
-            " tokens, there is room for 1 to ", capacity_);
-      if (!dry) length = own;
+      check(prompt_length >= 1 && prompt_length <= capacity_, "attention state: a prompt of ",
+            prompt_length, " tokens, there is room for 1 to ", capacity_);
+      if (!dry) length = prompt_length;
     }
   }
 }

@@ -12,7 +12,7 @@
 
 namespace brine::nn {
 
-// Sequences have slots 0..batch-1, each with its own length, up to `capacity` tokens.
+// Sequences have slots 0..batch-1 and lengths of up to `capacity` tokens, which may differ.
 class AttentionState {
  public:
   AttentionState(int64_t batch, int64_t capacity, Device device);

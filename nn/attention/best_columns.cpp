@@ -60,8 +60,8 @@ class BestColumns : public Attention {
     const Tensor q = in.q.detach(), k = in.k.detach();
     const int64_t H = q.dim(1), group = H / k.dim(1);
     auto mass_of = [&](const Tensor& queries, const Tensor& keys) {
-      const TeacherAttention own{.map = {}, .q = queries.contiguous(), .k = keys.contiguous()};
-      return summarize_teacher(own, config_.columns, in.visible).tau;
+      const TeacherAttention teacher{.map = {}, .q = queries.contiguous(), .k = keys.contiguous()};
+      return summarize_teacher(teacher, config_.columns, in.visible).tau;
     };
     if (group == 1) return mass_of(q, k);
     Tensor mass = Tensor::empty({q.dim(0), H, q.dim(2), config_.columns}, q.dtype(), q.device());

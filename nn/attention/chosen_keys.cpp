@@ -51,14 +51,14 @@ FlatCsr largest_of(const Tensor& scores, int64_t k, int64_t keys) {
 // of them: H n min(k, w) entries.
 Tensor largest_columns(const Tensor& scores, int64_t H, int64_t k, int64_t keys) {
   const int64_t n = scores.dim(2), kept = std::min(k, scores.dim(3)), G = scores.dim(1);
-  const Tensor own = largest_of(scores, k, keys).columns.slice(0, 0, G * n * kept);
-  if (G == H) return own;
-  const Tensor first = arange(H, Dtype::f64, own.device()).view({1, H, 1}) * double(keys);
-  const Tensor all = own.contiguous().view({n, 1, kept}).to(Dtype::f64) + first;
+  const Tensor columns = largest_of(scores, k, keys).columns.slice(0, 0, G * n * kept);
+  if (G == H) return columns;
+  const Tensor first = arange(H, Dtype::f64, columns.device()).view({1, H, 1}) * double(keys);
+  const Tensor all = columns.contiguous().view({n, 1, kept}).to(Dtype::f64) + first;
   return all.to(Dtype::i32).view({n * H * kept});
 }
 
-// Fills the columns of one sequence, from `at` on; returns the place behind them.
+// Fills the columns of one sequence, from `at` on; returns the position after them.
 struct Filling {
   const TileScores& scores_of;
   const FlatCsr& csr;
@@ -134,9 +134,9 @@ FlatCsr largest_scores(const Shape& q, Device device, const TileScores& scores, 
 
 FlatCsr largest_keys(const Tensor& q, const Tensor& k, int64_t kept, const Visibility& visible) {
   auto scores = [&](int64_t b, int64_t first, int64_t rows, int64_t keys) {
-    const Tensor own = q.detach().slice(0, b, 1).slice(2, first, rows);
+    const Tensor queries = q.detach().slice(0, b, 1).slice(2, first, rows);
     const Tensor all = k.detach().slice(0, b, 1).slice(2, 0, keys).to(q.dtype());
-    return group_matmul(own.contiguous(), all.contiguous(), true);
+    return group_matmul(queries.contiguous(), all.contiguous(), true);
   };
   return largest_scores(q.shape(), q.device(), scores, kept, visible);
 }
@@ -185,10 +185,10 @@ Tensor attend_cached(const AttentionInput& in, const KeyValueState& state,
   const int64_t B = in.q.dim(0);
   Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
   for (int64_t b = 0; b < B; ++b) {
-    auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-    const AttentionInput one{.q = own(in.q),
-                             .k = own(state.keys),
-                             .v = own(state.values),
+    auto sequence_slice = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
+    const AttentionInput one{.q = sequence_slice(in.q),
+                             .k = sequence_slice(state.keys),
+                             .v = sequence_slice(state.values),
                              .hidden = {},
                              .tap = B == 1 ? in.tap : nullptr};
     copy_into(y.slice(0, b, 1), attend_on(one, choose(b, one)));

@@ -36,7 +36,7 @@ FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int6
 void show_mask(const AttentionInput& in, const FlatCsr& mask);
 
 // A decoding step of such a method, whose tokens `state` has already: one sequence after another,
-// since each has its own number of keys. choose(b, one) -> the mask of sequence b, where one has
+// since their numbers of keys differ. choose(b, one) -> the mask of sequence b, where one has
 // its query and all rows of its cached keys and values, [1, ...]. -> [B, 1, H d].
 Tensor attend_cached(const AttentionInput& in, const KeyValueState& state,
                      const std::function<FlatCsr(int64_t b, const AttentionInput& one)>& choose);

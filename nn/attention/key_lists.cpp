@@ -27,13 +27,13 @@ void each_list(const KeyListShape& s, int64_t heads, const KeysOfRow& keys_of, F
 
 // Where the heads of every row begin, [B, T, H + 1], counted from the start of the row.
 Tensor head_offsets(const KeyListShape& s, const KeysOfRow& keys_of) {
-  const int64_t H = s.heads, counted = s.lists == HeadLists::own ? H : std::min<int64_t>(H, 1);
+  const int64_t H = s.heads, counted = s.lists == HeadLists::separate ? H : std::min<int64_t>(H, 1);
   Tensor offsets = Tensor::zeros({s.batch, s.rows, H + 1}, Dtype::i32);
   int32_t* all = offsets.data<int32_t>();
   each_list(s, counted, keys_of, [&](int64_t row, int64_t h, const std::vector<int32_t>& keys) {
-    int32_t* own = all + row * (H + 1);
+    int32_t* row_offsets = all + row * (H + 1);
     for (int64_t g = h; g < (counted == H ? h + 1 : H); ++g)
-      own[g + 1] = own[g] + int32_t(keys.size());
+      row_offsets[g + 1] = row_offsets[g] + int32_t(keys.size());
   });
   return offsets;
 }

@@ -9,12 +9,12 @@
 namespace brine::nn {
 
 // What the lists of the heads of a row have in common: nothing, their lengths, or all.
-enum class HeadLists : uint8_t { own, of_one_length, equal };
+enum class HeadLists : uint8_t { separate, of_one_length, equal };
 
 struct KeyListShape {
   int64_t batch = 1, heads = 1;
   int64_t rows = 0, keys = 0;  // T and S
-  HeadLists lists = HeadLists::own;
+  HeadLists lists = HeadLists::separate;
 };
 
 // Appends the keys of row t of sequence b and head h to `keys`, ascending, each once, all below S.

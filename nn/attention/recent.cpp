@@ -41,15 +41,15 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, int64_t sinks,
   const RowWidths widths(visible, T);
   const KeyListShape shape{.batch = B, .heads = H, .rows = T, .keys = T, .lists = HeadLists::equal};
   return key_lists(shape, device, [&](int64_t b, int64_t, int64_t t, std::vector<int32_t>& keys) {
-    const RecentRow own = recent_row(t, widths(b, t), k, sinks, visible.causal);
-    for (int64_t j = 0; j < own.sinks; ++j) keys.push_back(int32_t(j));
-    for (int64_t j = 0; j < own.window; ++j) keys.push_back(int32_t(own.start + j));
+    const RecentRow row = recent_row(t, widths(b, t), k, sinks, visible.causal);
+    for (int64_t j = 0; j < row.sinks; ++j) keys.push_back(int32_t(j));
+    for (int64_t j = 0; j < row.window; ++j) keys.push_back(int32_t(row.start + j));
   });
 }
 
 // The last keys and values, oldest first, in twice the memory that they need: when it is full the
-// newest window - 1 move to the front. The first keys and values are kept apart, and copied to the
-// rows before the window of a step, whose own keys no later step sees.
+// newest window - 1 move to the front. The first keys and values are in separate memory. Each step
+// copies them to the rows before its window; no later step reads the keys that were in these rows.
 class RecentState : public AttentionState {
  public:
   RecentState(const StateRequest& r, const AttentionShape& shape, int64_t window, int64_t sinks)

@@ -1,5 +1,5 @@
-// Attention to each query's own k keys with the largest q . k, softmax over these: the best mask of
-// k keys that a selection could find. Exact, so the time is quadratic in T; the memory is not.
+// Attention of each query to the k keys with the largest q . k, softmax over these: the best mask
+// of k keys that a selection could find. Exact, so the time is quadratic in T; the memory is not.
 #include <optional>
 
 #include "nn/attention/chosen_keys.h"

@@ -20,7 +20,7 @@ Tensor ids_of(const std::vector<int32_t>& ids) { return Tensor::from(ids, {int64
 
 }  // namespace
 
-Generation::Generation(nn::Model& model, GenerationRequest request, Spell spell)
+Generation::Generation(Model& model, GenerationRequest request, Spell spell)
     : model_(model), request_(std::move(request)), spell_(std::move(spell)) {
   check(request_.tokens >= 1, "generate: ", request_.tokens, " tokens to add, must be at least 1");
   for (const std::string& stop : request_.stops)
@@ -34,11 +34,10 @@ void Generation::make_room() {
   for (const Sequence& s : sequences_) longest = std::max(longest, int64_t(s.ids.size()));
   // The last added token is not read any more.
   const int64_t capacity = longest + std::min(positions - longest, request_.tokens - 1);
-  state_ =
-      std::make_unique<nn::ModelState>(model_, nn::StateRequest{.batch = int64_t(sequences_.size()),
-                                                                .capacity = capacity,
-                                                                .cache = request_.cache,
-                                                                .options = request_.options});
+  state_ = std::make_unique<ModelState>(model_, StateRequest{.batch = int64_t(sequences_.size()),
+                                                             .capacity = capacity,
+                                                             .cache = request_.cache,
+                                                             .options = request_.options});
   in_slot_.resize(sequences_.size());
   std::iota(in_slot_.begin(), in_slot_.end(), size_t(0));
   hidden_.resize(sequences_.size());
@@ -61,7 +60,7 @@ void Generation::start(const std::vector<std::vector<int32_t>>& prompts) {
   }
   make_room();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    hidden_[i] = nn::prefill(model_, *state_, int64_t(i), ids_of(prompts[i]));
+    hidden_[i] = prefill(model_, *state_, int64_t(i), ids_of(prompts[i]));
   }
   prompt_seconds_ = seconds_since(begin);
 }
@@ -137,7 +136,7 @@ void Generation::run(const OnToken& on_token) {
     std::vector<int32_t> next;
     next.reserve(in_slot_.size());
     for (size_t i : in_slot_) next.push_back(sequences_[i].ids.back());
-    hidden = nn::step(model_, *state_, ids_of(next));
+    hidden = step(model_, *state_, ids_of(next));
     ++steps_;
   }
   run_seconds_ = seconds_since(begin);

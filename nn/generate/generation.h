@@ -55,7 +55,7 @@ class Generation {
   // The bytes of one token.
   using Spell = std::function<std::string(int32_t)>;
 
-  Generation(nn::Model& model, GenerationRequest request, Spell spell);
+  Generation(Model& model, GenerationRequest request, Spell spell);
 
   // Either prompts...
   void start(const std::vector<std::vector<int32_t>>& prompts);
@@ -81,11 +81,11 @@ class Generation {
   bool extend(const Tensor& logits, int64_t row);
   void put_aside(int64_t slot);
 
-  nn::Model& model_;
+  Model& model_;
   GenerationRequest request_;
   Spell spell_;
   std::vector<Sequence> sequences_;
-  std::unique_ptr<nn::ModelState> state_;
+  std::unique_ptr<ModelState> state_;
   std::vector<size_t> in_slot_;  // the sequence in a slot
   std::vector<Tensor> hidden_;   // [1, E] of each sequence, after its last token; before run()
   std::vector<std::vector<NamedTensor>> finished_;  // states of sequences, by sequence

@@ -33,7 +33,7 @@ void Generation::save(const data::Path& path, const std::string& model_hash) con
   }
   data::save_safetensors(path, tensors,
                          {{"format", kFormat},
-                          {"sha256", nn::tensor_hash(tensors)},
+                          {"sha256", tensor_hash(tensors)},
                           {"model", model_hash},
                           {"sequences", std::to_string(sequences_.size())},
                           {"query_skip", std::to_string(request_.options.query_skip)}});
@@ -51,8 +51,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   const std::string skip = std::to_string(request_.options.query_skip);
   check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
         meta(file, "query_skip"), ", now it is ", skip);
-  check(meta(file, "sha256") == nn::tensor_hash(file), name,
-        ": content does not match its checksum");
+  check(meta(file, "sha256") == tensor_hash(file), name, ": content does not match its checksum");
   size_t count = 0;
   while (file.contains(prefix_of(count) + "ids")) ++count;
   check(count > 0 && meta(file, "sequences") == std::to_string(count), name, ": holds ", count,
@@ -83,22 +82,22 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   }
   make_room();
   for (size_t i = 0; i < count; ++i) {
-    std::vector<NamedTensor> own;
+    std::vector<NamedTensor> layer_tensors;
     for (const data::SafetensorsEntry& e : file.entries()) {
       const std::string prefix = prefix_of(i) + "layers.";
       if (e.name.rfind(prefix, 0) != 0) continue;
-      own.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
+      layer_tensors.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
     }
     // Sequences have different numbers of tokens to process: each is processed separately.
-    nn::ModelState alone(
+    ModelState alone(
         model_,
         {.capacity = state_->capacity(), .cache = request_.cache, .options = request_.options});
-    alone.restore(0, own, name);
+    alone.restore(0, layer_tensors, name);
     const std::vector<int32_t>& ids = sequences_[i].ids;
     check(alone.length(0) < int64_t(ids.size()), name, ": sequence ", i, " holds ", alone.length(0),
           " tokens of ", ids.size());
     for (int64_t n = alone.length(0); n < int64_t(ids.size()); ++n) {
-      hidden_[i] = nn::step(model_, alone, Tensor::from(std::vector{ids[size_t(n)]}, {1}));
+      hidden_[i] = step(model_, alone, Tensor::from(std::vector{ids[size_t(n)]}, {1}));
     }
     state_->restore(int64_t(i), alone.saved(0), name);
   }

@@ -17,8 +17,8 @@ int32_t sample(std::span<const float> logits, const Sampling& how, double unifor
     check(!std::isnan(logits[i]), "sample: the logit of token ", i, " is NaN");
     if (logits[i] > logits[size_t(best)]) best = int32_t(i);
   }
-  const float most = logits[size_t(best)];
-  check(std::isfinite(most), "sample: the largest logit is ", most);
+  const float max_logit = logits[size_t(best)];
+  check(std::isfinite(max_logit), "sample: the largest logit is ", max_logit);
   if (how.temperature == 0) return best;
 
   auto less_likely = [&](int32_t a, int32_t b) {
@@ -35,7 +35,7 @@ int32_t sample(std::span<const float> logits, const Sampling& how, double unifor
   std::vector<double> share(logits.size());
   double all = 0;
   for (int32_t id : left) {
-    all += share[size_t(id)] = std::exp(double(logits[size_t(id)] - most) / how.temperature);
+    all += share[size_t(id)] = std::exp(double(logits[size_t(id)] - max_logit) / how.temperature);
   }
   std::make_heap(left.begin(), left.end(), less_likely);
   // The likeliest first, until they have enough of the mass; only these are sampled from.

@@ -85,7 +85,7 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("ignore_eos", ignore_eos, "Continue after the end of the text");
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
-  s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
+  s.field("oversample", oversample, kOversampleHelp, {.min = 0});
   s.choice("cache", cache, kCaches,
            "Type of cached keys and values; exact: f32, with exact sums of features");
   s.field("save_state", save_state, "File from which to continue later");

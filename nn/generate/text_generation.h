@@ -43,8 +43,8 @@ struct TextGeneration {
 // generation_config.json that cannot be read.
 std::vector<int32_t> end_tokens(const LoadedModel& model, const data::Tokenizer& tokenizer);
 
-// A generation that has read its prompts, or the states of load_state and the prompts behind them.
-// A prompt without a state begins as data::prompt_tokens() says, which `warn` is for; behind one it
+// A generation that has read its prompts, or the states of load_state and the prompts after them.
+// A prompt without a state begins as data::prompt_tokens() says, which `warn` is for; after one it
 // continues the text. The model and the tokenizer must outlive it.
 Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
                             const TextGeneration& what, const std::vector<std::string>& prompts,

@@ -10,7 +10,7 @@ namespace brine::nn {
 namespace {
 
 // The positions that the attention method's settings fix; 0 if they follow the model's.
-int64_t own_positions(const nn::ModelConfig& config) {
+int64_t fixed_positions(const ModelConfig& config) {
   data::Schema settings;
   config.method().describe(settings);
   return settings.find("max_positions") ? settings.to_json()["max_positions"].get<int64_t>() : 0;
@@ -39,12 +39,12 @@ void stretch(Tensor to, const Tensor& from, int64_t first) {
 }  // namespace
 
 ModelConfig extend_config(ModelConfig& config, int64_t positions) {
-  ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // its own settings
+  ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // a copy of the settings
   longer.token_settings = config.token_settings;
   longer.family().set_positions(positions);
-  // A method's own number of positions must grow as well.
-  const int64_t own = own_positions(longer);
-  if (own > 0 && own < positions) {
+  // A number of positions that the method's settings fix must grow as well.
+  const int64_t fixed = fixed_positions(longer);
+  if (fixed > 0 && fixed < positions) {
     data::Schema settings;
     longer.method().describe(settings);
     settings.set("max_positions", data::Json(positions));
@@ -59,17 +59,16 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   LoadedModel out;
   out.directory = model.directory;
   out.config = extend_config(model.config, positions);
-  out.model = nn::make_model(out.config, nn::Init{.random = {}, .device = Device::meta});
-  out.store =
-      std::make_unique<nn::ParameterStore>(*out.model, nn::ParameterStore::Gradients::later);
-  const int64_t own = own_positions(model.config);
-  std::vector<NamedTensor> state = nn::state_of(*model.model);
+  out.model = make_model(out.config, Init{.random = {}, .device = Device::meta});
+  out.store = std::make_unique<ParameterStore>(*out.model, ParameterStore::Gradients::later);
+  const int64_t fixed = fixed_positions(model.config);
+  std::vector<NamedTensor> state = state_of(*model.model);
   std::map<std::string, Shape> wanted;
-  for (const auto& [name, tensor] : nn::state_of(*out.model)) wanted[name] = tensor.shape();
+  for (const auto& [name, tensor] : state_of(*out.model)) wanted[name] = tensor.shape();
   for (auto& [name, tensor] : state) {
     const Shape shape = wanted.at(name);
     if (tensor.shape() == shape) continue;
-    const int64_t old = model.model->is_attention_tensor(name) && own ? own : before;
+    const int64_t old = model.model->is_attention_tensor(name) && fixed ? fixed : before;
     const int64_t first = tensor.dim(0) - old;
     const bool one_axis = tensor.numel() / tensor.dim(0) == shape.numel() / shape[0];
     check(first >= 0 && shape[0] == first + positions && one_axis, "extend: cannot stretch '", name,
@@ -78,7 +77,7 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
     stretch(table, tensor.detach().to(Device{}).contiguous(), first);
     tensor = table;
   }
-  nn::load_state(*out.model, state, model.directory);
+  load_state(*out.model, state, model.directory);
   return out;
 }
 

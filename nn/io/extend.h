@@ -7,11 +7,11 @@
 namespace brine::nn {
 
 // The same model with `positions` positions; positions that the settings of its attention method
-// fix grow with them. It has its own settings: changing them does not change `config`.
+// fix grow with them. Its settings are a copy: changing them does not change `config`.
 ModelConfig extend_config(ModelConfig& config, int64_t positions);
 
-// The model with `positions` positions: every table with a row for each position (the model's own
-// and those of its attention method) is resampled, bilinear with aligned corners; rows before the
+// The model with `positions` positions: every table with a row for each position (those of the
+// model and of its attention method) is resampled, bilinear with aligned corners; rows before the
 // positions, as OPT's first two, and all other tensors are kept. Throws when `positions` is not
 // above the present number.
 LoadedModel extend_positions(LoadedModel& model, int64_t positions);

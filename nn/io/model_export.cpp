@@ -34,11 +34,11 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 // Refuses a base whose tensors are not bit for bit those of the model; returns its hash.
-std::string check_base(nn::Model& model, const std::string& path) {
-  check(!nn::is_full_attention(model.attention_name()), "export: ", model.attention_name(),
+std::string check_base(Model& model, const std::string& path) {
+  check(!is_full_attention(model.attention_name()), "export: ", model.attention_name(),
         " attention has no tensors of its own, so there is no adapter");
   LoadedModel base = load_model(path, {.map = true});
-  check(nn::is_full_attention(base.config.attention), "export: the base ", path, " has attention '",
+  check(is_full_attention(base.config.attention), "export: the base ", path, " has attention '",
         base.config.attention, "', not 'flash' or 'dense'");
   std::unordered_map<std::string, Tensor> theirs;
   for (NamedTensor& t : tensors_of(*base.model)) theirs[t.name] = t.tensor;
@@ -59,15 +59,15 @@ std::string check_base(nn::Model& model, const std::string& path) {
 
 }  // namespace
 
-void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokenizer* tokenizer,
+void export_model(ModelConfig& config, Model& model, const data::Tokenizer* tokenizer,
                   const std::string& out, const ExportOptions& options) {
   check(options.dtype == Dtype::f32 || options.dtype == Dtype::f16 || options.dtype == Dtype::bf16,
         "export: no model is stored as ", options.dtype);
   fs::path dir(out);
   data::refuse_occupied(dir);
-  nn::HfExtras extras = extras_of(tokenizer);
+  HfExtras extras = extras_of(tokenizer);
   extras.dtype = options.dtype;
-  data::Json json = nn::to_hf_config(config, extras);
+  data::Json json = to_hf_config(config, extras);
   bool adapter = !options.base_model.empty();
   if (adapter) {
     json["brine"]["base_hash"] = check_base(model, options.base_model);

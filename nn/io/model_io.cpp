@@ -49,9 +49,9 @@ std::string resolve_model(const std::string& name, std::vector<std::string>* not
   return latest.good->path.string();
 }
 
-std::vector<NamedTensor> tensors_of(nn::Model& model) {
+std::vector<NamedTensor> tensors_of(Model& model) {
   std::vector<NamedTensor> out;
-  for (NamedTensor& t : nn::state_of(model))
+  for (NamedTensor& t : state_of(model))
     out.push_back({t.name, t.tensor.to(Device{}).contiguous()});
   return out;
 }
@@ -72,26 +72,25 @@ std::string tensor_hash(const data::Safetensors& file) {
   return hash.hex();
 }
 
-std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
-                                        uint64_t seed) {
-  nn::Init init{.random = {.seed = seed, .stream = 1}};
+std::unique_ptr<Model> make_student(const ModelConfig& config, Model& teacher, uint64_t seed) {
+  Init init{.random = {.seed = seed, .stream = 1}};
   init.base_values = false;
-  std::unique_ptr<nn::Model> student = nn::make_model(config, init);
+  std::unique_ptr<Model> student = make_model(config, init);
   std::vector<NamedTensor> base;
   bool same = teacher.attention_name() == student->attention_name();
-  for (NamedTensor& t : nn::state_of(teacher)) {
+  for (NamedTensor& t : state_of(teacher)) {
     if (same || !teacher.is_attention_tensor(t.name)) base.push_back(t);
   }
-  nn::load_state(*student, base, "teacher",
-                 [&](const std::string& name) { return student->is_attention_tensor(name); });
+  load_state(*student, base, "teacher",
+             [&](const std::string& name) { return student->is_attention_tensor(name); });
   return student;
 }
 
-std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer) {
-  return json_text(nn::to_hf_config(config, extras_of(tokenizer)), 2) + "\n";
+std::string config_text(ModelConfig& config, const data::Tokenizer* tokenizer) {
+  return json_text(to_hf_config(config, extras_of(tokenizer)), 2) + "\n";
 }
 
-nn::HfExtras extras_of(const data::Tokenizer* tokenizer) {
+HfExtras extras_of(const data::Tokenizer* tokenizer) {
   if (!tokenizer) return {};
   data::SpecialIds ids = tokenizer->special();
   return {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad};
@@ -120,7 +119,7 @@ bool is_tokenizer_of(const data::Tokenizer& tokenizer, const std::string& model_
   return !at.empty() && data::load_tokenizer(at)->hash() == tokenizer.hash();
 }
 
-std::string tokenizer_warning(const nn::ModelConfig& config, const data::Tokenizer& tokenizer) {
+std::string tokenizer_warning(const ModelConfig& config, const data::Tokenizer& tokenizer) {
   // transformers 5 ignores the tokenizer_class of this family's files, since many name a wrong one.
   if (config.model_type != "qwen2" || tokenizer.transformers_class() == "Qwen2Tokenizer") return "";
   return "AutoTokenizer of transformers 5 replaces every tokenizer of a qwen2 model by Qwen2's, "

@@ -19,9 +19,9 @@ namespace brine::nn {
 inline constexpr const char* kGenerationConfig = "generation_config.json";
 
 struct LoadedModel {
-  nn::ModelConfig config;
-  std::shared_ptr<nn::Model> model;
-  std::unique_ptr<nn::ParameterStore> store;
+  ModelConfig config;
+  std::shared_ptr<Model> model;
+  std::unique_ptr<ParameterStore> store;
   std::string directory;             // the one that was read: a run resolves to a checkpoint; or
                                      // the GGUF file
   std::vector<std::string> notes;    // newer checkpoints of the run that are damaged, and why
@@ -65,7 +65,7 @@ std::string resolve_model(const std::string& path, std::vector<std::string>* not
 
 // The content of config.json: of a model's directory, of a run's newest intact checkpoint, or of
 // the file itself; that which the metadata of a GGUF file say. No weights are read.
-nn::ModelConfig load_config(const std::string& path);
+ModelConfig load_config(const std::string& path);
 
 // Reads a Hugging Face directory (safetensors or pytorch_model.bin, one file or shards; f32, f16 or
 // bf16), a GGUF file, a checkpoint, or an adapter (see ExportOptions) with its base. Needs little
@@ -74,18 +74,17 @@ nn::ModelConfig load_config(const std::string& path);
 LoadedModel load_model(const std::string& path, const LoadOptions& options = {});
 
 // The student: a model with the attention of `config`, every base tensor copied from the teacher;
-// the attention method's own tensors keep their initial values.
-std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
-                                        uint64_t seed);
+// the tensors of the attention method keep their initial values.
+std::unique_ptr<Model> make_student(const ModelConfig& config, Model& teacher, uint64_t seed);
 
 // The same model without low-rank additions: W + B A in the place of W. Throws when it has none.
 LoadedModel merged_low_rank(const LoadedModel& model);
 
-// nn::state_of() in CPU memory, contiguous.
-std::vector<NamedTensor> tensors_of(nn::Model& model);
+// state_of() in CPU memory, contiguous.
+std::vector<NamedTensor> tensors_of(Model& model);
 // config.json of a model; special ids from the tokenizer if there is one.
-std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer);
-nn::HfExtras extras_of(const data::Tokenizer* tokenizer);
+std::string config_text(ModelConfig& config, const data::Tokenizer* tokenizer);
+HfExtras extras_of(const data::Tokenizer* tokenizer);
 // SHA-256 of names, types, shapes and values of tensors, in the order of their names.
 std::string tensor_hash(const std::vector<NamedTensor>& tensors);
 // The same for all tensors in a file, one after another.
@@ -99,7 +98,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory
 bool is_tokenizer_of(const data::Tokenizer& tokenizer, const std::string& model_directory);
 // What a user of transformers must know about the files of an exported model's tokenizer; empty:
 // nothing.
-std::string tokenizer_warning(const nn::ModelConfig& config, const data::Tokenizer& tokenizer);
+std::string tokenizer_warning(const ModelConfig& config, const data::Tokenizer& tokenizer);
 
 struct ExportOptions {
   Dtype dtype = Dtype::f32;  // f32, f16 or bf16
@@ -116,7 +115,7 @@ struct ExportOptions {
 // Writes config.json, the weights and the tokenizer's files (null: none). `out` must not contain a
 // model. Refuses values that f16 cannot represent, and an adapter whose other tensors are not the
 // base's.
-void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokenizer* tokenizer,
+void export_model(ModelConfig& config, Model& model, const data::Tokenizer* tokenizer,
                   const std::string& out, const ExportOptions& options = {});
 
 }  // namespace brine::nn

@@ -31,8 +31,8 @@ data::Json read_config(const std::string& file) {
   return json;
 }
 
-nn::ModelConfig config_of(const data::Json& json, const std::string& directory) {
-  return nn::from_hf_config(json, config_file(directory));
+ModelConfig config_of(const data::Json& json, const std::string& directory) {
+  return from_hf_config(json, config_file(directory));
 }
 
 // generation_config.json next to a model; empty when there is none.
@@ -43,17 +43,17 @@ std::string generation_config_of(const std::string& directory) {
 
 // Uses f32 weights in mapped files as the values of their parameters and returns these. Packed
 // parameters are left out. The weights have been checked.
-nn::ParameterStore::InPlace map_weights(nn::Model& model, const std::vector<Weight>& weights) {
-  std::unordered_map<std::string, nn::Parameter*> parameters;
+ParameterStore::InPlace map_weights(Model& model, const std::vector<Weight>& weights) {
+  std::unordered_map<std::string, Parameter*> parameters;
   for (const auto& p : model.named_parameters()) parameters[p.path] = p.parameter;
-  nn::ParameterStore::InPlace packed, mapped;
-  for (const nn::Packed* pack : model.packed()) {
+  ParameterStore::InPlace packed, mapped;
+  for (const Packed* pack : model.packed()) {
     packed.insert(pack->members.begin(), pack->members.end());
   }
   for (const Weight& w : weights) {
     auto found = parameters.find(w.name);
     if (found == parameters.end() || packed.contains(found->second)) continue;
-    nn::Parameter& parameter = *found->second;
+    Parameter& parameter = *found->second;
     const data::WeightFile& file = *w.from.file;
     if (w.from.entry->dtype != "F32" || parameter.value.dtype() != Dtype::f32 ||
         !file.in_order(*w.from.entry) || file.shape_of(*w.from.entry) != parameter.value.shape()) {
@@ -67,15 +67,15 @@ nn::ParameterStore::InPlace map_weights(nn::Model& model, const std::vector<Weig
   return mapped;
 }
 
-std::unordered_map<std::string, Tensor> targets_of(nn::Model& model) {
+std::unordered_map<std::string, Tensor> targets_of(Model& model) {
   std::unordered_map<std::string, Tensor> targets;
-  for (const NamedTensor& own : nn::state_of(model)) targets[own.name] = own.tensor;
+  for (const NamedTensor& t : state_of(model)) targets[t.name] = t.tensor;
   return targets;
 }
 
 // Compares shapes and types; the names have been checked. The model may be on the meta device: its
 // sizes are a file's claim until this has been called.
-void check_shapes(nn::Model& model, const std::vector<Weight>& weights) {
+void check_shapes(Model& model, const std::vector<Weight>& weights) {
   std::unordered_map<std::string, Tensor> targets = targets_of(model);
   for (const Weight& w : weights) {
     Shape shape = w.from.file->shape_of(*w.from.entry);
@@ -87,7 +87,7 @@ void check_shapes(nn::Model& model, const std::vector<Weight>& weights) {
   }
 }
 
-void read_weights(nn::Model& model, const std::vector<Weight>& weights) {
+void read_weights(Model& model, const std::vector<Weight>& weights) {
   std::unordered_map<std::string, Tensor> targets = targets_of(model);
   for (const Weight& w : weights) {
     const Tensor& target = targets[w.name];
@@ -96,9 +96,9 @@ void read_weights(nn::Model& model, const std::vector<Weight>& weights) {
       w.from.file->read(*w.from.entry, target);
       continue;
     }
-    const Tensor near = Tensor::empty(target.shape(), target.dtype());
-    w.from.file->read(*w.from.entry, near);
-    assign(target, near);
+    const Tensor host = Tensor::empty(target.shape(), target.dtype());
+    w.from.file->read(*w.from.entry, host);
+    assign(target, host);
   }
 }
 
@@ -117,7 +117,7 @@ struct Base {
 };
 
 // The base that an adapter names, checked to be of the same sizes.
-Base open_base(const std::string& adapter, const data::Json& json, const nn::ModelConfig& config) {
+Base open_base(const std::string& adapter, const data::Json& json, const ModelConfig& config) {
   const std::string file = config_file(adapter);
   const data::Json& path = json["base_model"];
   check(path.is_string(), file, ": base_model = ", json_text(path), " is not a path");
@@ -130,12 +130,11 @@ Base open_base(const std::string& adapter, const data::Json& json, const nn::Mod
   data::Json theirs = read_config(config_file(base.directory));
   check(!theirs.contains("base_model"), adapter, ": its base ", base.directory,
         " is an adapter itself");
-  nn::ModelConfig of_base = config_of(theirs, base.directory);
-  check(nn::is_full_attention(of_base.attention), adapter, ": its base ", base.directory,
+  ModelConfig of_base = config_of(theirs, base.directory);
+  check(is_full_attention(of_base.attention), adapter, ": its base ", base.directory,
         " has attention '", of_base.attention, "', not 'flash' or 'dense'");
   std::string list;
-  for (const std::string& d :
-       data::differences(nn::sizes_to_json(of_base), nn::sizes_to_json(config))) {
+  for (const std::string& d : data::differences(sizes_to_json(of_base), sizes_to_json(config))) {
     list += "; " + d;
   }
   check(list.empty(), adapter, ": its base ", base.directory, " has other sizes", list);
@@ -144,7 +143,7 @@ Base open_base(const std::string& adapter, const data::Json& json, const nn::Mod
 }
 
 // Hash of the tensors that do not belong to the attention method: that of the base.
-std::string base_hash(nn::Model& model) {
+std::string base_hash(Model& model) {
   std::vector<NamedTensor> base;
   for (NamedTensor& t : tensors_of(model)) {
     if (!model.is_attention_tensor(t.name)) base.push_back(std::move(t));
@@ -176,9 +175,9 @@ void hold_weights_in(Dtype dtype, LoadedModel& m) {
   m.store->narrow(dtype, [&](const Parameter& p) { return matrices.contains(&p); });
 }
 
-nn::ModelConfig load_config(const std::string& path) {
+ModelConfig load_config(const std::string& path) {
   const std::string file = fs::is_regular_file(path) ? path : config_file(resolve_model(path));
-  return nn::from_hf_config(read_config(file), file);
+  return from_hf_config(read_config(file), file);
 }
 
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
@@ -210,9 +209,9 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   check_names(*m.model, m.config, weights, files);
   check_shapes(*m.model, weights);
   const bool map = options.map && !options.gradients && !default_device().is_cuda();
-  m.store = std::make_unique<nn::ParameterStore>(
-      *m.model, nn::ParameterStore::Gradients::later, default_device(),
-      map ? map_weights(*m.model, weights) : nn::ParameterStore::InPlace());
+  m.store = std::make_unique<ParameterStore>(
+      *m.model, ParameterStore::Gradients::later, default_device(),
+      map ? map_weights(*m.model, weights) : ParameterStore::InPlace());
   read_weights(*m.model, weights);
   check(!base.files || base_hash(*m.model) == base.hash, m.directory, ": the weights in ",
         base.directory, " are not those of the base that it was made for");

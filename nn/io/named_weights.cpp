@@ -40,15 +40,15 @@ std::string how_to_untie(const data::Json& json) {
 // Removes tensors that repeat a tied one, after comparing their values.
 void resolve_ties(std::vector<Weight>& weights, const ModelConfig& config, const data::Json& json,
                   const std::string& source) {
-  for (const auto& [alias, own] : config.family().ties()) {
+  for (const auto& [alias, original_name] : config.family().ties()) {
     auto find = [&](const std::string& name) {
       return std::find_if(weights.begin(), weights.end(),
                           [&](const Weight& w) { return w.name == name; });
     };
-    auto copy = find(alias), original = find(own);
+    auto copy = find(alias), original = find(original_name);
     if (copy == weights.end()) continue;
     if (original == weights.end()) {
-      copy->name = own;
+      copy->name = original_name;
       continue;
     }
     // A bias is tied whatever config.json says.
@@ -69,7 +69,7 @@ std::vector<std::string> names_of(const std::vector<Weight>& weights) {
 
 Names names_of(Model& model) {
   Names names;
-  for (const NamedTensor& own : state_of(model)) names.insert(own.name);
+  for (const NamedTensor& t : state_of(model)) names.insert(t.name);
   return names;
 }
 
@@ -124,20 +124,20 @@ std::pair<std::string, size_t> prefix_of_unknown(const ModelConfig& config,
         ++counts[prefix];
     }
   }
-  std::pair<std::string, size_t> most;
+  std::pair<std::string, size_t> best;
   for (const auto& [prefix, count] : counts) {
-    if (count > most.second) most = {prefix, count};
+    if (count > best.second) best = {prefix, count};
   }
-  return most;
+  return best;
 }
 
 }  // namespace
 
 std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 24;
+  constexpr size_t kMaxListed = 24;
   std::string out;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) out += " " + names[i];
-  if (names.size() > kMost) out += join(" and ", names.size() - kMost, " more");
+  for (size_t i = 0; i < std::min(names.size(), kMaxListed); ++i) out += " " + names[i];
+  if (names.size() > kMaxListed) out += join(" and ", names.size() - kMaxListed, " more");
   return out;
 }
 
@@ -158,12 +158,12 @@ Plan plan_for(const ModelConfig& config, const ModelFiles& files) {
 void check_names(Model& model, const ModelConfig& config, const std::vector<Weight>& weights,
                  const data::WeightFiles& files) {
   const std::string& source = files.source();
-  const Names own = names_of(model);
-  Names missing = own;
+  const Names known = names_of(model);
+  Names missing = known;
   std::vector<std::string> unknown;
   for (const Weight& w : weights) {
     missing.erase(w.name);
-    if (!own.contains(w.name)) unknown.push_back(w.name_in_file);
+    if (!known.contains(w.name)) unknown.push_back(w.name_in_file);
   }
   const auto [prefix, count] = prefix_of_unknown(config, unknown, missing);
   check(count == 0, source, ": ", count, " of ", weights.size(), " names begin with '", prefix,

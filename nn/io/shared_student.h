@@ -7,10 +7,10 @@
 
 namespace brine::nn {
 
-// make_student() without copies: every tensor outside the attention methods is the teacher's own,
-// mapped or in the flat buffer of its ParameterStore, and a constant. The attention method's
-// parameters have their initial values, drawn from `seed`. A ParameterStore of it must leave the
-// shared parameters out (ParameterStore::Trained). Throws when the sizes differ.
+// make_student() without copies: every tensor outside the attention methods is in the teacher's
+// memory, mapped or in the flat buffer of its ParameterStore, and a constant. The attention
+// method's parameters have their initial values, drawn from `seed`. A ParameterStore of it must
+// leave the shared parameters out (ParameterStore::Trained). Throws when the sizes differ.
 std::unique_ptr<Model> make_shared_student(const ModelConfig& config, Model& teacher,
                                            uint64_t seed);
 

@@ -40,9 +40,9 @@ void Module::visit(const std::function<void(Module&)>& f) {
 
 void Module::collect(const std::string& prefix, ParameterGroup above,
                      std::vector<NamedParameter>& out) {
-  const ParameterGroup own = group().value_or(above);
-  for (auto& p : parameters_) out.push_back({dotted(prefix, p->name), own, p.get()});
-  for (auto& [name, module] : children_) module->collect(dotted(prefix, name), own, out);
+  const ParameterGroup local_group = group().value_or(above);
+  for (auto& p : parameters_) out.push_back({dotted(prefix, p->name), local_group, p.get()});
+  for (auto& [name, module] : children_) module->collect(dotted(prefix, name), local_group, out);
 }
 
 void Module::collect(const std::string& prefix, std::vector<NamedBuffer>& out) {

@@ -40,16 +40,16 @@ int64_t random_projection_draws(int64_t m, int64_t d) { return blocks_of(m, d) *
 Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_t draw,
                          Dtype dtype) {
   check(m > 0 && d > 0, "random_projection: ", m, " features of ", d, " numbers");
-  RandomSlice own = slice;
-  own.stream += draw << 32;
+  RandomSlice draw_slice = slice;
+  draw_slice.stream += draw << 32;
   Tensor R = Tensor::empty({m, d}, Dtype::f64);
   const uint64_t lengths = uint64_t(blocks_of(m, d) * d * d);
   for (int64_t r = 0; r < m;) {
-    const Eigen::MatrixXd Q = orthogonal(d, own, uint64_t(r / d * d * d));
+    const Eigen::MatrixXd Q = orthogonal(d, draw_slice, uint64_t(r / d * d * d));
     for (int64_t i = 0; i < d && r < m; ++i, ++r) {
       double square = 0;
       for (int64_t c = 0; c < d; ++c) {
-        const double x = own.normal(lengths + uint64_t(r * d + c));
+        const double x = draw_slice.normal(lengths + uint64_t(r * d + c));
         square += x * x;
       }
       double* row = R.data<double>() + r * d;

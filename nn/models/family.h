@@ -68,7 +68,7 @@ class FamilyConfig {
   virtual void infer_from_tensors(const std::vector<std::string>& /*names*/) {}
   // Brine's name of a file's tensor; "" for an unused one.
   virtual std::string tensor_name(const std::string& name) const { return name; }
-  // Names under which a file may repeat a tensor that the model ties, with the tensor's own.
+  // Names under which a file may repeat a tied tensor, each with the model's name of that tensor.
   virtual std::map<std::string, std::string> ties() const { return {}; }
 
   // The classification head, labels 0 when there is none.

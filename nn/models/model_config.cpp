@@ -73,8 +73,8 @@ void write_token_ids(const ModelConfig& config, const HfExtras& extras, data::Js
   for (const auto& [key, id] :
        {std::pair("bos_token_id", extras.bos), std::pair("eos_token_id", extras.eos),
         std::pair("pad_token_id", extras.pad)}) {
-    const auto own = kept.find(key);
-    const bool known = own != kept.end() && !own->second.empty();
+    const auto found = kept.find(key);
+    const bool known = found != kept.end() && !found->second.empty();
     if (!known && id && *id < rows) json[key] = *id;
   }
 }

@@ -1,5 +1,4 @@
-// The configuration of a model: its family and sizes and the attention method with its own
-// settings.
+// The configuration of a model: its family and sizes, and the attention method and its settings.
 #pragma once
 
 #include <map>
@@ -42,12 +41,12 @@ struct ModelConfig {
   FamilyConfig& family() { return families.at(model_type); }
   const FamilyConfig& family() const { return families.at(model_type); }
   AttentionMethod& method() const { return *methods.at(attention); }
-  // The family's own struct; throws when the chosen family has another one.
+  // The family's struct; throws when the chosen family has another one.
   template <class Config>
   Config& as() {
-    auto* own = dynamic_cast<FamilyOf<Config>*>(&family());
-    check(own, "config: model_type '", model_type, "' has a config of another kind");
-    return own->config;
+    auto* typed = dynamic_cast<FamilyOf<Config>*>(&family());
+    check(typed, "config: model_type '", model_type, "' has a config of another kind");
+    return typed->config;
   }
 
   ModelShape shape() const { return family().shape(); }
@@ -65,7 +64,7 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed,
 std::unique_ptr<Model> make_model(const ModelConfig& config, Init init);
 
 // The content of config.json except sizes and attention. Ids of the tokenizer are written where the
-// token settings have none and the model has a row for them; absent ids are the family's own.
+// token settings have none and the model has a row for them; absent ids are the family's.
 struct HfExtras {
   std::optional<int64_t> bos = {}, eos = {}, pad = {};
   Dtype dtype = Dtype::f32;  // of the weights next to it

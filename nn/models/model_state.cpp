@@ -54,13 +54,13 @@ std::vector<NamedTensor> ModelState::saved(int64_t slot) const {
 
 void ModelState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
                          const std::string& source) {
-  std::vector<std::vector<NamedTensor>> own(layers_.size());
+  std::vector<std::vector<NamedTensor>> layer_tensors(layers_.size());
   size_t taken = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const std::string prefix = join("layers.", i, ".");
     for (const NamedTensor& t : tensors) {
       if (t.name.rfind(prefix, 0) != 0) continue;
-      own[i].push_back({t.name.substr(prefix.size()), t.tensor});
+      layer_tensors[i].push_back({t.name.substr(prefix.size()), t.tensor});
       ++taken;
     }
   }
@@ -69,11 +69,11 @@ void ModelState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
   auto place = [&](size_t i) { return join(source, ": layer ", i); };
   int64_t first = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const int64_t tokens = layers_[i]->check_saved(own[i], place(i));
+    const int64_t tokens = layers_[i]->check_saved(layer_tensors[i], place(i));
     if (i == 0) first = tokens;
     check(tokens == first, place(i), ": a sequence of ", tokens, " tokens, layer 0 has ", first);
   }
-  for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, own[i], place(i));
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, layer_tensors[i], place(i));
 }
 
 Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids) {

@@ -13,7 +13,7 @@
 
 namespace brine::nn {
 
-// The state of all layers for a batch of sequences, each with its own length.
+// The state of all layers for a batch of sequences, whose lengths may differ.
 class ModelState {
  public:
   // Throws when the attention method cannot be decoded, or `capacity` is beyond the positions.

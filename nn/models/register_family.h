@@ -1,6 +1,6 @@
 // The registration that ends a folder of nn/models.
 //
-//   struct MineConfig {               // an aggregate; field names are those of config.json
+//   struct ExampleConfig {            // an aggregate; field names are those of config.json
 //     void describe(data::Schema&);   // the sizes
 //     void validate() const;          // throws Error
 //     ModelShape shape() const;
@@ -16,8 +16,11 @@
 //     void set_class_head(const ClassHead&);
 //     ClassHeadTensors class_head_tensors() const;
 //   };
-//   struct MineModel : Model { MineModel(Init&, const MineConfig&, const AttentionMethod&); ... };
-//   const RegisterFamily<MineConfig, MineModel> registration("mine");
+//   struct ExampleModel : Model {
+//     ExampleModel(Init&, const ExampleConfig&, const AttentionMethod&);
+//     ...
+//   };
+//   const RegisterFamily<ExampleConfig, ExampleModel> registration("example");
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -17,11 +17,12 @@ void OptimizerConfig::describe(data::Schema& s) {
 }
 
 Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan,
-             std::optional<Elements> own)
+             std::optional<Elements> elements)
     : store_(store),
       config_(config),
-      own_(own.value_or(Elements{0, store.size()})),
-      m_(Tensor::zeros_like(store.values().slice(0, own_.begin, own_.end - own_.begin))),
+      elements_(elements.value_or(Elements{0, store.size()})),
+      m_(Tensor::zeros_like(
+          store.values().slice(0, elements_.begin, elements_.end - elements_.begin))),
       v_(Tensor::zeros_like(m_)) {
   for (const ParameterStore::Entry& e : store.entries()) {
     const ParameterPlan p = plan ? plan(e)
@@ -76,11 +77,12 @@ void Adamw::step(double rate_factor, const std::vector<double>& norms, double gi
                 .weight_decay = r.decay,
                 .grad_scale = scale,
                 .step = steps_};
-    const int64_t begin = std::max(r.begin, own_.begin);
-    const int64_t size = std::min(r.begin + r.size, own_.end) - begin;
+    const int64_t begin = std::max(r.begin, elements_.begin);
+    const int64_t size = std::min(r.begin + r.size, elements_.end) - begin;
     if (size <= 0) continue;
     Tensor w = store_.values().slice(0, begin, size);
-    Tensor m = m_.slice(0, begin - own_.begin, size), v = v_.slice(0, begin - own_.begin, size);
+    Tensor m = m_.slice(0, begin - elements_.begin, size),
+           v = v_.slice(0, begin - elements_.begin, size);
     Tensor g = store_.gradients().slice(0, begin, size);
     adamw(w, m, v, g, s);
   }

@@ -188,26 +188,26 @@ void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std
   for (const NamedTensor& t : tensors) found[t.name] = t.tensor;
   std::string missing, unknown;
   std::unordered_set<std::string> used;
-  for (const NamedTensor& own : state_of(root)) {
-    auto it = found.find(own.name);
+  for (const NamedTensor& target : state_of(root)) {
+    auto it = found.find(target.name);
     if (it == found.end()) {
-      if (!may_be_missing || !may_be_missing(own.name)) missing += " " + own.name;
+      if (!may_be_missing || !may_be_missing(target.name)) missing += " " + target.name;
       continue;
     }
-    used.insert(own.name);
-    check(it->second.shape() == own.tensor.shape(), source, ": tensor ", own.name, " is ",
-          it->second.shape(), ", the model needs ", own.tensor.shape());
+    used.insert(target.name);
+    check(it->second.shape() == target.tensor.shape(), source, ": tensor ", target.name, " is ",
+          it->second.shape(), ", the model needs ", target.tensor.shape());
   }
   for (const NamedTensor& t : tensors) {
     if (!used.count(t.name)) unknown += " " + t.name;
   }
   check(missing.empty(), source, ": missing tensors:", missing);
   check(unknown.empty(), source, ": tensors that the model does not know:", unknown);
-  for (const NamedTensor& own : state_of(root)) {
-    auto it = found.find(own.name);
+  for (const NamedTensor& target : state_of(root)) {
+    auto it = found.find(target.name);
     if (it == found.end()) continue;
-    assign(own.tensor, it->second);
-    own.tensor.bump_version();
+    assign(target.tensor, it->second);
+    target.tensor.bump_version();
   }
 }
 

@@ -21,8 +21,8 @@ class ParameterStore {
 
   // Moves every parameter of `root` into the buffers; `root` must outlive the store's use.
   // Parameters that were made on the meta device get memory, not values.
-  // The flat buffers, and the module's own (random features), are on `device` from then on.
-  // Values `in_place` stay in their present memory (weights of a mapped file) until there are
+  // The flat buffers, and the buffers of the module (random features), are on `device` from then
+  // on. Values `in_place` stay in their present memory (weights of a mapped file) until there are
   // gradients; a packed parameter cannot.
   using InPlace = std::unordered_set<const Parameter*>;
   explicit ParameterStore(Module& root, Gradients gradients = Gradients::now,

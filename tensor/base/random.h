@@ -41,7 +41,7 @@ struct RandomSlice {
 
   BRINE_HD uint32_t word(uint64_t i) const { return philox(seed, stream, first + i / 4).v[i % 4]; }
   BRINE_HD double uniform(uint64_t i) const { return uniform_of(word(i)); }
-  // Standard normal by Box-Muller; element i takes one block of its own.
+  // Standard normal by Box-Muller; element i takes a separate block.
   double normal(uint64_t i) const {
     Philox p = philox(seed, stream, first + i);
     return std::sqrt(-2 * std::log(uniform_of(p.v[0]))) *

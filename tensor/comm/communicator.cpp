@@ -34,7 +34,7 @@ void Communicator::fail(const Wait& wait, const std::vector<int>& missing) {
                           names, " within ", wait.seconds, " seconds"));
 }
 
-// Between every two ranks, so that each one knows who is missing.
+// Between every two ranks, so that each one can name the missing ranks.
 void Communicator::barrier(const std::string& what, double patience) {
   const char token = 0;
   std::vector<char> tokens(size_t(size_), 0);
@@ -48,10 +48,10 @@ void Communicator::barrier(const std::string& what, double patience) {
   exchange(what, out, in, patience);
 }
 
-std::vector<std::string> Communicator::gather(const std::string& what, const std::string& mine) {
+std::vector<std::string> Communicator::gather(const std::string& what, const std::string& local) {
   std::vector<std::string> all(static_cast<size_t>(size_));
-  all[size_t(rank_)] = mine;
-  const uint64_t length = mine.size();
+  all[size_t(rank_)] = local;
+  const uint64_t length = local.size();
   std::vector<uint64_t> lengths(static_cast<size_t>(size_));
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
@@ -66,7 +66,7 @@ std::vector<std::string> Communicator::gather(const std::string& what, const std
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
     all[size_t(r)].resize(lengths[size_t(r)]);
-    if (length > 0) out.push_back({r, mine.data(), mine.size()});
+    if (length > 0) out.push_back({r, local.data(), local.size()});
     if (lengths[size_t(r)] > 0) in.push_back({r, all[size_t(r)].data(), lengths[size_t(r)]});
   }
   exchange(what, out, in);

@@ -79,7 +79,7 @@ class Communicator {
   // Returns when all ranks have called it.
   void barrier(const std::string& what, double patience = 1);
   // The bytes of every rank, by rank; their lengths may differ.
-  std::vector<std::string> gather(const std::string& what, const std::string& mine);
+  std::vector<std::string> gather(const std::string& what, const std::string& local);
   // The bytes of rank 0, on all ranks.
   void broadcast(const std::string& what, void* bytes, size_t size);
 

@@ -18,7 +18,7 @@ std::string new_nccl_id();
 struct NcclStart {
   int rank = 0, size = 1;
   std::string id;
-  Device device;                       // of this rank's tensors; each rank has its own
+  Device device;                       // of this rank's tensors; another one for each rank
   double seconds = 600;                // until all ranks are here
   std::unique_ptr<Communicator> host;  // for the CPU's memory
 };

@@ -1,4 +1,4 @@
-// Which elements travel when, and the round of an all-gather.
+// Which elements are sent in which round, and the round of an all-gather.
 #include "tensor/comm/parts.h"
 
 namespace brine {
@@ -10,9 +10,9 @@ SlotRange part_of(SlotRange elements, int64_t round) {
 
 int64_t rounds_of(int64_t n, int ranks) {
   if (ranks == 1) return 0;
-  int64_t most = 0;
-  for (int r = 0; r < ranks; ++r) most = std::max(most, elements_of(n, r, ranks).size());
-  return (most + kPiece - 1) / kPiece;
+  int64_t max_size = 0;
+  for (int r = 0; r < ranks; ++r) max_size = std::max(max_size, elements_of(n, r, ranks).size());
+  return (max_size + kPiece - 1) / kPiece;
 }
 
 int64_t buckets_of(int64_t n, int ranks) {
@@ -28,14 +28,14 @@ void exchange_parts(Communicator& ranks, const std::string& what, const Tensor& 
                     const std::function<SlotRange(int)>& part_of_rank) {
   const int size = ranks.size(), me = ranks.rank();
   auto part = [&](int r) { return slice_of(buffer, part_of_rank(r)); };
-  const Tensor own = part(me);
+  const Tensor local = part(me);
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   for (int r = 0; r < size; ++r) {
     if (r == me) continue;
-    if (own.numel() > 0) out.push_back({r, own.raw(), bytes_of(own)});
-    if (const Tensor theirs = part(r); theirs.numel() > 0)
-      in.push_back({r, theirs.raw(), bytes_of(theirs)});
+    if (local.numel() > 0) out.push_back({r, local.raw(), bytes_of(local)});
+    if (const Tensor remote = part(r); remote.numel() > 0)
+      in.push_back({r, remote.raw(), bytes_of(remote)});
   }
   buffer.bump_version();
   ranks.exchange(what, out, in, 1, buffer.device());

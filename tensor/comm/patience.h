@@ -1,4 +1,4 @@
-// A wait that ends: it yields its core, then sleeps, and knows when its limit has passed.
+// A wait with a limit: it yields its core, then sleeps, and reports when the limit has passed.
 #pragma once
 
 #include <sched.h>

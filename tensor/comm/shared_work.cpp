@@ -1,4 +1,4 @@
-// An error travels in place of a result: every rank reaches the same exchange.
+// An error is sent in place of a result: every rank reaches the same exchange.
 #include "tensor/comm/shared_work.h"
 
 #include <algorithm>
@@ -40,9 +40,9 @@ void throw_shared(const std::vector<std::string>& all) {
 std::vector<std::string> gather_work(Communicator& ranks, const std::string& what,
                                      const std::function<std::string()>& work) {
   if (ranks.size() == 1) return {work()};
-  const std::string mine = outcome_of(work);
+  const std::string outcome = outcome_of(work);
   ranks.barrier(what, kWorkPatience);
-  std::vector<std::string> all = ranks.gather(what, mine);
+  std::vector<std::string> all = ranks.gather(what, outcome);
   for (const std::string& s : all) check(!s.empty(), what, ": a message is empty");
   throw_shared(all);
   for (std::string& s : all) s.pop_back();
@@ -71,17 +71,17 @@ void divide_work(Communicator& ranks, const std::string& what, int64_t count,
     return;
   }
   const std::vector<std::string> all = gather_work(ranks, what, [&] {
-    ByteWriter mine;
-    mine.number(count);
-    for (int64_t n = ranks.rank(); n < count; n += ranks.size()) mine.text(work(n));
-    return mine.bytes();
+    ByteWriter writer;
+    writer.number(count);
+    for (int64_t n = ranks.rank(); n < count; n += ranks.size()) writer.text(work(n));
+    return writer.bytes();
   });
   std::vector<ByteReader> readers;
   for (const std::string& bytes : all) {
     readers.emplace_back(bytes);
-    const auto theirs = readers.back().number<int64_t>();
-    if (theirs == count) continue;
-    throw Error(join(what, ": rank ", readers.size() - 1, " has ", theirs, " parts, rank ",
+    const auto remote_count = readers.back().number<int64_t>();
+    if (remote_count == count) continue;
+    throw Error(join(what, ": rank ", readers.size() - 1, " has ", remote_count, " parts, rank ",
                      ranks.rank(), " ", count));
   }
   for (int64_t n = 0; n < count; ++n) add(n, readers[size_t(n % ranks.size())].text());

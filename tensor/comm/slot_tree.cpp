@@ -23,15 +23,15 @@ SlotRange parent_of(int64_t slots, SlotRange node) {
   }
 }
 
-void find_subtrees(SlotRange node, SlotRange own, std::vector<SlotRange>& out) {
-  if (node.end <= own.begin || node.begin >= own.end) return;
-  if (node.begin >= own.begin && node.end <= own.end) {
+void find_subtrees(SlotRange node, SlotRange range, std::vector<SlotRange>& out) {
+  if (node.end <= range.begin || node.begin >= range.end) return;
+  if (node.begin >= range.begin && node.end <= range.end) {
     out.push_back(node);
     return;
   }
   const int64_t middle = middle_of(node);
-  find_subtrees({node.begin, middle}, own, out);
-  find_subtrees({middle, node.end}, own, out);
+  find_subtrees({node.begin, middle}, range, out);
+  find_subtrees({middle, node.end}, range, out);
 }
 
 void add_into(const Tensor& y, const Tensor& x) { BRINE_CALL(y, accumulate, y, x); }
@@ -59,9 +59,9 @@ int64_t middle_of(SlotRange range) {
   return range.begin + int64_t(std::bit_floor(uint64_t(range.size() - 1)));
 }
 
-std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange own) {
+std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange range) {
   std::vector<SlotRange> out;
-  find_subtrees({0, slots}, own, out);
+  find_subtrees({0, slots}, range, out);
   return out;
 }
 
@@ -69,14 +69,14 @@ bool SlotSum::joins_left(SlotRange& node) const {
   if (node.size() >= slots_) return false;
   const SlotRange parent = parent_of(slots_, node);
   const bool is_left = parent.begin == node.begin;
-  if (is_left || parent.begin < own_.begin || parent.end > own_.end) return false;
+  if (is_left || parent.begin < range_.begin || parent.end > range_.end) return false;
   node = parent;
   return true;
 }
 
 void SlotSum::add(const Tensor& gradients) {
   SlotRange node{next_, next_ + 1};
-  const bool last = ++next_ == own_.end;
+  const bool last = ++next_ == range_.end;
   Tensor values = gradients;
   while (joins_left(node)) {
     Sum left = std::move(pending_.back());
@@ -94,59 +94,60 @@ void SlotSum::over_ranks(Communicator& ranks, const std::string& what, const Ten
   if (ranks.size() == 1) return;
   // Without a way from device to device the sum is made on the CPU.
   const Device where = ranks.moves(gradients.device()) ? gradients.device() : Device{};
-  std::vector<Tensor> mine;
-  for (const Sum& s : pending_) mine.push_back(s.values.to(where));
-  mine.push_back(gradients.to(where));
-  sum_subtrees(ranks, what, slots_, mine);
-  if (!mine.back().shares_memory(gradients)) assign(gradients, mine.back());
+  std::vector<Tensor> sums;
+  for (const Sum& s : pending_) sums.push_back(s.values.to(where));
+  sums.push_back(gradients.to(where));
+  sum_subtrees(ranks, what, slots_, sums);
+  if (!sums.back().shares_memory(gradients)) assign(gradients, sums.back());
   pending_.clear();
 }
 
 void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
-                  const std::vector<Tensor>& mine) {
+                  const std::vector<Tensor>& local) {
   const int size = ranks.size(), me = ranks.rank();
-  const Tensor& result = mine.back();
+  const Tensor& result = local.back();
   const int64_t n = result.numel();
   std::vector<std::vector<SlotRange>> nodes;  // of each rank
   for (int r = 0; r < size; ++r) nodes.push_back(subtrees_of(slots, slots_of(slots, r, size)));
-  check(nodes[size_t(me)].size() == mine.size(), what, ": ", mine.size(), " sums for ",
+  check(nodes[size_t(me)].size() == local.size(), what, ": ", local.size(), " sums for ",
         nodes[size_t(me)].size(), " nodes");
   size_t foreign = 0;
   for (int r = 0; r < size; ++r) foreign += r == me ? 0 : nodes[size_t(r)].size();
   const int64_t buckets = size == 1 ? 0 : buckets_of(n, size);
-  int64_t most = 0;
+  int64_t max_size = 0;
   for (int64_t b = me; b < buckets; b += size)
-    most = std::max(most, bucket_of(n, b, buckets).size());
-  const Tensor arrived = Tensor::empty({int64_t(foreign), most}, result.dtype(), result.device());
+    max_size = std::max(max_size, bucket_of(n, b, buckets).size());
+  const Tensor arrived =
+      Tensor::empty({int64_t(foreign), max_size}, result.dtype(), result.device());
   for (int64_t first = 0; first < buckets; first += size) {
     const auto of_owner = [&](int r) { return bucket_of(n, first + r, buckets); };
-    const SlotRange here = of_owner(me);
+    const SlotRange local_bucket = of_owner(me);
     std::vector<Outgoing> out;
     std::vector<Incoming> in;
     SubtreeSums given;
     int64_t row = 0;
     for (int r = 0; r < size; ++r) {
-      const SlotRange there = of_owner(r);
-      for (size_t i = 0; r != me && there.size() > 0 && i < mine.size(); ++i) {
-        const Tensor part = slice_of(mine[i], there);
+      const SlotRange remote_bucket = of_owner(r);
+      for (size_t i = 0; r != me && remote_bucket.size() > 0 && i < local.size(); ++i) {
+        const Tensor part = slice_of(local[i], remote_bucket);
         out.push_back({r, part.raw(), bytes_of(part)});
       }
-      for (size_t i = 0; here.size() > 0 && i < nodes[size_t(r)].size(); ++i) {
+      for (size_t i = 0; local_bucket.size() > 0 && i < nodes[size_t(r)].size(); ++i) {
         const SlotRange node = nodes[size_t(r)][i];
         Tensor values;
         if (r == me) {
-          values = slice_of(mine[i], here);
+          values = slice_of(local[i], local_bucket);
         } else {
-          values = arrived.select(0, row++).slice(0, 0, here.size());
+          values = arrived.select(0, row++).slice(0, 0, local_bucket.size());
           in.push_back({r, values.raw(), bytes_of(values)});
         }
         given[node.begin] = {node, values};
       }
     }
     ranks.exchange(what, out, in, 1, result.device());
-    if (here.size() > 0) {
+    if (local_bucket.size() > 0) {
       const Tensor sum = sum_of_node({0, slots}, given);
-      const Tensor target = slice_of(result, here);
+      const Tensor target = slice_of(result, local_bucket);
       if (sum.raw() != target.raw()) assign(target, sum);
     }
     exchange_parts(ranks, what, result, of_owner);
@@ -155,20 +156,20 @@ void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
 
 Tensor collect_elements(Communicator& ranks, const std::string& what, const Tensor& part,
                         int64_t n) {
-  const Tensor mine = part.to(Device{});
+  const Tensor local = part.to(Device{});
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
   Tensor whole;
   if (!ranks.is_first()) {
-    if (mine.numel() > 0) out.push_back({0, mine.raw(), bytes_of(mine)});
+    if (local.numel() > 0) out.push_back({0, local.raw(), bytes_of(local)});
   } else {
     whole = Tensor::empty({n}, part.dtype());
     for (int r = 0; r < ranks.size(); ++r) {
-      const Tensor theirs = slice_of(whole, elements_of(n, r, ranks.size()));
+      const Tensor target = slice_of(whole, elements_of(n, r, ranks.size()));
       if (r == 0) {
-        assign(theirs, mine);
-      } else if (theirs.numel() > 0) {
-        in.push_back({r, theirs.raw(), bytes_of(theirs)});
+        assign(target, local);
+      } else if (target.numel() > 0) {
+        in.push_back({r, target.raw(), bytes_of(target)});
       }
     }
   }

@@ -17,12 +17,12 @@ SlotRange slots_of(int64_t slots, int rank, int ranks);
 // The first slot of a range's right child; a range of one slot has no children.
 int64_t middle_of(SlotRange range);
 // The largest nodes that are inside a range, in order; at most about 2 log2(slots).
-std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange own);
+std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange range);
 
 // Adds up the slots of one rank as they come, with one copy of the buffer for each pending node.
 class SlotSum {
  public:
-  SlotSum(int64_t slots, SlotRange own) : slots_(slots), own_(own), next_(own.begin) {}
+  SlotSum(int64_t slots, SlotRange range) : slots_(slots), range_(range), next_(range.begin) {}
 
   // `gradients` [n] are those of the next slot. They may be overwritten afterwards, except after
   // the last slot, which leaves the last node's sum in them.
@@ -35,7 +35,7 @@ class SlotSum {
   bool joins_left(SlotRange& node) const;
 
   int64_t slots_;
-  SlotRange own_;
+  SlotRange range_;
   int64_t next_;
   struct Sum {
     SlotRange node;
@@ -44,11 +44,11 @@ class SlotSum {
   std::vector<Sum> pending_;
 };
 
-// The sum of subtrees of all ranks: `mine` are those of subtrees_of(slots, slots_of(...)) of this
+// The sum of subtrees of all ranks: `local` are those of subtrees_of(slots, slots_of(...)) of this
 // rank, [n] in memory that `ranks` moves, which are overwritten; the sum is stored in the last of
 // them.
 void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
-                  const std::vector<Tensor>& mine);
+                  const std::vector<Tensor>& local);
 
 // The flat buffer [n] of which every rank has its elements_of() as `part`, on the first rank and on
 // the CPU; undefined on the others.

@@ -70,7 +70,8 @@ int64_t cudnn_calls();
 // "9.19.0", or why none is used: "none: libcudnn.so.9: cannot open ...". Searches for it.
 std::string cudnn_version();
 
-// What this thread has asked of the runtime since its start: each costs the host microseconds.
+// What this thread has requested from the runtime since its start: each costs the host some
+// microseconds.
 struct HostWork {
   int64_t launches = 0;            // kernels; those of cuBLASLt and cuDNN are not counted
   int64_t uploads = 0;             // copies to a device in stream order
@@ -88,8 +89,7 @@ void download(void* to, const void* from, size_t bytes, Device device);
 void synchronize(Device device);
 // Whether it has, without waiting; throws its errors.
 bool is_idle(Device device);
-// The stream of this program's kernels (a cudaStream_t), for libraries that queue work of their
-// own.
+// The stream of this program's kernels (a cudaStream_t), for libraries that queue work.
 void* stream_handle(int index);
 
 }  // namespace brine::cuda

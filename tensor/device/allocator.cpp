@@ -38,7 +38,7 @@ struct Cache {
   std::mutex mutex;
   std::map<size_t, Bin> waiting;  // by size class
   uint64_t requests = 0;
-  int64_t most_live = 0;  // since start
+  int64_t max_live = 0;  // since start
   AllocatorStats stats;
   size_t cap = 0;
   bool poison = false;
@@ -127,15 +127,15 @@ void trim_locked(Cache& c) {
   c.waiting.clear();
 }
 
-// Batches with many different lengths leave blocks with many different sizes behind. When memory is
+// Batches with many different lengths leave blocks of many different sizes. When memory is
 // requested from the system, the blocks that waited longest are returned until the reservation is
 // at most half more than the peak of live bytes.
 void make_room(Cache& c, size_t size) {
   if (c.pinned) return;  // returning it may stall every device; it has few sizes
   constexpr int64_t kFree = 64 << 20;
   const int64_t live = c.stats.live + int64_t(size);
-  const int64_t most = std::max(c.most_live, live);
-  while (c.stats.reserved + int64_t(size) > most + most / 2 + kFree) {
+  const int64_t peak = std::max(c.max_live, live);
+  while (c.stats.reserved + int64_t(size) > peak + peak / 2 + kFree) {
     auto oldest = c.waiting.end();
     for (auto it = c.waiting.begin(); it != c.waiting.end(); ++it) {
       if (it->second.blocks.empty()) continue;
@@ -232,7 +232,7 @@ void* allocate_from(Cache& c, size_t bytes) {
     p = ask_system(c, size);
   }
   c.stats.live += int64_t(size);
-  c.most_live = std::max(c.most_live, c.stats.live);
+  c.max_live = std::max(c.max_live, c.stats.live);
   c.stats.peak_live = std::max(c.stats.peak_live, c.stats.live);
   auto* base = static_cast<unsigned char*>(p);
   if (c.poison) fill_block(c, base, 0xff, size);
@@ -301,7 +301,7 @@ void reset_peak(Device device) {
 void trim(Device device) {
   Cache& c = cache(device);
   std::lock_guard lock(c.mutex);
-  c.most_live = c.stats.live;
+  c.max_live = c.stats.live;
   trim_locked(c);
 }
 

@@ -32,7 +32,7 @@ inline constexpr Device Device::meta{DeviceType::meta};
 // The device of models and their results unless specified otherwise; initially the CPU. Tensors
 // that the CPU reads (ids, lengths, positions) always stay on the CPU.
 Device default_device();
-// Throws for the meta device: results there have no values.
+// Throws for the meta device: its results have no values.
 void set_default_device(Device device);
 // "cpu", "cuda", "cuda:1" -> the device. Throws for another name or an absent device.
 Device parse_device(const std::string& name);

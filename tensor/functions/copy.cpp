@@ -51,8 +51,8 @@ Tensor Tensor::to(Device wanted) const {
 
 void assign(const Tensor& to, const Tensor& from) {
   check(to.shape() == from.shape(), "assign: ", from.shape(), " does not fit ", to.shape());
-  const Tensor near = from.detach().to(to.device());
-  BRINE_CALL(to, copy, to.detach(), near);
+  const Tensor source = from.detach().to(to.device());
+  BRINE_CALL(to, copy, to.detach(), source);
 }
 
 }  // namespace brine

@@ -26,9 +26,9 @@ void check_visibility(const char* op, const Visibility& visible, int64_t batch, 
   if (!visible.lengths.device().is_cpu()) return;  // reading them would wait for the device
   Tensor lengths = visible.lengths.contiguous();
   for (int64_t b = 0; b < batch; ++b) {
-    int64_t own = lengths.data<int64_t>()[b];
-    check(own >= 0 && own <= keys, op, ": length ", own, " of sequence ", b, " is outside 0..",
-          keys);
+    int64_t length = lengths.data<int64_t>()[b];
+    check(length >= 0 && length <= keys, op, ": length ", length, " of sequence ", b,
+          " is outside 0..", keys);
   }
 }
 

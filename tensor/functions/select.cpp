@@ -25,12 +25,12 @@ Shape group_shape(SelectMode mode, int64_t B, int64_t H, int64_t T) {
 
 // The most keys of a group whose rows see w keys each: the number of columns follows from the
 // sizes, and no column has more than ceil(w / K) keys or gives more than k.
-int64_t most_keys(int64_t members, int64_t k, int64_t K, int64_t w) {
+int64_t max_keys(int64_t members, int64_t k, int64_t K, int64_t w) {
   if (w <= k) return members * w;
   return columns_to_select(members, k, K, w) * std::min(k, (w + K - 1) / K);
 }
 
-// The last width from w > k on, at most n, for which most_keys() is the same. From k K on it does
+// The last width from w > k on, at most n, for which max_keys() is the same. From k K on it does
 // not change; below, the number of columns n_sel falls with w, and their size grows every K.
 int64_t last_alike(int64_t members, int64_t k, int64_t K, int64_t w, int64_t n) {
   if (w < K) return std::min(n, K - 1);  // n_sel = members k columns of one key
@@ -45,13 +45,13 @@ int64_t last_alike(int64_t members, int64_t k, int64_t K, int64_t w, int64_t n) 
   return std::min(n, twice / half - tie_below);
 }
 
-// The sum of most_keys() over the widths 1..n.
-int64_t most_keys_of_rows(int64_t members, int64_t k, int64_t K, int64_t n) {
+// The sum of max_keys() over the widths 1..n.
+int64_t max_keys_of_rows(int64_t members, int64_t k, int64_t K, int64_t n) {
   const int64_t whole = std::min(n, k);
   int64_t sum = members * (whole * (whole + 1) / 2);
   for (int64_t w = whole + 1, last = 0; w <= n; w = last + 1) {
     last = last_alike(members, k, K, w, n);
-    sum += (last - w + 1) * most_keys(members, k, K, w);
+    sum += (last - w + 1) * max_keys(members, k, K, w);
   }
   return sum;
 }
@@ -66,20 +66,20 @@ int64_t most_selected_entries(const Visibility& visible, const SelectConfig& con
   const bool by_row =
       config.mode == SelectMode::per_query || config.mode == SelectMode::causal_per_batch;
   const int64_t heads = by_head ? 1 : H, times = H / heads;
-  int64_t most = 0, known_rows = -1, known_width = -1, of_sequence = 0;
+  int64_t total = 0, known_rows = -1, known_width = -1, of_sequence = 0;
   for (int64_t b = 0; b < B; ++b) {
     const int64_t rows = widths.valid(b);
     if (rows == 0) continue;
     const int64_t width = widths(b, 0);
     if (rows != known_rows || width != known_width) {
       known_rows = rows, known_width = width;
-      of_sequence = !by_row          ? most_keys(heads * rows, k, K, width)
-                    : visible.causal ? most_keys_of_rows(heads, k, K, rows)
-                                     : rows * most_keys(heads, k, K, width);
+      of_sequence = !by_row          ? max_keys(heads * rows, k, K, width)
+                    : visible.causal ? max_keys_of_rows(heads, k, K, rows)
+                                     : rows * max_keys(heads, k, K, width);
     }
-    most += times * of_sequence;
+    total += times * of_sequence;
   }
-  return most;
+  return total;
 }
 
 const char* name_of(SelectMode mode) { return kModeNames[int(mode)]; }

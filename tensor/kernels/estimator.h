@@ -114,7 +114,7 @@ BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, 
 
 // ---- table: the estimate where there is no decoder, without a gradient
 // y [B, H, T, K] = column_softmax of bias [H, K] in every row with performer_prior() and
-// pooled_scores() of mean_gain [H] added, in one pass. Other arguments as there; grid.step = 1.
+// pooled_scores() of mean_gain [H] added, in one pass. Other arguments as for these; grid.step = 1.
 BRINE_KERNEL(table_estimate, Tensor y, Tensor bias, Tensor gain, Tensor phi_q, Tensor phi_k,
              Tensor mean_gain, Tensor q, Tensor k, Visibility visible, ColumnGrid grid,
              double floor)

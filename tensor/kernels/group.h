@@ -1,6 +1,6 @@
 // A group of lanes that processes one list together: the interface of selection to the hardware.
 //
-// An algorithm on a group is a sequence of collective calls; its own variables have the same value
+// An algorithm on a group is a sequence of collective calls; its variables have the same value
 // on every lane. On a GPU the group is a warp or block (each call ends with a synchronisation); a
 // CPU core is a group of 1; tests run LaneGroup<32>, which visits the list in a GPU's order.
 #pragma once

@@ -41,23 +41,23 @@ BRINE_HD Threshold<Key> find_threshold(const Group& group, const Key* keys, int6
   Key low = group.reduce(n, Key(-1), at, [](Key a, Key b) { return b < a ? b : a; });
   Key high = group.reduce(n, Key(0), at, [](Key a, Key b) { return b > a ? b : a; });
   auto plus = [](uint32_t a, uint32_t b) { return a + b; };
-  // `most` >= take keys are >= low, `fewest` < take are > high. The next border is where it would
+  // `upper` >= take keys are >= low, `lower` < take are > high. The next border is where it would
   // be if keys were evenly spread, or the middle after a step that did not halve the range.
-  int64_t most = n, fewest = 0;
+  int64_t upper = n, lower = 0;
   bool halve = false;
   while (low < high) {
     const Key range = high - low;
-    const double share = double(take - fewest) / double(most - fewest);
+    const double share = double(take - lower) / double(upper - lower);
     const Key back = halve ? range / 2 : Key(double(range) * (share < 1 ? share : 0.5));
     const Key middle = back < range ? Key(high - back) : Key(low + 1);
     const int64_t count = group.reduce(
         n, uint32_t(0), [keys, middle](int64_t i) { return uint32_t(keys[i] >= middle); }, plus);
     if (count >= take) {
       low = middle;
-      most = count;
+      upper = count;
     } else {
       high = Key(middle - 1);
-      fewest = count;
+      lower = count;
     }
     if (count == take) break;  // exactly these: no tie to split
     halve = high - low > range / 2;

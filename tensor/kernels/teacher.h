@@ -13,8 +13,8 @@ BRINE_KERNEL(summarize_teacher, TeacherSummary summary, TeacherAttention teacher
              Visibility visible)
 
 // ---- block_mass: the teacher's mass in blocks of keys
-// mass [B, H, rows, columns] of softmax(scale q k^T) over the visible keys: column c of a row of
-// own block o is the keys of super-block c of 2^level blocks, level = config.level(o), where it is
+// mass [B, H, rows, columns] of softmax(scale q k^T) over the visible keys: column c of a row in
+// block o is the keys of super-block c of 2^level blocks, level = config.level(o), where it is
 // complete; 0 elsewhere. q [B, H, rows, d] of the rows of `tiles` as in BlockMask, k [B, G, T, d].
 BRINE_KERNEL(block_mass, Tensor mass, Tensor q, Tensor k, Tensor tiles, BlockConfig config,
              Visibility visible, double scale)
@@ -37,7 +37,7 @@ BRINE_KERNEL(prob_loss_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tens
 
 // ---- recall: the share of the teacher's attention that a mask covers
 // Over the rows from `from` on with w > k: sums f64 [recall::kWays, H] in the order of recall::Way
-// (tensor/mask/recall.h), `best` the teacher's own columns; rows i64 [1].
+// (tensor/mask/recall.h), `best` the mask of the teacher's best columns; rows i64 [1].
 BRINE_KERNEL(attention_recall, Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr,
              FlatCsr best, Visibility visible, SelectConfig config, int64_t from)
 

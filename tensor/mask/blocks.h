@@ -2,8 +2,8 @@
 // blocks that tiles of rows keep. Nothing here is differentiated.
 //
 // Block b of a sequence is its keys [b B, (b + 1) B), tile i its rows [i R, (i + 1) R). R divides
-// B, so all rows of a tile are in one block, their own block o. A group is the heads that share
-// keys and values: they keep the same blocks.
+// B, so all rows of a tile are in one block o. A group is the heads that share keys and values:
+// they keep the same blocks.
 #pragma once
 
 #include <algorithm>
@@ -19,20 +19,22 @@ struct BlockConfig {
   int64_t parts = 1;      // P: clusters of a block's keys, each scored by its mean; at most block
   int64_t chosen = 15;    // n: blocks that a row chooses
   int64_t sinks = 1;      // first blocks that every row keeps
-  int64_t local = 1;      // blocks before a row's own one that it keeps
+  int64_t local = 1;      // blocks before the block of a row that it keeps
   int64_t tile = 16;      // R: rows that share upwards what they choose
   int64_t columns = 512;  // K: blocks that are scored at once
   int64_t survivors = 2;  // super-blocks for each chosen block whose blocks are scored
   double opinion = 0;     // share of softmax(q . mean key / sqrt(d)) in the choice
 
-  // The smallest z with at most K super-blocks of 2^z blocks before block o.
-  BRINE_HD int level(int64_t own) const {
+  // The smallest z with at most K super-blocks of 2^z blocks before block `row_block`.
+  BRINE_HD int level(int64_t row_block) const {
     int z = 0;
-    while ((own >> z) > columns) ++z;
+    while ((row_block >> z) > columns) ++z;
     return z;
   }
-  // A block of every row of own block o, without an estimate.
-  BRINE_HD bool is_fixed(int64_t b, int64_t own) const { return b < sinks || b >= own - local; }
+  // Whether all rows of block `row_block` keep block b, whatever the estimate.
+  BRINE_HD bool is_fixed(int64_t b, int64_t row_block) const {
+    return b < sinks || b >= row_block - local;
+  }
   // The most blocks that a tile of one of `blocks` blocks keeps.
   int64_t most_kept(int64_t blocks) const {
     return std::min(blocks, sinks + local + 1 + tile * chosen);
@@ -75,7 +77,7 @@ struct BlockScores {
   Tensor psi_q = {}, prior_gain = {};
   std::vector<Tensor> psi_sums = {};
   Tensor psi_k = {};  // [B, G, T, m] of every key; or of one row each f64 [B, G, m], the sum of
-                      // those of its own block
+                      // those of its block
   double least_share = 0;
   bool half = false;   // products of q and mean keys may be of numbers rounded to bf16, on a GPU
   Tensor shares = {};  // [B, H, rows, blocks]: the probabilities; then only the groups of psi_k

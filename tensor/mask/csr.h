@@ -41,9 +41,9 @@ struct FlatCsr {
 
 // Columns of a group of `members` rows and heads when each row sees w > 0 keys.
 BRINE_HD int64_t columns_to_select(int64_t members, int64_t k, int64_t K, int64_t w) {
-  const int64_t columns = K < w ? K : w, most = members * columns;
+  const int64_t columns = K < w ? K : w, limit = members * columns;
   const int64_t wanted = math::round_half_even(members * k * columns, w);
-  return wanted < members ? members : (wanted > most ? most : wanted);
+  return wanted < members ? members : (wanted > limit ? limit : wanted);
 }
 
 struct Selection {
@@ -102,13 +102,13 @@ struct RowWidths {
 
   BRINE_HD int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
   BRINE_HD int64_t operator()(int64_t b, int64_t t) const {
-    const int64_t own = length(b);
-    return t >= own ? 0 : (causal ? t + 1 : own);
+    const int64_t keys = length(b);
+    return t >= keys ? 0 : (causal ? t + 1 : keys);
   }
   // Rows of sequence b that see a key.
   BRINE_HD int64_t valid(int64_t b) const {
-    const int64_t own = length(b);
-    return own < rows ? own : rows;
+    const int64_t keys = length(b);
+    return keys < rows ? keys : rows;
   }
   int64_t valid_rows(int64_t batch) const {
     int64_t n = 0;

@@ -29,8 +29,8 @@ enum Way {
 };
 
 struct KeyRange {
-  int64_t first = 0, behind = 0;
-  BRINE_HD bool contains(int64_t key) const { return key >= first && key < behind; }
+  int64_t first = 0, end = 0;
+  BRINE_HD bool contains(int64_t key) const { return key >= first && key < end; }
 };
 
 // The n keys of [from, w) that are nearest to row t; n <= w - from. As in the attention method

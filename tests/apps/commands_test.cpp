@@ -398,10 +398,10 @@ TEST_CASE("generate: caches in 16 bits continue from their own states and refuse
   const World& w = world();
   const std::string flags = "generate --model student --temperature 0 --ignore-eos --quiet --json ";
   for (const std::string cache : {"bf16", "f16", "exact"}) {
-    const std::string own = flags + "--cache " + cache + " ";
-    const Json whole = Json::parse(w.must(own + "--prompt 'the king' --tokens 12").out);
-    w.must(own + "--prompt 'the king' --tokens 5 --save-state " + cache + ".state");
-    const Json rest = Json::parse(w.must(own + "--load-state " + cache + ".state --tokens 7").out);
+    const std::string call = flags + "--cache " + cache + " ";
+    const Json whole = Json::parse(w.must(call + "--prompt 'the king' --tokens 12").out);
+    w.must(call + "--prompt 'the king' --tokens 5 --save-state " + cache + ".state");
+    const Json rest = Json::parse(w.must(call + "--load-state " + cache + ".state --tokens 7").out);
     const Json& all = whole.at("sequences").at(0).at("tokens");
     CHECK(rest.at("sequences").at(0).at("tokens") ==
           Json(std::vector<Json>(all.begin() + 5, all.end())));
@@ -430,7 +430,7 @@ TEST_CASE("eval, generate, sweep: oversample refines the mask without training")
   CHECK(four.at("oversample") == 4);
   CHECK(evaluated("--model teacher").at("oversample").is_null());
   CHECK(evaluated("--model student --k 1 --oversample 1").at("perplexity") == one.at("perplexity"));
-  // All keys are candidates then: each query's own largest stay.
+  // All keys are candidates then: each query's largest stay.
   CHECK(evaluated("--model student --k 1 --oversample 1000000000000000000").at("perplexity") ==
         evaluated("--model student --k 1 --oversample 64").at("perplexity"));
   CHECK(generated("--temperature 0 --oversample 2").rfind("the king", 0) == 0);

@@ -87,7 +87,7 @@ TEST_CASE(
     return brine::test::skip("zip or unzip is missing");
   }
   Script s;
-  // The scripts with the checksum of an archive of our own.
+  // The scripts with the checksum of an archive that this test makes.
   fs::copy(brine::test::source_dir() + "/scripts", s.scratch / "scripts");
   REQUIRE(std::system(("cd " + s.scratch.path().string() +
                        "/copies/glue && zip -qr ../CoLA.zip CoLA && rm -r CoLA && cd ../.. && "

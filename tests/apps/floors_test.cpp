@@ -45,15 +45,16 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   auto expected = [&](const std::string& arguments) {
     return double(evaluated_briefly("--model " + arguments).at("perplexity"));
   };
-  auto near = [](double x) { return doctest::Approx(x).epsilon(1e-5); };
-  CHECK(perplexity("teacher, dense all") == near(expected("teacher")));
-  CHECK(perplexity("student 2") == near(expected("student --k 2")));
-  CHECK(perplexity("teacher, top keys 2") == near(expected("teacher --attention top --k 2")));
+  auto approx = [](double x) { return doctest::Approx(x).epsilon(1e-5); };
+  CHECK(perplexity("teacher, dense all") == approx(expected("teacher")));
+  CHECK(perplexity("student 2") == approx(expected("student --k 2")));
+  CHECK(perplexity("teacher, top keys 2") == approx(expected("teacher --attention top --k 2")));
   CHECK(perplexity("teacher, best columns 4") ==
-        near(expected("teacher --attention best-columns --columns 12 --k 4")));
-  CHECK(perplexity("teacher, most recent 2") == near(expected("teacher --attention recent --k 2")));
+        approx(expected("teacher --attention best-columns --columns 12 --k 4")));
+  CHECK(perplexity("teacher, most recent 2") ==
+        approx(expected("teacher --attention recent --k 2")));
   CHECK(perplexity("teacher, 4 sinks + most recent 4") ==
-        near(expected("teacher --attention recent --k 4 --sinks 3")));
+        approx(expected("teacher --attention recent --k 4 --sinks 3")));
   const double dense = perplexity("teacher, dense all");
   CHECK(std::stod(rows.at("student 4").at(5)) ==
         doctest::Approx(perplexity("student 4") / dense).epsilon(1e-3));
@@ -99,12 +100,12 @@ TEST_CASE("eval: recall of the floors themselves; their upper bounds are reached
 TEST_CASE("eval: a learned mask always reports its health, a fixed rule never") {
   const Json health = evaluated_briefly("--model student").at("mask_health");
   CHECK(health.at("rows") == 2 * (32 - 4));  // one window, two layers
-  const Json own = Json::parse(world()
-                                   .must("eval --data text.txt --json --max-windows 1 --model "
-                                         "student --teacher self")
-                                   .out)
-                       .at("mask_recall");
-  CHECK(double(health.at("mask_recall")) == double(own.back().at("mask")));
+  const Json recall = Json::parse(world()
+                                      .must("eval --data text.txt --json --max-windows 1 --model "
+                                            "student --teacher self")
+                                      .out)
+                          .at("mask_recall");
+  CHECK(double(health.at("mask_recall")) == double(recall.back().at("mask")));
   CHECK_FALSE(evaluated_briefly("--model teacher").contains("mask_health"));
   CHECK_FALSE(evaluated_briefly("--model teacher --attention recent").contains("mask_health"));
   CHECK(contains(read_all(world().path("student/log.jsonl")), "\"mask_recall_p10\""));
@@ -155,10 +156,10 @@ TEST_CASE("eval: a preset of an attention that was not trained decides its setti
   CHECK(recall("--columns 12") != light);
   // Columns that are given are not the preset's: 12 are coarser than 48.
   CHECK(recall("--preset light --columns 48") > light);
-  const Finished own =
+  const Finished run =
       world().run("eval --model student --data text.txt --attention sea --preset light");
-  CHECK(own.status == 1);
-  check_says(own.error, {"--preset", "own attention"});
+  CHECK(run.status == 1);
+  check_says(run.error, {"--preset", "own attention"});
 }
 
 TEST_CASE("eval: settings of an attention without it, or that it does not have, are errors") {

@@ -212,12 +212,12 @@ TEST_CASE("run directory: a run that its limit of time has ended goes on with an
   const World& w = world();
   const std::string train = World::train() + " --steps 1000000 --out timed ";
   auto steps = [&] {
-    int64_t most = 0;
+    int64_t last = 0;
     for (const auto& e : fs::directory_iterator(w.path("timed"))) {
       const std::string name = e.path().filename().string();
-      if (name.starts_with("step-")) most = std::max<int64_t>(most, std::stoll(name.substr(5)));
+      if (name.starts_with("step-")) last = std::max<int64_t>(last, std::stoll(name.substr(5)));
     }
-    return most;
+    return last;
   };
   say(w.must(train + "--max-seconds 0.05").error, "of 1000000 steps; --resume with a larger");
   const int64_t first = steps();
@@ -226,7 +226,7 @@ TEST_CASE("run directory: a run that its limit of time has ended goes on with an
   say(w.must(train + "--max-seconds 0.2 --resume").error, "resuming at step ");
   const int64_t second = steps();
   CHECK(second > first);
-  // Without a limit of its own it keeps that of the run.
+  // Without a limit in the command it keeps that of the run.
   say(w.must(train + "--resume").error, "the limit of 0.20 s (max_seconds) is reached after ");
   CHECK(steps() == second);
 }

@@ -169,7 +169,7 @@ TEST_CASE("tasks by the program: a student learns from a dump as from an online 
       }
     }
   }
-  // Texts of their own lengths, seen from both sides, as masses of 8 columns.
+  // Texts of different lengths, seen from both sides, as masses of 8 columns.
   w.must(dump + "--content pooled --columns 8 --out pooled");
   std::string shard = w.must("inspect pooled/shard-00000.h5").out;
   CHECK(shard.find("layers/00/tau") != std::string::npos);

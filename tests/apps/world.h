@@ -72,7 +72,7 @@ class World {
   static std::string train() {
     return "train --config model.toml --tokenizer tok --train text.txt";
   }
-  // Without --out and --dump; `keys` are the run's own flags.
+  // Without --out and --dump; `keys` are the run's flags.
   static std::string distill(const std::string& keys = "--steps 2 --columns 12 --k 4",
                              const std::string& teacher = "teacher") {
     return "distill --teacher " + teacher + " --data text.txt --batch-size 2 " + keys;

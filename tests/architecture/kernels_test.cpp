@@ -134,9 +134,9 @@ Tree read(const std::vector<Source>& all) {
 
 bool found(const Names& names, const std::string& name, const std::string& family,
            const std::vector<Place>& places) {
-  for (const auto& [path, own] : names) {
+  for (const auto& [path, in_file] : names) {
     for (const Place& place : places) {
-      if (own.count(name) && is_of(path, place.folder, family, place.ending)) return true;
+      if (in_file.count(name) && is_of(path, place.folder, family, place.ending)) return true;
     }
   }
   return false;

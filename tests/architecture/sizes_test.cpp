@@ -18,10 +18,10 @@ size_t width(const std::string& line) {
 Complaints too_long(const Source& s) {
   Complaints out;
   // A command is wiring: what a run is belongs below the command line.
-  const size_t most = s.path.rfind("apps/commands/", 0) == 0 ? kLongestCommand : kLongestFile;
-  if (s.lines.size() > most) {
+  const size_t limit = s.path.rfind("apps/commands/", 0) == 0 ? kLongestCommand : kLongestFile;
+  if (s.lines.size() > limit) {
     out.push_back(s.path + ": " + std::to_string(s.lines.size()) + " lines, at most " +
-                  std::to_string(most));
+                  std::to_string(limit));
   }
   for (size_t i = 0; i < s.lines.size(); ++i) {
     if (width(s.lines[i]) > kLongestLine) {

@@ -60,7 +60,7 @@ void check_rounding(Dtype half, const F& f, const std::vector<Tensor>& inputs, c
   }
   // And it did round: f32 gives something else.
   Outcome plain = pass(f, inputs, dy);
-  double most = 0;
+  double largest = 0;
   got.gradients.push_back(got.y);
   plain.gradients.push_back(plain.y);
   for (size_t n = 0; n < got.gradients.size(); ++n) {
@@ -70,9 +70,9 @@ void check_rounding(Dtype half, const F& f, const std::vector<Tensor>& inputs, c
       off = std::max(off, std::abs(a[i] - b[i]));
       scale = std::max(scale, std::abs(b[i]));
     }
-    most = std::max(most, off / scale);
+    largest = std::max(largest, off / scale);
   }
-  CHECK(most > (half == Dtype::bf16 ? 1e-3 : 1e-4));
+  CHECK(largest > (half == Dtype::bf16 ? 1e-3 : 1e-4));
 }
 
 }  // namespace

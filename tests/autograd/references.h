@@ -41,7 +41,7 @@ inline Tensor visible_keys(const Visibility& visible, int64_t T, int64_t S, Devi
 }
 
 // softmax(scale x) over the visible keys of x [B, H, T, S], 0 elsewhere; a row that sees no key is
-// 0. The sum of any other row is at least 1, so the limit changes nothing there.
+// 0. The sum of any other row is at least 1, so the limit does not change it.
 inline Tensor softmax(const Tensor& x, double scale, const Visibility& visible) {
   const Tensor seen = visible_keys(visible, x.dim(2), x.dim(3), x.device());
   const Tensor y = x * scale;

@@ -67,8 +67,8 @@ inline Dtype stored(Dtype dtype, bool half) {
 }
 
 // What the emulator must do and a device may miss although no kernel is wrong: sums of cuBLASLt and
-// cuDNN round differently, which decides near ties, and threads have another speed. There it is a
-// warning, so that a failure means something.
+// cuDNN round differently, which orders almost equal values, and threads have another speed. On a
+// device it is a warning, so that a failure means something.
 inline void check_emulated(bool ok, const std::string& what) {
   if (cuda::emulated()) {
     CHECK_MESSAGE(ok, what);
@@ -77,7 +77,7 @@ inline void check_emulated(bool ok, const std::string& what) {
   }
 }
 
-// The first of the largest differences if numbers are apart by more than `tolerance` of the largest
+// The first of the largest differences if numbers differ by more than `tolerance` of the largest
 // one, or of different bits when it is 0; else empty.
 inline std::string difference(const std::string& what, const Tensor& wanted, const Tensor& got,
                               double tolerance) {
@@ -106,8 +106,8 @@ inline void check_close(const std::string& what, const Tensor& wanted, const Ten
                         double tolerance) {
   REQUIRE_MESSAGE(wanted.shape() == got.shape(), what);
   REQUIRE_MESSAGE(wanted.dtype() == got.dtype(), what);
-  const std::string apart = difference(what, wanted, got, tolerance);
-  CHECK_MESSAGE(apart.empty(), apart);
+  const std::string differing = difference(what, wanted, got, tolerance);
+  CHECK_MESSAGE(differing.empty(), differing);
 }
 
 struct Tolerance {

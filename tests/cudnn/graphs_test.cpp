@@ -104,7 +104,7 @@ TEST_CASE("cuDNN has plans for the gradients of convolutions, the sums in f32") 
 }
 
 // 9.19 declines odd numbers of channels that a pass reads: the gradients of one head's last layer,
-// 4 to 1, read dy. Brine's own kernels compute them.
+// 4 to 1, read dy. Brine's kernels compute them.
 TEST_CASE("cuDNN has plans for the few channels of one and two heads") {
   if (!target()) return;
   for (int64_t channels : {2, 4}) {

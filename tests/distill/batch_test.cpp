@@ -47,8 +47,8 @@ TEST_CASE("windows: every one once an epoch, in another order each epoch, as bat
 
 TEST_CASE("windows: of a corpus too large to list their order, still every one once an epoch") {
   const int64_t count = 1000, batch = 7;
-  const auto source = [&](int64_t most_listed) {
-    return WindowSource(counting(2 * count), 2, 5, {}, 1, most_listed);
+  const auto source = [&](int64_t max_listed) {
+    return WindowSource(counting(2 * count), 2, 5, {}, 1, max_listed);
   };
   WindowSource large = source(count - 1), listed = source(count);
   std::vector<int64_t> seen;

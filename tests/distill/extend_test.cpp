@@ -72,17 +72,17 @@ TEST_CASE("extend: an encoder, and a method with its own positions") {
   const int64_t before = bert.config.shape().max_positions;
   nn::LoadedModel longer = nn::extend_positions(bert, before + 9);
   CHECK(state(*longer.model).at("bert.embeddings.position_embeddings.weight").dim(0) == before + 9);
-  for (int64_t own : {20, 16, 40}) {
-    CAPTURE(own);
+  for (int64_t positions : {20, 16, 40}) {
+    CAPTURE(positions);
     nn::LoadedModel model;
     model.config = config_of(Sizes{}, "sea");
     data::Schema settings;
     model.config.method().describe(settings);
-    settings.set_text("max_positions", {std::to_string(own)});
+    settings.set_text("max_positions", {std::to_string(positions)});
     model.model = nn::make_model(model.config, 1);
     const char* table = "model.decoder.layers.0.self_attn.sea.v_identity.table";
     CHECK(state(*nn::extend_positions(model, 30).model).at(table).dim(0) ==
-          std::max<int64_t>(own, 30));
+          std::max<int64_t>(positions, 30));
   }
 }
 

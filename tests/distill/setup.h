@@ -158,9 +158,9 @@ class Unsound : public OnlineTeacher {
       : OnlineTeacher(std::move(model)), top_n_(top_n), row_(row), value_(float(value)) {}
   TopLogits logits() override {
     const Tensor all = OnlineTeacher::logits().values;
-    const Tensor near = all.to(Device{}).clone();
-    near.data<float>()[row_ * near.dim(1) + 3] = value_;
-    return top_logits(near.to(all.device()), top_n_);
+    const Tensor host = all.to(Device{}).clone();
+    host.data<float>()[row_ * host.dim(1) + 3] = value_;
+    return top_logits(host.to(all.device()), top_n_);
   }
 
  private:

@@ -33,7 +33,7 @@ Evaluated evaluated(Encoder& student, Teacher* teacher, const LossConfig& losses
   return out;
 }
 
-// Class logits [B, n] in double, computed from the batch's own texts one at a time, unpadded.
+// Class logits [B, n] in double, computed from the batch's texts one at a time, unpadded.
 std::vector<double> logits_of(nn::Model& model, const TaskSource& source,
                               const std::vector<int64_t>& texts) {
   NoGrad off;

@@ -173,9 +173,9 @@ def archive(records, moved=0, method=0, size=0, entries=0, sixty_four=False, fro
         place = len(out) + (moved if last else 0)
         count = len(content) + (size if last else 0)
         common = b"\0\0" + struct.pack("<H", method if last else 0) + b"\0" * 8
-        there = front if last and front else name
+        header_name = front if last and front else name
         out += b"PK\3\4\0\0" + common + u32(len(content)) * 2
-        out += struct.pack("<HH", len(there), 0) + there.encode() + content
+        out += struct.pack("<HH", len(header_name), 0) + header_name.encode() + content
         extra = b""
         if sixty_four:
             extra = struct.pack("<HHQQQ", 1, 24, count, count, place)

@@ -58,10 +58,10 @@ std::string feed(const FuzzTarget& target, const fs::path& dir, std::string_view
   return "";
 }
 
-std::vector<std::string_view> parts_of(std::string_view bytes, size_t most) {
+std::vector<std::string_view> parts_of(std::string_view bytes, size_t max_parts) {
   constexpr std::string_view kLine = "\n---\n";
   std::vector<std::string_view> parts;
-  while (parts.size() + 1 < most) {
+  while (parts.size() + 1 < max_parts) {
     size_t at = bytes.find(kLine);
     if (at == bytes.npos) break;
     parts.push_back(bytes.substr(0, at + 1));

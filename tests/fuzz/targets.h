@@ -33,8 +33,8 @@ struct Find : std::logic_error {
 std::string feed(const FuzzTarget& target, const std::filesystem::path& dir,
                  std::string_view bytes);
 
-// Inputs of several files: the parts between lines "---", at most `most` of them.
-std::vector<std::string_view> parts_of(std::string_view bytes, size_t most);
+// Inputs of several files: the parts between lines "---", at most `max_parts` of them.
+std::vector<std::string_view> parts_of(std::string_view bytes, size_t max_parts);
 
 void write_input(const std::filesystem::path& path, std::string_view bytes);
 

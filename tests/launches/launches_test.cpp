@@ -225,15 +225,15 @@ TEST_CASE("launches: the losses of 131,072 tokens fit a device") {
 
 namespace {
 
-// The most bytes of an operand for each thread of a launch. Blocks of many parameters, of which a
-// kernel reads one, do not count.
+// The largest bytes of an operand for each thread of a launch. Blocks of many parameters, of which
+// a kernel reads one, do not count.
 double bytes_per_thread(const emulator::Launch& launch, const std::vector<const void*>& shared) {
-  size_t most = 0;
+  size_t largest = 0;
   for (const emulator::Operand& o : launch.operands) {
     if (std::find(shared.begin(), shared.end(), o.block) == shared.end())
-      most = std::max(most, o.bytes);
+      largest = std::max(largest, o.bytes);
   }
-  return double(most) / launch.threads();
+  return double(largest) / launch.threads();
 }
 
 // Kernels whose threads read a small part of an operand, or whose work is a product.

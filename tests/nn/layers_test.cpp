@@ -102,9 +102,9 @@ TEST_CASE("conv2d module: names, initial values, and errors") {
   CHECK(conv.named_parameters()[0].path == "weight");
   CHECK(conv.named_parameters()[1].path == "bias");
   CHECK_FALSE(conv.named_parameters()[1].parameter->decay);
-  const double most = largest(conv.weight.value.to_vector());
-  CHECK(most <= 1.0 / 6);  // 1 / sqrt(4 * 3 * 3)
-  CHECK(most > 0.99 / 6);
+  const double max_weight = largest(conv.weight.value.to_vector());
+  CHECK(max_weight <= 1.0 / 6);  // 1 / sqrt(4 * 3 * 3)
+  CHECK(max_weight > 0.99 / 6);
   nn::Conv2d bare(init, {.bias = false});
   CHECK(bare.named_parameters().size() == 1);
   CHECK_THROWS_WITH_AS(nn::Conv2d(init, {.kernel = 4}), "conv2d: kernel 4 must be odd", Error);

@@ -162,12 +162,12 @@ def prompts(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> Itera
         )
 
 
-def kept(scores: Tensor, own: Tensor, first: int) -> Tensor:
+def kept(scores: Tensor, row_blocks: Tensor, first: int) -> Tensor:
     """Bits [G, R, N] of the blocks that rows keep; a tile begins at row `first`, before it a part of one."""
     blocks = torch.arange(scores.shape[-1])
-    complete = blocks < own[:, None]
+    complete = blocks < row_blocks[:, None]
     total = scores.masked_fill(~complete, -math.inf).softmax(-1).sum(1)
-    fixed = (blocks < 1) | ((blocks >= own[:, None] - 1) & (blocks <= own[:, None]))
+    fixed = (blocks < 1) | ((blocks >= row_blocks[:, None] - 1) & (blocks <= row_blocks[:, None]))
     total = total.masked_fill(fixed | ~complete, -1)
     chosen = torch.zeros_like(total, dtype=torch.bool).scatter_(2, total.topk(CHOSEN, -1).indices, True)
     for row in range(1, total.shape[1]):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An exported student's attention over blocks on a GPU, in PyTorch: its tiles, its flex_attention, and FlashAttention.
 
-1 x 12 heads (and 9 over 3) x T x 64 in bf16, preset blocks, forward without gradients. `apart` is the largest
+1 x 12 heads (and 9 over 3) x T x 64 in bf16, preset blocks, forward without gradients. `difference` is the largest
 difference between the two forms of one mask.
 """
 import argparse
@@ -53,7 +53,7 @@ def main():
                 made.backend = backend
                 y[backend] = made(q, k, v)
                 row[backend] = timed(partial(made, q, k, v), args.seconds)
-            row["apart"] = (y["tiles"].float() - y["flex"].float()).abs().max().item()
+            row["difference"] = (y["tiles"].float() - y["flex"].float()).abs().max().item()
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 dense = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=groups < heads)
                 row["FlashAttention"] = timed(dense, args.seconds)

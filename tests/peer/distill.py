@@ -5,11 +5,11 @@ A decoder (--shape quickstart: 4 layers x 256 with 8 heads and 4,096 words; opt-
 50,272 words), windows of T tokens, no dropout, f32 or, with --compute bf16, under autocast. The dense
 teacher runs next to the student, whose attention is SEA (`sea_block.py`); the losses are approx, prob,
 context, kd, kd_task and task with Brine's default weights; forward, backward, clipping and AdamW. Every
-combination of the variants is timed in a process of its own; the fastest counts: L_approx in T x T or
+combination of the variants is timed in a separate process; the fastest counts: L_approx in T x T or
 in K columns, forms of AdamW, on the CPU glibc's malloc as it is or made to keep what is freed (fewer
-page faults, more memory), and with --compile torch.compile. Memory is, on the CPU, the most that the
-process held beyond what it held before models and data were made; on a GPU, the most that PyTorch's
-tensors took. First sea_block.py compares its losses and gradients with a golden file of Brine, unless
+page faults, more memory), and with --compile torch.compile. Memory is, on the CPU, the peak of the
+process less what it held before models and data were made; on a GPU, the peak of PyTorch's
+tensors. First sea_block.py compares its losses and gradients with a golden file of Brine, unless
 h5py or the file is missing.
 """
 import argparse
@@ -102,11 +102,11 @@ def losses(student, teacher, ids, approx):
     with torch.no_grad():
         theirs = teacher.embed(ids)
     x, total, layers = student.embed(ids), 0, len(student.layers)
-    for mine, guide in zip(student.layers, teacher.layers):
-        columns = mine.attention.columns
+    for layer, guide in zip(student.layers, teacher.layers):
+        columns = layer.attention.columns
         with torch.no_grad():
             theirs, their_context, attention = guide(theirs, columns)
-        x, context, (scores, qk) = mine(x, columns)
+        x, context, (scores, qk) = layer(x, columns)
         for kl, square in (approx(scores, attention, columns), attention.distance(qk, columns)):
             total = total + (0.1 * kl + square) / layers
         total = total + F.mse_loss(context, their_context) / layers
@@ -159,7 +159,7 @@ def run(args, tokens, approx, adamw, compiled, pipe):
 
 
 def measured(environment, *arguments):
-    """In a process of its own, so that its peak is its own."""
+    """In a separate process, so that the peak is that of one variant."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=run, args=(*arguments, theirs))
     os.environ.update(environment)

@@ -60,7 +60,7 @@ def main():
                     "--top-logits", 8, "--dtype", "f32", "--content", content, *flags, "--out", ours)
                 brine_sea.dump(model, tokenizer, (work / "text.txt").read_text(), theirs, length=48, dtype="f32",
                                top_logits=8, content=content, progress=False, **options)
-                worst = apart(brine_sea.Dump(ours), brine_sea.Dump(theirs))
+                worst = largest_difference(brine_sea.Dump(ours), brine_sea.Dump(theirs))
                 print(f"{name:14s} {content:7s} largest difference {worst:.1e}", flush=True)
                 failed |= not worst <= 1e-5
             dump, out = work / f"{name}.torch.qk", work / f"{name}.run"
@@ -69,7 +69,7 @@ def main():
     sys.exit(failed)
 
 
-def apart(a, b):
+def largest_difference(a, b):
     """The largest difference, over the largest number of its tensor."""
     for key in ("samples", "layers", "heads", "head_size", "key_heads", "hidden", "vocab", "tokens", "columns",
                 "has_value", "teacher_hash", "version"):

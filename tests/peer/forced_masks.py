@@ -1,8 +1,8 @@
-"""Attention of a student in transformers on the masks that `brine` chose, and how near both choices were.
+"""Attention of a student in transformers on the masks that `brine` chose, and the margins of both choices.
 
 Two programs add in another order, so that of two keys whose values differ by less than f32 resolves each may keep
-another one; everything behind such a tie then differs by more than rounding. With the masks of `brine` in the place
-of the student's own nothing behind it differs, and what remains is compared without an excuse.
+another one; everything computed after such a tie then differs by more than rounding. With the masks of `brine` in the
+place of the student's nothing after the mask differs, and the results are compared with the usual tolerance.
 """
 
 import math
@@ -21,7 +21,7 @@ class Choices:
     """What a pass with forced masks found."""
 
     rows: int = 0  # a query of a head of a layer
-    other: int = 0  # rows whose own mask is another one
+    other: int = 0  # rows with different masks in both programs
     margin: float = 0.0  # largest one of these rows, over the value at the border
     estimate: float = 0.0  # largest difference of an estimate
     places: list[str] = field(default_factory=list)  # of the first rows
@@ -41,11 +41,11 @@ def mask_in(layer, heads: int, tokens: int) -> torch.Tensor:
 
 
 def border(values: torch.Tensor, chosen: torch.Tensor, refused: torch.Tensor) -> float:
-    """The margin between the least chosen and the largest refused value, over the size of the latter."""
+    """The margin between the lowest chosen and the largest refused value, over the size of the latter."""
     if not bool(chosen.any()) or not bool(refused.any()):
         return math.inf  # one of two masks has no choice: no tie
-    least, most = float(values[chosen].min()), float(values[refused].max())
-    return abs(least - most) / max(abs(most), 1e-30)
+    lowest, highest = float(values[chosen].min()), float(values[refused].max())
+    return abs(lowest - highest) / max(abs(highest), 1e-30)
 
 
 class Forced:
@@ -65,7 +65,7 @@ class Forced:
         forced = self
 
         def output(block, x, estimate, selected, z):
-            forced.layer, forced.first, forced.own = forced.layers[id(block)], 0, (estimate, selected)
+            forced.layer, forced.first, forced.choice = forced.layers[id(block)], 0, (estimate, selected)
             theirs = forced.estimates[forced.layer].to(estimate.dtype)
             forced.found.estimate = max(forced.found.estimate, float((estimate[0] - theirs).abs().max()))
             return forced.output(block, x, estimate, selected, z)
@@ -85,15 +85,15 @@ class Forced:
         candidates[entries.row, entries.key] = True
         groups = k.shape[1]
         values = (q[0] @ k[0].repeat_interleave(heads // groups, 0).transpose(-1, -2)).view(heads * count, tokens)
-        own = candidates
+        ours = candidates
         if oversample > 1 and len(entries.row):
             stays = columns_file.refined(entries, values[entries.row, entries.key], kept)
-            own = torch.zeros_like(candidates)
-            own[entries.row[stays], entries.key[stays]] = True
+            ours = torch.zeros_like(candidates)
+            ours[entries.row[stays], entries.key[stays]] = True
         theirs = self.masks[self.layer][:, first : first + count].reshape(heads * count, tokens)
         self.found.rows += heads * count
-        for row in (own != theirs).any(-1).nonzero().flatten().tolist():
-            self.note(row // count, first + row % count, values[row], own[row], candidates[row])
+        for row in (ours != theirs).any(-1).nonzero().flatten().tolist():
+            self.note(row // count, first + row % count, values[row], ours[row], candidates[row])
         # The function itself, with their entries.
         row, key = theirs.nonzero(as_tuple=True)
         of_brine = columns_file.Entries(row, key, torch.bincount(row, minlength=heads * count))
@@ -103,9 +103,9 @@ class Forced:
         finally:
             columns_file.entries_of = made
 
-    def note(self, head, token, values, own, candidates) -> None:
+    def note(self, head, token, values, ours, candidates) -> None:
         """A row whose mask is another one: the margin of the choice of its columns, or of its keys."""
-        estimate, selected = (x[0, :, token] for x in self.own)
+        estimate, selected = (x[0, :, token] for x in self.choice)
         theirs = self.selected[self.layer][:, token]
         mode = self.blocks[self.layer].settings.mode
         if mode != "causal-per-batch":  # columns are chosen for each head
@@ -113,7 +113,7 @@ class Forced:
         if bool((selected != theirs).any()):
             margin, what = border(estimate, selected, ~selected & (estimate > 0)), "columns"
         else:
-            margin, what = border(values, own, candidates & ~own), "keys"
+            margin, what = border(values, ours, candidates & ~ours), "keys"
         self.found.other += 1
         self.found.margin = max(self.found.margin, margin)
         if len(self.found.places) < 5:

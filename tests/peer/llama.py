@@ -7,7 +7,7 @@
 Both programs run in turns, two threads each unless --threads says otherwise; medians over the rounds. llama.cpp gets MODEL requantised
 to --type, with keys and values of that type (f16 beside bf16 weights), with and without its flash attention; the faster one counts.
 Brine holds its weights in --type too, and with bf16 multiplies a prompt in bf16 (--compute bf16); full attention ("flash") and the
-student's own, token by token in turns in one process. Bandwidth decides the tokens: say which machine.
+student's method, token by token in turns in one process. Bandwidth decides the tokens: say which machine.
 """
 import argparse
 import json

@@ -100,7 +100,7 @@ def scored_by_capture(options, work):
 
 
 def scored_by_harness(options, work, tasks):
-    """What lm_eval makes of the same prompts: nll, accuracy and its own perplexity by task."""
+    """What lm_eval makes of the same prompts: nll, accuracy and lm_eval's perplexity by task."""
     import lm_eval
     from lm_eval.tasks import TaskManager
 
@@ -123,8 +123,8 @@ def scored_by_harness(options, work, tasks):
     for name in tasks:
         samples = results["samples"][f"brine_{name}"]
         means = [-sample["filtered_resps"][0][0] / sample["doc"]["tokens"] for sample in samples]
-        own = results["results"][f"brine_{name}"]
-        scores[name] = (sum(means) / len(means), own["acc,none"], own["perplexity,none"])
+        harness = results["results"][f"brine_{name}"]
+        scores[name] = (sum(means) / len(means), harness["acc,none"], harness["perplexity,none"])
     return scores
 
 
@@ -148,11 +148,11 @@ def main():
         os.environ.setdefault("HF_DATASETS_CACHE", str(work / "datasets"))
         tasks, nll = (scored_by_capture if options.prompts else scored_by_suite)(options, work)
         scores = scored_by_harness(options, work, tasks)
-    for name, (own, accuracy, perplexity) in scores.items():
-        good = math.isclose(own, nll[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    for name, (harness, accuracy, perplexity) in scores.items():
+        good = math.isclose(harness, nll[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE)
         failures += not good
         print(
-            f"{name:16} brine nll {nll[name]:.6f}  lm_eval nll {own:.6f}  acc {accuracy:.3f}  "
+            f"{name:16} brine nll {nll[name]:.6f}  lm_eval nll {harness:.6f}  acc {accuracy:.3f}  "
             f"perplexity {perplexity:.4g}  {'good' if good else 'BAD'}"
         )
     return failures

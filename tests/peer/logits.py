@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """transformers computes the logits that `brine logits` writes.
 
-Small random models of Llama, OPT and BERT (masked tokens, and a classifier of pairs) with a tokenizer of their own: the ids of a
+Small random models of Llama, OPT and BERT (masked tokens, and a classifier of pairs) with a tokenizer made for them: the ids of a
 prompt, its logits in both formats, windows of a text, lines of a classifier. A difference of more than 1e-5 of the largest logit fails.
 
   pip install torch transformers && python3 tests/peer/logits.py build/release/brine

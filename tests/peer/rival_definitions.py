@@ -59,14 +59,14 @@ def longformer(method, q, k, v, _):
 
 
 def bigbird(method, q, k, v, _):
-    """Window and global blocks as written; the drawn ones are counted: 3 of the others, or all where there are fewer."""
+    """Window and global blocks as written; the drawn ones are counted: 3 of the others, or all if fewer exist."""
     size = max(1, method.shape.k // 8)
 
     def keys_of(h, t):
-        own = t // size
-        fixed = {i for i in (0, 1, own - 2, own - 1, own) if 0 <= i <= own}
-        blocks = set(method.blocks[h, own].nonzero().flatten().tolist())
-        if not fixed <= blocks or max(blocks) > own or len(blocks - fixed) != min(3, own + 1 - len(fixed)):
+        block = t // size
+        fixed = {i for i in (0, 1, block - 2, block - 1, block) if 0 <= i <= block}
+        blocks = set(method.blocks[h, block].nonzero().flatten().tolist())
+        if not fixed <= blocks or max(blocks) > block or len(blocks - fixed) != min(3, block + 1 - len(fixed)):
             raise SystemExit(f"bigbird: token {t} sees blocks {sorted(blocks)}")
         return [j for i in blocks for j in range(i * size, (i + 1) * size) if j <= t]
 
@@ -100,12 +100,12 @@ def block_topk(method, q, k, v, _):
     size, wanted = method.shape.block, method.shape.k
 
     def keys_of(h, t):
-        own = t // size
-        of_own = list(range(own * size, t + 1))
-        # As many blocks as bring the number of keys nearest to k; of two equally near ones the larger.
-        count = min(range(own + 1), key=lambda n: (abs(len(of_own) + n * size - wanted), -n)) if len(of_own) <= wanted else 0
-        blocks = best([q[h, t] @ k[h, i * size:(i + 1) * size].mean(0) for i in range(own)], count)
-        return of_own + [j for i in blocks for j in range(i * size, (i + 1) * size)]
+        block = t // size
+        local = list(range(block * size, t + 1))
+        # As many blocks as bring the number of keys nearest to k; of two at the same distance the larger.
+        count = min(range(block + 1), key=lambda n: (abs(len(local) + n * size - wanted), -n)) if len(local) <= wanted else 0
+        blocks = best([q[h, t] @ k[h, i * size:(i + 1) * size].mean(0) for i in range(block)], count)
+        return local + [j for i in blocks for j in range(i * size, (i + 1) * size)]
 
     return by_lists(q, k, v, keys_of)
 
@@ -129,8 +129,8 @@ def reformer(method, q, k, v, _):
             members = {}
             for t in range(tokens):
                 bucket = members.setdefault(bucket_of(q[h, t], i), [])
-                own = len(bucket) // c
-                lists[t] |= set(bucket[max(0, own - 1) * c:])
+                chunk = len(bucket) // c
+                lists[t] |= set(bucket[max(0, chunk - 1) * c:])
                 bucket.append(t)
         seen.append([keys or {t} for t, keys in enumerate(lists)])
     length = torch.sqrt((q * q).sum(-1, keepdim=True))
@@ -161,10 +161,10 @@ def sinkhorn(method, q, k, v, _):
             weights = rows_to_one({(row, column): x / sum(weights[i, column] for i in range(column + 1, row + 1))
                                    for (row, column), x in weights.items()})
         for t in range(tokens):
-            own = t // c
-            keys, values = k[h, own * c:t + 1], v[h, own * c:t + 1]
-            if own > 0:
-                mixed = [sum(weights[own, j] * x[h, j * c:(j + 1) * c] for j in range(own)) for x in (k, v)]
+            chunk = t // c
+            keys, values = k[h, chunk * c:t + 1], v[h, chunk * c:t + 1]
+            if chunk > 0:
+                mixed = [sum(weights[chunk, j] * x[h, j * c:(j + 1) * c] for j in range(chunk)) for x in (k, v)]
                 keys, values = torch.cat([mixed[0], keys]), torch.cat([mixed[1], values])
             out.append(softmax_over(q[h, t], keys, values, slice(None)))
     return torch.stack(out).view_as(v)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 HIDDEN = -math.inf
-SELF = -5e4  # score of a token for itself where it counts only if there is nothing else
+SELF = -5e4  # score of a token for itself where it counts only if there is no other one
 
 
 @dataclasses.dataclass
@@ -21,7 +21,7 @@ class Shape:
     size: int = 64
     k: int = 64
     chunk: int = 64  # tokens of a chunk of a causal scan
-    rows: int = 256  # queries at a time where there are T scores of each
+    rows: int = 256  # queries at a time where each has T scores
     rounds: int = 8  # reformer, scatterbrain
     directions: int = 64  # at most, of a rotation
     iterations: int = 8  # sinkhorn
@@ -223,10 +223,10 @@ class BlockTopk(Choosing):
     def __init__(self, shape, tokens):
         super().__init__(shape, tokens)
         size, t = shape.block, torch.arange(tokens)
-        self.own = t // size
-        self.kept = torch.minimum((2 * (shape.k - t % size - 1) + size).clamp(min=0) // (2 * size), self.own)
+        self.row_blocks = t // size
+        self.kept = torch.minimum((2 * (shape.k - t % size - 1) + size).clamp(min=0) // (2 * size), self.row_blocks)
         self.kept[t % size + 1 > shape.k] = 0
-        self.most = int(self.kept.max())
+        self.max_kept = int(self.kept.max())
 
     def chooser(self, q, k, _):
         size = self.shape.block
@@ -234,10 +234,10 @@ class BlockTopk(Choosing):
         inside = torch.arange(size)
 
         def keys_of(a, b):
-            own, kept, blocks = self.own[a:b, None], self.kept[a:b, None], math.ceil(b / size)
-            scores = (q[:, a:b] @ means[:, :blocks].transpose(-1, -2)).masked_fill_(torch.arange(blocks) >= own, HIDDEN)
-            best = scores.topk(min(self.most, blocks))
-            chosen = torch.cat([best.indices, own.expand(len(q), -1, 1)], -1)
+            row_blocks, kept, blocks = self.row_blocks[a:b, None], self.kept[a:b, None], math.ceil(b / size)
+            scores = (q[:, a:b] @ means[:, :blocks].transpose(-1, -2)).masked_fill_(torch.arange(blocks) >= row_blocks, HIDDEN)
+            best = scores.topk(min(self.max_kept, blocks))
+            chosen = torch.cat([best.indices, row_blocks.expand(len(q), -1, 1)], -1)
             counts = torch.arange(best.indices.shape[-1]) < kept
             counts = F.pad(counts, (0, 1), value=True)[..., None]  # [b - a, blocks, 1]
             keys = chosen[..., None] * size + inside
@@ -259,7 +259,7 @@ class Placed:
 
 
 class Longformer(Placed):
-    """The first token and a window of k - 1 keys: chunks of k queries see the chunk before and their own."""
+    """The first token and a window of k - 1 keys: chunks of k queries see the chunk before and their chunk."""
 
     def __init__(self, shape, tokens):
         self.shape, self.tokens, c = shape, tokens, shape.k
@@ -274,9 +274,9 @@ class Longformer(Placed):
         c = self.shape.k
 
         def windows(x):
-            own = x.unflatten(1, (-1, c))
-            before = F.pad(own[:, :-1], (0, 0, 0, 0, 1, 0))
-            return torch.cat([x[:, None, :1].expand(-1, own.shape[1], -1, -1), before, own], 2)
+            local = x.unflatten(1, (-1, c))
+            before = F.pad(local[:, :-1], (0, 0, 0, 0, 1, 0))
+            return torch.cat([x[:, None, :1].expand(-1, local.shape[1], -1, -1), before, local], 2)
 
         def chunks(attend):
             return lambda q, k, v, _: attend(q.unflatten(1, (-1, c)), windows(k), windows(v), self.seen[None]).flatten(1, 2)
@@ -293,19 +293,19 @@ class Bigbird(Placed):
         self.shape, self.tokens = shape, tokens
         self.size = max(1, shape.k // (self.window + self.globals + self.drawn))
         n = tokens // self.size
-        own, other = torch.arange(n)[:, None], torch.arange(n)
-        always = ((own - other < self.window) | (other < self.globals)) & (other <= own)
-        allowed = (other < own) & ~always
+        row, other = torch.arange(n)[:, None], torch.arange(n)
+        always = ((row - other < self.window) | (other < self.globals)) & (other <= row)
+        allowed = (other < row) & ~always
         best = torch.rand(shape.heads, n, n).masked_fill(~allowed, -1).topk(min(self.drawn, n))
         blocks = always.repeat(shape.heads, 1, 1).scatter_(
             -1, best.indices, (best.values >= 0) | always.expand(shape.heads, -1, -1).gather(-1, best.indices))
         self.blocks = blocks  # [H, n, n]
-        most = int(blocks.sum(-1).max())
+        width = int(blocks.sum(-1).max())
         order = blocks.to(torch.uint8).sort(dim=-1, descending=True, stable=True)
-        self.ids, self.counts = order.indices[..., :most], order.values[..., :most].bool()  # [H, n, most]
+        self.ids, self.counts = order.indices[..., :width], order.values[..., :width].bool()  # [H, n, width]
         inside = torch.arange(self.size)
-        keys = (self.ids[..., None] * self.size + inside).flatten(2)[:, :, None]  # [H, n, 1, most size]
-        query = (own * self.size + inside)[..., None]
+        keys = (self.ids[..., None] * self.size + inside).flatten(2)[:, :, None]  # [H, n, 1, width size]
+        query = (row * self.size + inside)[..., None]
         self.seen = self.counts.repeat_interleave(self.size, -1)[:, :, None] & (keys <= query)
         self.rows = self.ids + n * torch.arange(shape.heads)[:, None, None]
 
@@ -390,7 +390,7 @@ class Reformer:
         def cut(x):
             return x.unflatten(2, (n, c))
 
-        def windows(x):  # [H, rounds, n, 3 c, ...]: two chunks before and the own one
+        def windows(x):  # [H, rounds, n, 3 c, ...]: two chunks before and the same one
             padded = torch.cat([x.new_zeros(heads, rounds, 2, *x.shape[3:]), x], 2)
             return torch.cat([padded[:, :, i:i + n] for i in range(3)], 3)
 
@@ -429,10 +429,10 @@ class Scatterbrain:
                 for name, form in self.sparse.forms().items()}
 
 
-# ---- maps of their own
+# ---- maps that are not softmax(q k)
 
 class Sinkhorn:
-    """Buckets of k tokens; a query sees its own and a mixture of earlier ones."""
+    """Buckets of k tokens; a query sees its bucket and a mixture of earlier ones."""
 
     def __init__(self, shape, tokens):
         self.shape, self.tokens, self.n = shape, tokens, tokens // shape.k
@@ -474,8 +474,8 @@ class Sinkhorn:
                     return x.unflatten(1, (self.n, -1))
 
                 def with_sorted(x):
-                    own = cut(x)
-                    return torch.cat([(mixture @ own.flatten(2)).view_as(own), own], 2)
+                    local = cut(x)
+                    return torch.cat([(mixture @ local.flatten(2)).view_as(local), local], 2)
 
                 return attend(cut(q), with_sorted(k), with_sorted(v), self.seen[None]).flatten(1, 2)
 

@@ -5,7 +5,7 @@
     python3 tests/peer/rivals.py --check
 
 Causal, one sequence of 12 heads x T x 64, k = 64, f32, default settings, from q, k, v (indexer: and the layer's input) to [T, 768];
-forward, and forward with backward to q, k, v and the method's own parameters. Brine's bench and PyTorch run in turns, two threads each
+forward, and forward with backward to q, k, v and the method's parameters. Brine's bench and PyTorch run in turns, two threads each
 unless --threads says otherwise; medians over the rounds. A method has several forms in PyTorch (rival_forms.py), of which the fastest
 counts; one that takes over twice as long in the first round, or whose tensors would take more than 6 GB, is left out of the others.
 Ratio: PyTorch's time over Brine's. --check compares every form and its gradients with rival_definitions.py, token by token at T = 64 in
@@ -77,7 +77,7 @@ def torch_times(method, leaves, hidden, dy, names, seconds):
     return times
 
 
-def near(times):
+def fast_forms(times):
     """Names of forms that are not over twice as slow as the fastest in one of both."""
     least = {what: min((ms for (of, _), ms in times.items() if of == what), default=0) for what in WHATS}
     return {name for (what, name), ms in times.items() if ms <= 2 * least[what]}
@@ -96,7 +96,7 @@ def measure(name, args):
             ours.setdefault(at, []).append(ms)
         for tokens in args.tokens:
             times = torch_times(methods[tokens], *inputs[tokens], chosen[tokens], args.seconds)
-            chosen[tokens] = chosen[tokens] or near(times)
+            chosen[tokens] = chosen[tokens] or fast_forms(times)
             for (what, form), ms in times.items():
                 theirs.setdefault((what, tokens), {}).setdefault(form, []).append(ms)
     middle = statistics.median
@@ -111,15 +111,15 @@ def compare(args):
         for tokens in args.tokens:
             cells = []
             for what in WHATS:
-                forms, mine = theirs.get((what, tokens)), ours.get((what, tokens))
-                if not forms or mine is None:  # too large for all forms, or for Brine's bench
+                forms, brine_ms = theirs.get((what, tokens)), ours.get((what, tokens))
+                if not forms or brine_ms is None:  # too large for all forms, or for Brine's bench
                     cells += ["-", "-", "-"]
                     continue
                 best = min(forms, key=forms.get)
-                cells += [f"{mine:.1f}", f"{forms[best]:.1f} ({best})", f"{forms[best] / mine:.2f}"]
-                if forms[best] < mine:
+                cells += [f"{brine_ms:.1f}", f"{forms[best]:.1f} ({best})", f"{forms[best] / brine_ms:.2f}"]
+                if forms[best] < brine_ms:
                     slower.append(f"{name}, {tokens} tokens, {what}")
-                print(f"{name:12} {tokens:6} {what:18} Brine {mine:9.1f} ms;  " +
+                print(f"{name:12} {tokens:6} {what:18} Brine {brine_ms:9.1f} ms;  " +
                       ", ".join(f"{form} {ms:.1f}" for form, ms in sorted(forms.items(), key=lambda x: x[1])), flush=True)
             lines.append(f"| {name} | {tokens:,} | " + " | ".join(cells) + " |")
     print(f"\n{cpu}, {args.threads} threads, PyTorch {torch.__version__}, medians of {args.rounds} rounds\n")
@@ -152,8 +152,8 @@ def check(names):
 
             wanted = results(lambda *x: definition(name, method, *x))
             for form, made in method.forms().items():
-                for mine, true in zip(results(made.run), wanted):
-                    difference = float((mine - true).abs().max() / true.abs().max().clamp(min=1e-3))
+                for result, expected in zip(results(made.run), wanted):
+                    difference = float((result - expected).abs().max() / expected.abs().max().clamp(min=1e-3))
                     worst[form] = max(worst.get(form, 0.0), difference if difference == difference else float("inf"))
         for form, difference in worst.items():
             print(f"{'ok' if difference < 1e-9 else 'DIFFERS':8} {difference:8.1e}  {name}: {form}", flush=True)

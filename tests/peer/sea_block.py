@@ -128,7 +128,7 @@ class TeacherMap:
     def __init__(self, q, k, columns):
         self.rows = q.shape[:-1].numel()
         self.map = dense_map(q, k, columns.bias)
-        # Hidden keys are 0, of which the logarithm is not needed: t log t is 0 there.
+        # Hidden keys are 0, of which the logarithm is not needed: their t log t is 0.
         self.t_log_t = torch.dot(self.map.view(-1), (self.map + 1e-38).log_().view(-1)) / self.rows
 
     def distance(self, scores, columns):
@@ -188,21 +188,21 @@ def compare_with_golden(path, approx, quiet=False):
     def tensor(name):
         return torch.tensor(file[name][()])
 
-    def own_name(name):
+    def parameter_name(name):
         stem, _, last = name.rpartition(".")
         return GOLDEN_NAMES[name] if name in GOLDEN_NAMES else f"{GOLDEN_NAMES[stem]}.{last}"
 
-    def compare(name, mine):
+    def compare(name, value):
         nonlocal worst
         wanted = tensor(name)
-        difference = float((mine.detach() - wanted).abs().max() / wanted.abs().max())
+        difference = float((value.detach() - wanted).abs().max() / wanted.abs().max())
         worst = max(worst, difference)
         if not quiet:
             print(f"{difference:9.1e}  {name}")
 
     with torch.no_grad():
         for name in file["weights"]:
-            tensors[own_name(name)].copy_(tensor(f"weights/{name}"))
+            tensors[parameter_name(name)].copy_(tensor(f"weights/{name}"))
     q, k, v = (tensor(f"inputs/{name}").requires_grad_() for name in "qkv")
     teacher = TeacherMap(tensor("inputs/teacher_q"), tensor("inputs/teacher_k"), block.columns)
     context, scores, qk = block(q, k, v)
@@ -216,12 +216,12 @@ def compare_with_golden(path, approx, quiet=False):
     compare("intermediate/teacher_attention", teacher.map)
     compare("intermediate/S", scores)
     compare("output/c_sea", merged)
-    for name, mine in [("approx_kl", approx_kl), ("approx_mse", approx_square), ("prob_kl", prob_kl),
+    for name, value in [("approx_kl", approx_kl), ("approx_mse", approx_square), ("prob_kl", prob_kl),
                        ("prob_mse", prob_square), ("context", of_context), ("total", total)]:
-        compare(f"loss/{name}", mine)
+        compare(f"loss/{name}", value)
     for name in file["grad"]:
         compare(f"grad/{name}", {"q": q, "k": k, "v": v}[name].grad if name in "qkv"
-                else tensors[own_name(name)].grad)
+                else tensors[parameter_name(name)].grad)
     return worst < 1e-9
 
 

@@ -109,17 +109,17 @@ def in_batch(model, sequences, encoder):
     places = []
     for i, sequence in enumerate(sequences):
         start = longest - len(sequence) if i == 0 else 0
-        own = list(range(start, start + len(sequence)))
+        columns = list(range(start, start + len(sequence)))
         if i == 1:
             half = len(sequence) // 2
-            own = [*range(half), *range(half + 4, len(sequence) + 4)]
-        ids[i, own], mask[i, own] = torch.tensor(sequence), 1
-        positions[i, own] = torch.arange(len(sequence))
-        places.append(own)
+            columns = [*range(half), *range(half + 4, len(sequence) + 4)]
+        ids[i, columns], mask[i, columns] = torch.tensor(sequence), 1
+        positions[i, columns] = torch.arange(len(sequence))
+        places.append(columns)
     # An encoder counts positions of padding, too, unless they are given.
     more = {"position_ids": positions} if encoder else {}
     logits = model(input_ids=ids, attention_mask=mask, **more).logits
-    return [logits[i, own] for i, own in enumerate(places)]
+    return [logits[i, columns] for i, columns in enumerate(places)]
 
 
 @torch.no_grad()
@@ -142,7 +142,7 @@ def sequences_for(lengths, vocabulary=VOCABULARY):
 def compare(model, brine, directory, sequences, work, k=None):
     """Largest differences of logits: alone, batched, cached; and columns that were selected differently.
 
-    Of causal models also with the masks of brine ("forced"), and what both programs chose there.
+    Of causal models also with the masks of brine ("forced"), and what both programs chose then.
     """
     encoder = not next(model.sea_blocks()).shape.causal
     batched = in_batch(model, sequences, encoder)
@@ -152,7 +152,7 @@ def compare(model, brine, directory, sequences, work, k=None):
         hidden, selected, estimates, masks = captured(brine, directory, ids, work, k)
         with torch.no_grad():
             wanted = head(model, hidden.to(next(model.parameters()).dtype))
-        logits, own = alone(model, ids)
+        logits, ours = alone(model, ids)
         worst["alone"] = max(worst["alone"], float((logits - wanted).abs().max()))
         worst["batched"] = max(worst["batched"], float((of_batch - wanted).abs().max()))
         if not encoder:
@@ -162,7 +162,7 @@ def compare(model, brine, directory, sequences, work, k=None):
                 forced = model(input_ids=torch.tensor([ids])).logits[0]
             worst["forced"] = max(worst.get("forced", 0.0), float((forced - wanted).abs().max()))
             choices.append(found)
-        other += sum(int((a != b).sum()) for a, b in zip(own, selected, strict=True))
+        other += sum(int((a != b).sum()) for a, b in zip(ours, selected, strict=True))
     return worst, other, choices
 
 

@@ -69,7 +69,7 @@ TEST_CASE("the machine's memory is what is available, or what the groups of the 
   CHECK(bytes() == 180000);
   file("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 20000\n");  // is given back
   CHECK(bytes() == 200000);
-  // The first version, in a container that sees its own group as the top one.
+  // The first version, in a container that sees its group as the top one.
   file("proc/self/cgroup", "5:cpu:/x\n4:memory:/not/here\n");
   file("sys/fs/cgroup/memory/memory.limit_in_bytes", "400000\n");
   file("sys/fs/cgroup/memory/memory.usage_in_bytes", "100000\n");

@@ -34,7 +34,7 @@ TEST_CASE("meta: tensors of any size have shapes and views and take no memory") 
 }
 
 TEST_CASE("meta: values are never read, only shapes come from other devices") {
-  const Tensor x = meta({1}), near = Tensor::zeros({1});
+  const Tensor x = meta({1}), host = Tensor::zeros({1});
   auto refusal = [](const char* op) {
     return join(op, ": a tensor on the meta device has no values");
   };
@@ -43,13 +43,13 @@ TEST_CASE("meta: values are never read, only shapes come from other devices") {
   CHECK_THROWS_WITH_AS(x.item(), refusal("item").c_str(), Error);
   CHECK_THROWS_WITH_AS(x.to_vector(), refusal("to_vector").c_str(), Error);
   CHECK_THROWS_WITH_AS(x.to(Device{}), refusal("to").c_str(), Error);
-  CHECK_THROWS_WITH_AS(assign(near, x), refusal("to").c_str(), Error);
+  CHECK_THROWS_WITH_AS(assign(host, x), refusal("to").c_str(), Error);
   CHECK_THROWS_WITH_AS(items({x}), refusal("to_vector").c_str(), Error);
   CHECK_THROWS_WITH_AS(Downloads().start(x), refusal("Downloads").c_str(), Error);
   CHECK(x.to(Device::meta).shares_memory(x));
-  CHECK(near.to(Device::meta).shape() == Shape{1});
-  CHECK(Uploads().start(near, Device::meta).device() == Device::meta);
-  assign(x, near);
+  CHECK(host.to(Device::meta).shape() == Shape{1});
+  CHECK(Uploads().start(host, Device::meta).device() == Device::meta);
+  assign(x, host);
 }
 
 TEST_CASE("meta: a kernel does nothing and its arguments are not evaluated") {
@@ -58,12 +58,12 @@ TEST_CASE("meta: a kernel does nothing and its arguments are not evaluated") {
   auto number = [&] { return double(++evaluated); };
   BRINE_CALL(x, fill, x, number());
   CHECK(evaluated == 0);
-  const Tensor near = Tensor::zeros({4});
-  BRINE_CALL(near, fill, near, number());
+  const Tensor host = Tensor::zeros({4});
+  BRINE_CALL(host, fill, host, number());
   CHECK(evaluated == 1);
-  CHECK(near.to_vector() == std::vector<double>{1, 1, 1, 1});
+  CHECK(host.to_vector() == std::vector<double>{1, 1, 1, 1});
   // A CPU kernel with a tensor without memory throws.
-  CHECK_THROWS_WITH_AS(BRINE_CALL(near, copy, near, x), doctest::Contains("has no values"), Error);
+  CHECK_THROWS_WITH_AS(BRINE_CALL(host, copy, host, x), doctest::Contains("has no values"), Error);
 }
 
 TEST_CASE("meta: it cannot be the default device and has no allocator") {

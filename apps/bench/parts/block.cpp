@@ -59,7 +59,7 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
   };
   auto add = [&](const std::string& method, data::Json settings, const std::string& variant) {
     if (!only.empty() && !asked(method) && !asked(method + " " + variant)) return;
-    const bool blocks = variant == "blocks";  // which have their own numbers
+    const bool blocks = variant == "blocks";  // which has other numbers
     if (kind.k > 0 || !blocks) settings["k"] = kind.k > 0 ? kind.k : kKept;
     if (!blocks) {
       if (!settings.contains("columns")) settings["columns"] = kind.columns;
@@ -106,8 +106,8 @@ Inputs::Inputs(int64_t T, int64_t heads, int64_t head_size, bool causal, int64_t
       dy(noise({1, T, heads * head_size}, 5)),
       causal(causal) {
   for (uint64_t i = 0; i < 3; ++i) {
-    const int64_t own = i == 0 || kv_heads == 0 ? heads : kv_heads;
-    Tensor x = noise({1, own, T, head_size}, i + 1);
+    const int64_t tensor_heads = i == 0 || kv_heads == 0 ? heads : kv_heads;
+    Tensor x = noise({1, tensor_heads, T, head_size}, i + 1);
     if (i == 0) x = alike(x);
     leaves.push_back(require_grad(x, Tensor::zeros_like(x)));
   }

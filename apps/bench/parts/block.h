@@ -60,8 +60,8 @@ struct BlockKind {
 };
 
 // f of every registered method, or of these those that are named in `only`; one that has presets
-// with both decoders, as `light`, this also with its own number of columns and with refinement, and
-// as `blocks`.
+// with both decoders, as `light`, as `light` with kWideColumns columns without and with refinement,
+// and as `blocks`.
 // A method that refuses the kind is left out; what f throws is a failure of that block.
 void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
                 BlockKind kind, const std::function<void(Block&)>& f);

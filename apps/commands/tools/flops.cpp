@@ -29,10 +29,10 @@ struct Flops {
     const int64_t positions = config.shape().max_positions;
     const int64_t length = tokens ? tokens : positions;
     if (length > positions) config = nn::extend_config(config, length);
-    const nn::MetaModel own(config);
-    refuse_unused_options(context, *own.model);
+    const nn::MetaModel meta(config);
+    refuse_unused_options(context, *meta.model);
     const CostReport report = cost_report(
-        config, *own.model, length, {.k = k, .query_skip = query_skip, .oversample = oversample});
+        config, *meta.model, length, {.k = k, .query_skip = query_skip, .oversample = oversample});
     if (json) {
       std::cout << json_text(to_json(model, report)) << std::endl;
     } else {

@@ -17,8 +17,8 @@ struct Tokenize {
 
   int run(const RunContext&) {
     what.validate();
-    std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // each thread has its own cache of
-                                                               // words
+    // One for each thread, since a tokenizer has a cache of words.
+    std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;
     tokenizers.reserve(size_t(threads()));
     for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(what.tokenizer));
     for (const std::string& note : tokenizers[0]->notes()) log_warning(note);

@@ -6,7 +6,7 @@
     brine_sea.detach(model)               # dense again
 
 The blocks are no part of the model's modules: its state_dict(), its files and its class stay those of the dense
-model. Each runs where the attention of its layer calls the attention function; other layers keep their own.
+model. Each runs where the attention of its layer calls the attention function; other layers keep their attention.
 """
 
 from __future__ import annotations
@@ -196,15 +196,15 @@ def read_blocks(blocks: Any) -> tuple[str, dict[str, Any], dict[str, Tensor] | N
 
 def load_block(block: Block, tensors: dict[str, Tensor], prefix: str, source: str) -> None:
     """The tensors of one block, all of them; ValueError names the one that is not right."""
-    own = block.state_dict()
+    expected = block.state_dict()
     given = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-    for name in sorted(own.keys() | given.keys()):
+    for name in sorted(expected.keys() | given.keys()):
         if name not in given:
             raise ValueError(f"brine: {source} has no tensor {prefix}{name}")
-        if name not in own:
+        if name not in expected:
             raise ValueError(f"brine: {source} has the tensor {prefix}{name}, which blocks of its settings do not have")
-        if given[name].shape != own[name].shape:
-            sizes = list(given[name].shape), list(own[name].shape)
+        if given[name].shape != expected[name].shape:
+            sizes = list(given[name].shape), list(expected[name].shape)
             raise ValueError(f"brine: {source}: {prefix}{name} is {sizes[0]}, must be {sizes[1]}")
         if not bool(torch.isfinite(given[name]).all()):
             raise ValueError(f"brine: {source}: {prefix}{name} has a number that is not finite")
@@ -251,8 +251,8 @@ def layers_to_attach(
     wanted = numbers if layers is None else sorted(layers)
     for number in wanted:
         if number not in known:
-            there = ", ".join(map(str, known))
-            raise ValueError(f"brine: the model has no layer {number} with attention, its layers are {there}")
+            listed = ", ".join(map(str, known))
+            raise ValueError(f"brine: the model has no layer {number} with attention, its layers are {listed}")
         if number not in numbers:
             raise ValueError(f"brine: {source} has no block of layer {number}")
     if not wanted:

@@ -75,12 +75,12 @@ def causal_linear_attention(q: Tensor, k: Tensor, values: Tensor, eps: float, ch
     parts = []
     for a in range(0, q.shape[3], chunk):
         b = a + chunk
-        own_q, own_k, own_v = q[:, :, :, a:b], k[:, :, :, a:b], values[:, :, :, a:b]
-        inner = (own_q @ own_k.transpose(-1, -2)).tril()
-        norm = inner.sum(-1, keepdim=True) + (own_q * (sums.to(q.dtype) + eps)).sum(-1, keepdim=True)
-        parts.append(divided(inner @ own_v + own_q @ state, norm))
-        state = state + own_k.transpose(-1, -2) @ own_v
-        sums = sums + own_k.double().sum(-2, keepdim=True)
+        chunk_q, chunk_k, chunk_v = q[:, :, :, a:b], k[:, :, :, a:b], values[:, :, :, a:b]
+        inner = (chunk_q @ chunk_k.transpose(-1, -2)).tril()
+        norm = inner.sum(-1, keepdim=True) + (chunk_q * (sums.to(q.dtype) + eps)).sum(-1, keepdim=True)
+        parts.append(divided(inner @ chunk_v + chunk_q @ state, norm))
+        state = state + chunk_k.transpose(-1, -2) @ chunk_v
+        sums = sums + chunk_k.double().sum(-2, keepdim=True)
     return torch.cat(parts, 3)
 
 
@@ -294,15 +294,15 @@ class SeaAttention(nn.Module):
         if self.settings.features == "relu":
             y = y.relu() + self.settings.eps
         else:
-            most = y.detach()
+            largest_value = y.detach()
             if of_keys:
                 if visible is not None:
-                    most = most.masked_fill(~visible[:, None, :, None], -math.inf)
-                most = most.amax((2, 3), keepdim=True)
+                    largest_value = largest_value.masked_fill(~visible[:, None, :, None], -math.inf)
+                largest_value = largest_value.amax((2, 3), keepdim=True)
             else:
-                most = most.amax(-1, keepdim=True)
+                largest_value = largest_value.amax(-1, keepdim=True)
             half_square = x.square().sum(-1, keepdim=True) / (2 * math.sqrt(x.shape[-1]))
-            y = ((y - half_square - most).exp() + self.settings.eps) * projection.shape[0] ** -0.5
+            y = ((y - half_square - largest_value).exp() + self.settings.eps) * projection.shape[0] ** -0.5
         return y if visible is None else y.masked_fill(~visible[:, None, :, None], 0)
 
     def features(self, x: Tensor, content: Tensor | None, visible: Tensor | None, of_keys: bool) -> Tensor:
@@ -362,12 +362,12 @@ class SeaAttention(nn.Module):
         x = store(1, x)
         x = (padding.packed(x) if padding else x)[:, :, ::skip]
         stride, count = decoder.shape.token_stride, rows.widths.shape[1]
-        own, lengths = rows.ordinals.clamp(min=0) // skip, (rows.lengths + skip - 1) // skip
-        start = (own[:, :1] - decoder.lookback) // stride * stride
+        places, lengths = rows.ordinals.clamp(min=0) // skip, (rows.lengths + skip - 1) // skip
+        start = (places[:, :1] - decoder.lookback) // stride * stride
         at = start + torch.arange(decoder.lookback + count + stride, device=x.device)
         window = rows_at(x, at.clamp(0, x.shape[2] - 1))
         scores = decoder(window, (at >= 0) & (at < lengths[:, None]))
-        return rows_at(scores, (own - start).clamp(min=0))
+        return rows_at(scores, (places - start).clamp(min=0))
 
     def repeated(self, scores: Tensor, rows: Rows, padding: Padding | None, store: Store | None, slot: int) -> Tensor:
         """Each row has the scores of the last row before it whose ordinal query_skip divides (section 5)."""
@@ -405,7 +405,7 @@ class SeaAttention(nn.Module):
         return y, pooled
 
     def column_softmax(self, scores: Tensor, widths: Tensor) -> Tensor:
-        """Over the columns that own a key, 0 elsewhere (section 1.7)."""
+        """Over the columns that have a key, 0 elsewhere (section 1.7)."""
         owned = (column_begins(widths, self.settings.columns).diff(dim=-1) > 0)[:, None]
         y = scores.masked_fill(~owned, -math.inf).softmax(-1)
         return torch.where(owned, y, 0)
@@ -500,8 +500,8 @@ class SeaAttention(nn.Module):
             values = torch.cat([self.identity(rows, k.shape[2], v).expand_as(x.v), x.v], -1)
             eps = 0.0 if self.settings.features == "softmax" else 1e-6
             context = linear_attention(x.phi_q, x.phi_k, values, rows, eps)
-            own = x.v if rows.whole else v[:, :, -q.shape[2] :]
-            z = self.mixed(context, own.repeat_interleave(self.shape.heads // self.shape.groups, 1))
+            new_values = x.v if rows.whole else v[:, :, -q.shape[2] :]
+            z = self.mixed(context, new_values.repeat_interleave(self.shape.heads // self.shape.groups, 1))
         # The mask has no gradient; in an encoder the average reads the estimate, too.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not rows.causal):
             if isinstance(self.decoder, ScoreTable):
@@ -561,7 +561,7 @@ class SeaAttention(nn.Module):
         content: tuple[Tensor, Tensor] | None,
         store: Store | None,
     ) -> Inputs:
-        """The tensors of a call, packed: the tokens of a sequence in front, those of padding behind them."""
+        """The tensors of a call, packed: the tokens of a sequence first, those of padding after them."""
         batch, count, keys = q.shape[0], q.shape[2], k.shape[2]
         whole = count == keys
         new = None if padding is None else padding.visible[:, keys - count :]
@@ -570,19 +570,19 @@ class SeaAttention(nn.Module):
         of_keys = self.features(k[:, :, keys - count :], k_content, new, True)
         if store is not None and of_keys.shape[-1]:
             of_keys = store(0, of_keys)
-        own = torch.arange(keys - count, keys, device=q.device).expand(batch, -1)
+        ordinals = torch.arange(keys - count, keys, device=q.device).expand(batch, -1)
         lengths = torch.full((batch,), keys, device=q.device)
         if padding is not None:
             lengths = padding.visible.sum(1)
-            own = own if whole else padding.ordinals[:, keys - count :]
+            ordinals = ordinals if whole else padding.ordinals[:, keys - count :]
             k, v, of_keys = padding.packed(k), padding.packed(v), padding.packed(of_keys)
             if whole:
                 q, of_queries = padding.packed(q), padding.packed(of_queries)
-                new = own < lengths[:, None]
-        widths = own + 1 if self.shape.causal else lengths[:, None].expand(-1, count)
+                new = ordinals < lengths[:, None]
+        widths = ordinals + 1 if self.shape.causal else lengths[:, None].expand(-1, count)
         if new is not None:
             widths = widths * new
-        rows = Rows(widths, own, lengths, whole, self.shape.causal)
+        rows = Rows(widths, ordinals, lengths, whole, self.shape.causal)
         phi_q, psi_q = self.split(of_queries)
         phi_k, psi_k = self.split(of_keys)
         return Inputs(q, k, v, phi_q, phi_k, psi_q, psi_k, rows)

@@ -2,7 +2,7 @@
 
 B sequences, H heads of queries, G of keys and values (head h reads group h // (H / G)), d head size, S keys,
 R rows (queries), m features. Block b is the keys [b block, (b + 1) block); a tile is `tile` rows, which are in one
-block, their own one. Section numbers refer to docs/method.md of Brine. No tensor has S x S elements: blocks are
+block, the current block. Section numbers refer to docs/method.md of Brine. No tensor has S x S elements: blocks are
 scored for a band of tiles at a time, and attention gathers the blocks of a few tiles at a time.
 """
 
@@ -48,47 +48,47 @@ class BlockForm:
         n = -(-k // s.block)
         return BlockForm(s.block, n, s.sinks, s.local, s.tile, s.columns, s.survivors, s.opinion, s.parts)
 
-    def levels(self, own: Tensor) -> Tensor:
-        """The smallest z with at most `columns` super-blocks of 2^z blocks before the block `own` (section 8.6)."""
-        level = torch.zeros_like(own)
-        while bool((above := (own >> level) > self.columns).any()):
+    def levels(self, current: Tensor) -> Tensor:
+        """The smallest z with at most `columns` super-blocks of 2^z blocks before the block `current` (section 8.6)."""
+        level = torch.zeros_like(current)
+        while bool((above := (current >> level) > self.columns).any()):
             level = level + above
         return level
 
-    def fixed(self, own: Tensor) -> Tensor:
-        """The blocks before the own ones [n, 1] that rows keep without an estimate (section 8.1): [n, .].
+    def fixed(self, current: Tensor) -> Tensor:
+        """The blocks before the blocks `current` [n, 1] that rows keep without an estimate (section 8.1): [n, .].
 
         -1 for none; a block may be there twice.
         """
-        sinks = torch.arange(self.sinks, device=own.device).expand(len(own), -1)
-        local = own - 1 - torch.arange(self.local, device=own.device)
-        return torch.cat([sinks.masked_fill(sinks >= own, -1), local.clamp(min=-1)], 1)
+        sinks = torch.arange(self.sinks, device=current.device).expand(len(current), -1)
+        local = current - 1 - torch.arange(self.local, device=current.device)
+        return torch.cat([sinks.masked_fill(sinks >= current, -1), local.clamp(min=-1)], 1)
 
-    def is_fixed(self, blocks: Tensor, own: Tensor) -> Tensor:
-        return (blocks < self.sinks) | (blocks >= own - self.local)
+    def is_fixed(self, blocks: Tensor, current: Tensor) -> Tensor:
+        return (blocks < self.sinks) | (blocks >= current - self.local)
 
 
 # ---- selection
 
 
-def largest_places(values: Tensor, most: int) -> Tensor:
-    """Places of the `most` largest of values [..., n] that are not negative, of equal ones the later.
+def largest_places(values: Tensor, limit: int) -> Tensor:
+    """Places of the `limit` largest of values [..., n] that are not negative, of equal ones the later.
 
-    [..., min(most, n)]; -1 where there are fewer.
+    [..., min(limit, n)]; -1 where there are fewer.
     """
     count = values.shape[-1]
-    if most >= count:
+    if limit >= count:
         found, places = values, torch.arange(count, device=values.device).expand_as(values)
     else:
         # The one after the last shows a tie, of which topk() may choose any.
-        top = values.topk(most + 1, -1)
-        found, places = top.values[..., :most], top.indices[..., :most]
+        top = values.topk(limit + 1, -1)
+        found, places = top.values[..., :limit], top.indices[..., :limit]
         last = found[..., -1]
         tied = (last >= 0) & (last == top.values[..., -1])
         if bool(tied.any()):
             places = places.clone()
             order = values[tied].flip(-1).sort(dim=-1, descending=True, stable=True).indices
-            places[tied] = count - 1 - order[:, :most]
+            places[tied] = count - 1 - order[:, :limit]
     if bool(torch.isnan(found).any()):
         raise ValueError("brine: the estimate has values that are NaN")
     return places.masked_fill(found < 0, -1)
@@ -97,7 +97,7 @@ def largest_places(values: Tensor, most: int) -> Tensor:
 def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
     """The smallest code of each value of code // divisor in rows of codes [n, w], ascending, without negative codes.
 
-    [n, most distinct values of a row], -1 after the last, and their number [n].
+    [n, largest number of distinct values], -1 after the last, and their number [n].
     """
     missing = torch.iinfo(codes.dtype).max
     codes = codes.masked_fill(codes < 0, missing).sort(-1).values
@@ -106,10 +106,10 @@ def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
     first[:, 1:] &= values[:, 1:] != values[:, :-1]
     places = first.cumsum(-1) - 1
     counts = places[:, -1] + 1
-    most = int(counts.max())
-    out = codes.new_full((len(codes), most + 1), -1)
-    out.scatter_(1, torch.where(first, places, most), codes)
-    return out[:, :most], counts
+    width = int(counts.max())
+    out = codes.new_full((len(codes), width + 1), -1)
+    out.scatter_(1, torch.where(first, places, width), codes)
+    return out[:, :width], counts
 
 
 NO_KEYS_LOG = -1e4  # in place of the logarithm of 0
@@ -165,19 +165,19 @@ class Queries:
     q: Tensor
     psi: Tensor  # [B, G, n, tiles, r, m]
     total: Tensor  # [B, G, n, tiles, r] of psi with the sum of psi_k over all keys that the row sees
-    own: Tensor  # [B, tiles] the own block
+    current: Tensor  # [B, tiles] the block that the rows are in
     gain: Tensor  # [G, n] of the prior
     pooled_gain: Tensor  # [G, n] of the mean keys
 
     def band(self, a: int, b: int) -> Queries:
         q, psi, total = (x[:, :, :, a:b] for x in (self.q, self.psi, self.total))
-        return Queries(q, psi, total, self.own[:, a:b], self.gain, self.pooled_gain)
+        return Queries(q, psi, total, self.current[:, a:b], self.gain, self.pooled_gain)
 
     def at(self, tiles: Tensor) -> Queries:
-        """Single tiles [n, 3], of sequence, group and tile: q [n, H / G, r, d], own [n], gains [n, H / G]."""
+        """Single tiles [n, 3], of sequence, group and tile: q [n, H / G, r, d], current [n], gains [n, H / G]."""
         b, g, i = tiles.unbind(1)
         q, psi, total = (x[b, g, :, i] for x in (self.q, self.psi, self.total))
-        return Queries(q, psi, total, self.own[b, i], self.gain[g], self.pooled_gain[g])
+        return Queries(q, psi, total, self.current[b, i], self.gain[g], self.pooled_gain[g])
 
 
 def shares(x: Queries, blocks: Blocks, hide: Callable[[Tensor], None], opinion: float) -> Tensor:
@@ -212,15 +212,15 @@ def shares(x: Queries, blocks: Blocks, hide: Callable[[Tensor], None], opinion: 
     return p.sum(-3)
 
 
-def band_shares(x: Queries, own: Tensor, complete: Tensor, blocks: Blocks, opinion: float) -> Tensor:
+def band_shares(x: Queries, on_cpu: Tensor, complete: Tensor, blocks: Blocks, opinion: float) -> Tensor:
     """The probabilities of the first `complete` [B, tiles] blocks, -1 for the others: [B, G, tiles, r, N].
 
-    own: `complete` on the CPU.
+    on_cpu: `complete` on the CPU.
     """
-    low, high = int(own.min()), int(own.max())
+    low, high = int(on_cpu.min()), int(on_cpu.max())
     hidden = torch.arange(low, high, device=complete.device) >= complete[:, None, :, None, None]
     batch, groups, n, tiles, r = x.total.shape
-    flat = Queries(x.q.flatten(3, 4), x.psi.flatten(3, 4), x.total.flatten(3, 4), x.own, x.gain, x.pooled_gain)
+    flat = Queries(x.q.flatten(3, 4), x.psi.flatten(3, 4), x.total.flatten(3, 4), x.current, x.gain, x.pooled_gain)
 
     def hide(scores: Tensor) -> None:
         by_tile = scores.unflatten(3, (tiles, r))[..., low:, :]
@@ -238,11 +238,11 @@ def choose_among(x: Queries, survivors: Tensor, tiles: Tensor, level: int, known
 
     x, tiles [n, 3]: Queries.at(); survivors [n, r, s] the super-blocks, -1 for none.
     """
-    own, inside = x.own[:, None], 1 << level
-    last = own >> level  # the incomplete super-block
-    table, _ = distinct(torch.cat([survivors.flatten(1), form.fixed(own) >> level, last], 1), 1)
-    blocks = (table[..., None] * inside + torch.arange(inside, device=own.device)).flatten(1)
-    complete, is_fixed = (blocks >= 0) & (blocks < own), form.is_fixed(blocks, own)
+    current, inside = x.current[:, None], 1 << level
+    last = current >> level  # the incomplete super-block
+    table, _ = distinct(torch.cat([survivors.flatten(1), form.fixed(current) >> level, last], 1), 1)
+    blocks = (table[..., None] * inside + torch.arange(inside, device=current.device)).flatten(1)
+    complete, is_fixed = (blocks >= 0) & (blocks < current), form.is_fixed(blocks, current)
     member = (survivors[..., None] == table[:, None, None]).any(2) | (table == last)[:, None]
     visible = (member.repeat_interleave(inside, -1) | is_fixed[:, None]) & complete[:, None]
 
@@ -262,23 +262,23 @@ def choose(x: Queries, known: Blocks, form: BlockForm) -> Tensor:
     """The blocks that each row chooses (sections 8.2, 8.3, 8.6): [B, G, tiles, r, chosen], -1 for none."""
     batch, groups, n, count, r = x.total.shape
     chosen = torch.full((batch, groups, count, r, form.chosen), -1, device=x.q.device)
-    own = x.own.cpu()
-    levels = form.levels(own)
+    current = x.current.cpu()
+    levels = form.levels(current)
     budget = SCORED if x.q.device.type == "cpu" else SCORED_ELSEWHERE
     for level in levels.unique().tolist():
-        of_level = (levels == level) & (own > 0)
+        of_level = (levels == level) & (current > 0)
         if not bool(of_level.any()):
             continue
         places = of_level.any(0).nonzero()[:, 0]
         start, end = int(places[0]), int(places[-1]) + 1
         larger = known.larger(level)
         # Tiles of another level in this range, of sequences with other lengths, see no block here.
-        own_here = torch.where(of_level, own, 0)
-        complete = own_here.to(x.own.device)
-        widest = int(own_here.max()) >> level
+        current_here = torch.where(of_level, current, 0)
+        complete = current_here.to(x.current.device)
+        widest = int(current_here.max()) >> level
         for a, b in spans(start, end, budget // (batch * groups * n * r * widest * form.parts)):
             band, see = x.band(a, b), complete[:, a:b] >> level
-            y = band_shares(band, own_here[:, a:b] >> level, see, larger, form.opinion)
+            y = band_shares(band, current_here[:, a:b] >> level, see, larger, form.opinion)
             if level:
                 survivors = largest_places(y, form.survivors * form.chosen)
                 at = see[:, None].expand(-1, groups, -1).nonzero()
@@ -286,7 +286,7 @@ def choose(x: Queries, known: Blocks, form: BlockForm) -> Tensor:
                 chosen[:, :, a:b][at[:, 0], at[:, 1], at[:, 2], :, : found.shape[-1]] = found
                 continue
             blocks = torch.arange(y.shape[-1], device=y.device)
-            first = max(0, int(own_here[:, a:b].min()) - form.local)
+            first = max(0, int(current_here[:, a:b].min()) - form.local)
             y[..., : form.sinks] = -1
             y[..., first:].masked_fill_(blocks[first:] >= see[:, None, :, None, None] - form.local, -1)
             found = largest_places(y, form.chosen)
@@ -299,14 +299,14 @@ def choose_in_pieces(
     x: Queries, survivors: Tensor, tiles: Tensor, level: int, known: Blocks, form: BlockForm, budget: int
 ) -> Tensor:
     """choose_among() for a few of the tiles [n, 3] at a time; survivors [B, G, tiles, r, s]."""
-    own = survivors[tiles[:, 0], tiles[:, 1], tiles[:, 2]]
-    r, d = own.shape[1], x.q.shape[-1]
+    of_tiles = survivors[tiles[:, 0], tiles[:, 1], tiles[:, 2]]
+    r, d = of_tiles.shape[1], x.q.shape[-1]
     # At most these super-blocks in a tile, with a row of scores for every head and a mean key each.
-    most = min(r * own.shape[2], form.columns) + form.sinks + form.local + 1
+    blocks = min(r * of_tiles.shape[2], form.columns) + form.sinks + form.local + 1
     rows = x.q.shape[2] * r + d
     parts = [
-        choose_among(x.at(tiles[a:b]), own[a:b], tiles[a:b], level, known, form)
-        for a, b in spans(0, len(tiles), budget // (most * rows * form.parts << level))
+        choose_among(x.at(tiles[a:b]), of_tiles[a:b], tiles[a:b], level, known, form)
+        for a, b in spans(0, len(tiles), budget // (blocks * rows * form.parts << level))
     ]
     width = max(part.shape[-1] for part in parts)
     return torch.cat([F.pad(part, (0, width - part.shape[-1]), value=-1) for part in parts])
@@ -318,17 +318,17 @@ def spans(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
     return ((a, min(a + size, end)) for a in range(start, end, size))
 
 
-def entries_of(choices: Tensor, own: Tensor, form: BlockForm) -> tuple[Tensor, Tensor]:
-    """What tiles keep (section 8.4): codes block * tile + first row, [n, most], -1 after the last; numbers [n].
+def entries_of(choices: Tensor, current: Tensor, form: BlockForm) -> tuple[Tensor, Tensor]:
+    """What tiles keep (section 8.4): codes block * tile + first row, [n, .], -1 after the last; numbers [n].
 
-    choices [n, tile, chosen] of the rows; own [n], which is the first of the codes.
+    choices [n, tile, chosen] of the rows; current [n], which is the first of the codes.
     """
     rows = form.tile
-    codes = choices * rows + torch.arange(rows, device=own.device)[:, None]
+    codes = choices * rows + torch.arange(rows, device=current.device)[:, None]
     codes = codes.masked_fill(choices < 0, -1).flatten(1)
-    own = own[:, None]
-    table, counts = distinct(torch.cat([codes, form.fixed(own) * rows], 1), rows)
-    return torch.cat([own * rows, table], 1), counts + 1
+    current = current[:, None]
+    table, counts = distinct(torch.cat([codes, form.fixed(current) * rows], 1), rows)
+    return torch.cat([current * rows, table], 1), counts + 1
 
 
 # ---- attention
@@ -348,8 +348,8 @@ def attend(
     hidden = (codes < 0)[:, None] | ((ordinals % form.tile)[..., None] < (codes % form.tile)[:, None])
     bias = q.new_zeros(tiles, r, span, size)
     bias.masked_fill_(hidden[..., None], -math.inf)
-    own = bias[:, :, 0]  # the own block is never hidden, but its later keys are
-    own.masked_fill_(torch.arange(size, device=q.device) > (ordinals % size)[..., None], -math.inf)
+    current = bias[:, :, 0]  # the current block is never hidden, but its later keys are
+    current.masked_fill_(torch.arange(size, device=q.device) > (ordinals % size)[..., None], -math.inf)
     bias = bias.view(tiles, 1, r, span * size).expand(-1, n, -1, -1).reshape(tiles, 1, n * r, -1)
     return F.scaled_dot_product_attention(q.reshape(tiles, 1, n * r, d), k, v, attn_mask=bias).view(q.shape)
 
@@ -439,8 +439,8 @@ class Layout:
         of_row = self.ordinals.flatten(1)
         return (of_row >= self.past[:, None]) & (of_row < self.total[:, None])
 
-    def own(self, block: int) -> Tensor:
-        """[B, tiles] the own blocks of tiles, 0 where no row is a token."""
+    def current_blocks(self, block: int) -> Tensor:
+        """[B, tiles] the blocks that the tiles are in, 0 where no row is a token."""
         first = self.ordinals[..., 0]
         return torch.where(first < self.total[:, None], first // block, 0)
 
@@ -448,8 +448,8 @@ class Layout:
         """x [B, ., R, e] of the new tokens -> [B, ., tiles r, e], 0 where there is none."""
         if self.order is None:
             ahead, rows = int(self.past[0] - self.ordinals[0, 0, 0]), self.ordinals[0].numel()
-            behind = rows - ahead - self.count
-            return F.pad(x, (0, 0, ahead, behind)) if ahead or behind else x
+            after = rows - ahead - self.count
+            return F.pad(x, (0, 0, ahead, after)) if ahead or after else x
         at = self.order.gather(1, self.rows.clamp(0, self.count - 1))
         return rows_at(x, at) * self.valid[:, None, :, None]
 
@@ -604,7 +604,7 @@ class BlockAttention(nn.Module):
             running = (self.before(known[..., d : d + m], psi_k, at) + running).to(q.dtype)
             total = (psi_q * running.unflatten(2, at.ordinals.shape[1:])[:, :, None]).sum(-1)
         gains = (x.to(q.dtype).view(by_group) for x in (gain, self.prior.pooled_gain))
-        x = Queries(q, psi_q, total, at.own(form.block), *gains)
+        x = Queries(q, psi_q, total, at.current_blocks(form.block), *gains)
         keys, logs = known[..., : d - form.parts].unflatten(-1, (form.parts, -1)), known[..., d - form.parts : d]
         chosen = choose(x, Blocks(keys, logs, known[..., d : d + m]), form)
         return chosen.masked_fill(~at.valid.view(at.ordinals.shape)[:, None, ..., None], -1)
@@ -634,8 +634,8 @@ class BlockAttention(nn.Module):
         batch, groups, n, tiles, r, d = q.shape
         size, keys = form.block, k.shape[2]
         ordinals = at.ordinals[:, None].expand(-1, groups, -1, -1).flatten(0, 2)
-        own = at.own(size)[:, None].expand(-1, groups, -1).flatten()
-        codes, counts = entries_of(choices.flatten(0, 2), own, form)
+        current = at.current_blocks(size)[:, None].expand(-1, groups, -1).flatten()
+        codes, counts = entries_of(choices.flatten(0, 2), current, form)
         if self.capture is not None:
             self.observe(choices, codes, at, form)
         sequence = torch.arange(batch * groups, device=q.device).repeat_interleave(tiles)[:, None]
@@ -657,10 +657,10 @@ class BlockAttention(nn.Module):
         order = counts.argsort(descending=True)
         q = q.permute(0, 1, 3, 2, 4, 5).flatten(0, 2)
         budget = (GATHERED if q.device.type == "cpu" else GATHERED_ELSEWHERE) // (2 * size * d)
-        most, parts, a = counts[order].tolist(), [], 0
-        while a < len(most):
-            b = a + max(1, budget // most[a])
-            here, span = order[a:b], most[a]
+        numbers, parts, a = counts[order].tolist(), [], 0
+        while a < len(numbers):
+            b = a + max(1, budget // numbers[a])
+            here, span = order[a:b], numbers[a]
             of_span = span * (places.shape[1] // codes.shape[1])
             inputs = q[here], k, v, places[here, :of_span], codes[here, :span], ordinals[here]
             parts.append(recomputed(attend, *inputs, form))
@@ -674,12 +674,12 @@ class BlockAttention(nn.Module):
         batch, groups, tiles = choices.shape[:3]
         blocks = -(-int(at.total.max()) // form.block)
         row = at.ordinals % form.tile  # [B, tiles, r]
-        own = choices.gather(3, row[:, None, ..., None].expand(-1, groups, -1, -1, choices.shape[-1]))
+        chosen = choices.gather(3, row[:, None, ..., None].expand(-1, groups, -1, -1, choices.shape[-1]))
         codes = codes.view(batch, groups, tiles, 1, -1).expand(-1, -1, -1, row.shape[2], -1)
         seen = (codes >= 0) & (codes % form.tile <= row[:, None, ..., None])
         kept = torch.where(seen, codes // form.tile, -1)
         ahead = (at.past - at.ordinals[:, 0, 0])[:, None] + torch.arange(at.count, device=row.device)
-        for name, x in (("chosen", own), ("kept", kept)):
+        for name, x in (("chosen", chosen), ("kept", kept)):
             bits = torch.zeros(*x.shape[:-1], blocks + 1, dtype=torch.bool, device=x.device)
             bits.scatter_(-1, torch.where((x < 0) | (x >= blocks), blocks, x), True)
             bits = bits.flatten(2, 3)[..., :blocks] & at.valid[:, None, :, None]

@@ -28,7 +28,7 @@ class Rows:
     """
 
     widths: Tensor  # [B, R] keys that a row sees, 0 at padding
-    ordinals: Tensor  # [B, R] of the row's own token among the sequence's tokens
+    ordinals: Tensor  # [B, R] of the row's token among the sequence's tokens
     lengths: Tensor  # [B]
     whole: bool
     causal: bool
@@ -80,10 +80,10 @@ def columns_to_select(members: int | Tensor, k: int, columns: int, widths: Tenso
 
 def largest(values: Tensor, take: Tensor) -> Tensor:
     """Mask of the take[n] largest of values [N, n], of equal ones the later (section 2.3)."""
-    most = int(take.max()) if take.numel() else 0
-    if most == 0:
+    limit = int(take.max()) if take.numel() else 0
+    if limit == 0:
         return torch.zeros_like(values, dtype=torch.bool)
-    border = values.topk(most, -1).values.gather(-1, (take - 1).clamp(min=0)[:, None])
+    border = values.topk(limit, -1).values.gather(-1, (take - 1).clamp(min=0)[:, None])
     above, ties = values > border, values == border
     room = take[:, None] - above.sum(-1, keepdim=True)
     from_the_end = ties.flip(-1).cumsum(-1).flip(-1)
@@ -126,15 +126,15 @@ def column_products(q: Tensor, k: Tensor, rows: Rows, columns: int, units: int) 
         products = q @ sums.transpose(-1, -2)[:, :, None]
     else:
         # Few keys: a product with each is cheaper than sums for each row.
-        near = keys
+        few = keys
         if rows.whole:
-            near = min(keys, 2 * units * columns - 1 if units else 8 * columns)
+            few = min(keys, 2 * units * columns - 1 if units else 8 * columns)
         parts = [
             recomputed(products_by_keys, q[:, :, :, a:b], k[:, :, : b if rows.whole else keys], begins[:, a:b])
-            for a, b in tiles(near if rows.whole else count, batch * heads * near)
+            for a, b in tiles(few if rows.whole else count, batch * heads * few)
         ]
-        if near < keys and rows.whole:
-            parts += products_by_sums(q, k, near + 1, columns, units)
+        if few < keys and rows.whole:
+            parts += products_by_sums(q, k, few + 1, columns, units)
         products = torch.cat(parts, 3)
     return products.reshape(batch, heads, count, columns), begins
 
@@ -193,14 +193,14 @@ class Entries:
     counts: Tensor  # [B H R]
 
 
-def entries_of(selected: Tensor, widths: Tensor, most: int) -> Entries:
-    """The keys of the selected columns [B, H, R, K]; a column gives at most `most` (section 2.4)."""
+def entries_of(selected: Tensor, widths: Tensor, limit: int) -> Entries:
+    """The keys of the selected columns [B, H, R, K]; a column gives at most `limit` (section 2.4)."""
     batch, heads, count, columns = selected.shape
     begins = column_begins(widths, columns)
     b, h, r, c = selected.nonzero(as_tuple=True)
     end = begins[b, r, c + 1]
     size = end - begins[b, r, c]
-    kept = size.clamp(max=most)
+    kept = size.clamp(max=limit)
     of_column = (b * heads + h) * count + r
     before = kept.cumsum(0) - kept
     back = (before + kept - 1).repeat_interleave(kept) - torch.arange(int(kept.sum()), device=kept.device)
@@ -239,9 +239,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, widths: Tensor, ke
         entries = Entries(row, entries.key[stays], torch.bincount(row, minlength=len(entries.counts)))
         at = places()
     scores = scores_of(q, at, k) * d**-0.5
-    most = scores.new_full((len(entries.counts),), -math.inf)
-    most = most.scatter_reduce(0, entries.row, scores.detach(), "amax")
-    shares = (scores - most[entries.row]).exp()
+    maxima = scores.new_full((len(entries.counts),), -math.inf)
+    maxima = maxima.scatter_reduce(0, entries.row, scores.detach(), "amax")
+    shares = (scores - maxima[entries.row]).exp()
     total = shares.new_zeros(len(entries.counts)).index_add(0, entries.row, shares)
     starts = entries.counts.cumsum(0) - entries.counts
     sums = F.embedding_bag(at, v.reshape(-1, d), starts, mode="sum", per_sample_weights=shares / total[entries.row])

@@ -263,7 +263,7 @@ class SeaConfigMixin:
     """What the configs of all families add: files that name the class of the dense base.
 
     config.json of a student names the stock class in `architectures`, so that the directory is the dense base
-    for who loads it without remote code, and a model of the family for Brine. Its own class is in `auto_map`.
+    for who loads it without remote code, and a model of the family for Brine. Brine's class is in `auto_map`.
     """
 
     def to_dict(self) -> dict[str, Any]:

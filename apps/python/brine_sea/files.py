@@ -53,7 +53,7 @@ def table(rows: list[dict[str, Any]]) -> dict[str, Array]:
 def read_rows(path: Path, step: str | None = None) -> dict[str, Array]:
     """The rows of `brine experiment` (rows.jsonl, or its directory) as columns.
 
-    Axes and values are columns of their own, "axes.k" and "values.perplexity"; `step` limits the rows to those
+    Axes and values are separate columns, "axes.k" and "values.perplexity"; `step` limits the rows to those
     of one step. Axes whose texts are all numbers are numbers.
     """
     if os.path.isdir(path):
@@ -181,7 +181,7 @@ class Capture:
 class Dump:
     """The tensors that `brine dump` stored of a teacher (docs/formats.md), by sample.
 
-    `dump.layer(sample, i)` are the tensors of a layer with the sample's own length t: "attention" [H, t, t],
+    `dump.layer(sample, i)` are the tensors of a layer with the sample's length t: "attention" [H, t, t],
     "query" [H, t, d], "key", "value" [G, t, d], "context" [t, H d], "output" [t, C], "tau" [H, t, K] and what else
     it has; `dump.tokens(sample)` [t], `dump.logits(sample)` "values", "ids", "lse", of a task "classes".
     """
@@ -236,7 +236,7 @@ class Dump:
 
     @property
     def ragged(self) -> bool:
-        """Samples are stored one after another with their own lengths."""
+        """Samples are stored one after another, each with its length."""
         return bool(self.manifest["ragged"])
 
     @property

@@ -92,7 +92,7 @@ def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def store_in(cache: Any, layer: int, layers: int) -> Store:
-    """Layers after the model's own have the estimator's tensors: the cache reorders and cuts them with the rest."""
+    """Layers after those of the model have the estimator's tensors: the cache reorders and cuts them with the rest."""
 
     def store(slot: int, new: Tensor, kept: int | None = None) -> Tensor:
         index = layers * (1 + slot) + layer
@@ -107,26 +107,26 @@ def store_in(cache: Any, layer: int, layers: int) -> Store:
             return cast(Tensor, cache.update(new, nothing, index)[0])
         while len(cache.layers) <= index:
             cache.layers.append(transformers.cache_utils.DynamicLayer())
-        own = cache.layers[index]
-        if own.get_seq_length() == 0 or kept == 0:
+        cached = cache.layers[index]
+        if cached.get_seq_length() == 0 or kept == 0:
             if not new.shape[2]:
                 return new
-            own = cache.layers[index] = transformers.cache_utils.DynamicLayer()
+            cached = cache.layers[index] = transformers.cache_utils.DynamicLayer()
         elif kept is not None:
-            own.keys, own.values = own.keys[:, :, :kept], own.values[:, :, :kept]
-        return cast(Tensor, own.update(new, nothing)[0]) if new.shape[2] else own.keys
+            cached.keys, cached.values = cached.keys[:, :, :kept], cached.values[:, :, :kept]
+        return cast(Tensor, cached.update(new, nothing)[0]) if new.shape[2] else cached.keys
 
     return store
 
 
 def sea_attention_forward(module: nn.Module, *inputs: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    """The attention function of transformers. Each model has its own files, which may be of other versions:
+    """The attention function of transformers. Each model has its files, which may be of other versions:
     the module itself knows its function.
     """
-    own = getattr(module, "sea_forward", None)
-    if own is None:
+    function = getattr(module, "sea_forward", None)
+    if function is None:
         raise ValueError(f'brine: {type(module).__name__} has no block "sea"; load the model with a class of Brine')
-    return cast("tuple[Tensor, None]", own(*inputs, **kwargs))
+    return cast("tuple[Tensor, None]", function(*inputs, **kwargs))
 
 
 def sea_forward(

@@ -46,8 +46,8 @@ class Shards:
     @property
     def next(self) -> int:
         """The first shard that this process has to write, `count` if there is none."""
-        own = range(self.rank, self.count, self.ranks)
-        return next((number for number in own if number not in self.finished), self.count)
+        numbers = range(self.rank, self.count, self.ranks)
+        return next((number for number in numbers if number not in self.finished), self.count)
 
     def first(self, number: int) -> int:
         """The first sample of a shard; of the one after the last the number of all."""
@@ -64,29 +64,29 @@ class Shards:
     def lock(self) -> None:
         """As the program has it, on the directory: a second writer would delete the shards of the first.
 
-        Several processes share it, and each has a file of its own.
+        Several processes share it, and each has a lock file.
         """
         self.locks.append(os.open(self.directory, os.O_RDONLY))
         try:
             fcntl.flock(self.locks[0], (fcntl.LOCK_EX if self.ranks == 1 else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             if self.ranks > 1:
-                self.locks.append(os.open(self.path(self.own_lock), os.O_RDWR | os.O_CREAT, 0o666))
+                self.locks.append(os.open(self.path(self.lock_name), os.O_RDWR | os.O_CREAT, 0o666))
                 fcntl.flock(self.locks[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{self.directory}: another process is writing this dump") from None
 
     @property
-    def own_lock(self) -> str:
+    def lock_name(self) -> str:
         return f".rank-{self.rank:05d}.lock"
 
     def close(self) -> None:
         if len(self.locks) > 1 and self.finished.keys() >= set(range(self.rank, self.count, self.ranks)):
-            remove(self.path(self.own_lock))
+            remove(self.path(self.lock_name))
         for lock in self.locks:
             os.close(lock)
         self.locks = []
 
-    # ---- what is there
+    # ---- files that exist
 
     def resume(self) -> None:
         """Finds the complete shards of this process; its other files are deleted."""
@@ -94,11 +94,11 @@ class Shards:
         for name in os.listdir(self.directory):
             if found := FILE.fullmatch(name):
                 names.setdefault(int(found[1]), []).append(name)
-        own = sorted(number for number in names if number % self.ranks == self.rank)
+        numbers = sorted(number for number in names if number % self.ranks == self.rank)
         # In this order: rank 0 of another run may be writing the manifest, and removes the files next to it afterwards.
-        beside = {number: self.beside(number) for number in own}
+        beside = {number: self.beside(number) for number in numbers}
         listed = self.listed()
-        for number in own:
+        for number in numbers:
             entry = beside[number] or (listed or {}).get(number)
             if listed is None and entry is None and name_of(number) in names[number]:
                 raise ValueError(
@@ -114,30 +114,30 @@ class Shards:
 
     def listed(self) -> dict[int, dict[str, Any]] | None:
         """The shards of the manifest, by number; None without a manifest."""
-        there = self.read("manifest.json")
-        if there is None:
+        found = self.read("manifest.json")
+        if found is None:
             return None
-        return {i: entry for i, entry in enumerate(there["shards"]) if entry["name"] == name_of(i)}
+        return {i: entry for i, entry in enumerate(found["shards"]) if entry["name"] == name_of(i)}
 
     def beside(self, number: int) -> dict[str, Any] | None:
         """What NAME.json says of a shard, if there is one."""
-        there = self.read(name_of(number) + ".json")
-        return None if there is None else there["shard"]
+        found = self.read(name_of(number) + ".json")
+        return None if found is None else found["shard"]
 
     def read(self, name: str) -> dict[str, Any] | None:
         """The manifest or a NAME.json, if it is there; ValueError if it is of another dump."""
         try:
             with open(self.path(name), encoding="utf-8") as file:
-                there: dict[str, Any] = json.load(file)
+                found: dict[str, Any] = json.load(file)
         except FileNotFoundError:
             return None
         wanted = self.header | {"samples": self.samples, "samples_per_shard": self.per_shard}
-        for key in [*wanted, *(k for k in ("model_layers",) if k in there and k not in wanted)]:
-            if there.get(key) != wanted.get(key):
+        for key in [*wanted, *(k for k in ("model_layers",) if k in found and k not in wanted)]:
+            if found.get(key) != wanted.get(key):
                 raise ValueError(
-                    f"{self.path(name)}: is of another dump: {key} is {there.get(key)!r}, not {wanted.get(key)!r}"
+                    f"{self.path(name)}: is of another dump: {key} is {found.get(key)!r}, not {wanted.get(key)!r}"
                 )
-        return there
+        return found
 
     def is_whole(self, entry: dict[str, Any]) -> bool:
         return self.sum_of(entry["name"]) == (entry["bytes"], entry["sha256"])
@@ -181,7 +181,7 @@ class Shards:
         write_whole(self.path(name_of(number) + ".json"), json.dumps(of_dump | {"shard": entry}).encode())
 
     def write_manifest(self) -> None:
-        """Lists the shards that are complete without a gap. Those behind one have their NAME.json."""
+        """Lists the shards that are complete without a gap. Those after one have their NAME.json."""
         end = next((n for n in range(self.count) if n not in self.finished), self.count)
         for number in self.finished:
             if number > end:

@@ -37,7 +37,7 @@ class Layer:
     hides: bool = False  # the mask of the pass hid earlier keys
 
     @property
-    def apart(self) -> tuple[str, tuple[str, ...]] | None:
+    def deviation(self) -> tuple[str, tuple[str, ...]] | None:
         """Why attention is not softmax(q k / sqrt(d)) of what a row sees, and the contents that are right."""
         if self.more:
             return f"scores have {self.more}", ("none",) if self.more == SINK else ("maps", "pooled", "none")
@@ -169,9 +169,9 @@ class Tap:
 
 def causal_of(module: nn.Module, mask: Tensor | None, given: bool | None) -> bool:
     """Whether a layer is causal; `given` is the argument of its attention function."""
-    own = getattr(module, "is_causal", None)
-    if given is None or (own and mask is not None):  # GPT-2 before 5.0 gives False next to a mask
-        return own is None or bool(own)
+    of_module = getattr(module, "is_causal", None)
+    if given is None or (of_module and mask is not None):  # GPT-2 before 5.0 gives False next to a mask
+        return of_module is None or bool(of_module)
     return bool(given)
 
 
@@ -268,12 +268,12 @@ def no_cache(model: Any) -> dict[str, bool]:
 
 
 def positions_of(model: Any) -> int | None:
-    """The most tokens of a sequence, None if the model says nothing."""
+    """The largest number of tokens of a sequence, None if the model says nothing."""
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if not positions:
         return None
     for name, module in model.named_modules():
-        # RoBERTa's positions begin behind that of padding.
+        # RoBERTa's positions begin after that of padding.
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return int(positions) - int(module.padding_idx) - 1
     return int(positions)

@@ -51,7 +51,7 @@ def token_windows(tokenizer: Any, texts: Iterable[str], length: int) -> np.ndarr
 def token_rows(tokenizer: Any, texts: Iterable[Text], length: int, pad: int) -> tuple[np.ndarray, ...]:
     """Each text, or pair of texts, as a sample, with what the tokenizer adds; longer ones are cut.
 
-    ids [n, longest], types of the tokens (the same) and lengths [n]. pad: the id behind the end of a text.
+    ids [n, longest], types of the tokens (the same) and lengths [n]. pad: the id after the end of a text.
     """
     pairs = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
     made = [tokenizer(*pair, truncation=True, max_length=length) for pair in pairs]
@@ -108,7 +108,7 @@ def dump(
 
     texts: a text or several, cut into windows of `length` tokens (default: the model's positions, at most
     1,024), of which `samples` are drawn by `seed` (0: all); with windows=False, and of a model that classifies
-    texts always, each text or pair of texts is a sample of its own length. content: "qk", "maps", "pooled" (at
+    texts always, each text or pair of texts is a sample with its length. content: "qk", "maps", "pooled" (at
     `columns` columns) or "none"; value: the values of heads, too; layers: the numbers of those to dump (None: all).
     Stored are q, k and v as attention sees them, after the rotation and without a scale, its result before the
     output projection, each layer's output (of the last one before the final norm), the `top_logits` largest
@@ -235,14 +235,14 @@ def check_layers(tap: Tap, content: str) -> None:
         if len(kinds) > 1:
             raise ValueError(f"brine: {what}, a dump is of one kind")
     for place, layer in wanted.items():
-        if layer.apart is None or content in layer.apart[1]:
+        if layer.deviation is None or content in layer.deviation[1]:
             continue
-        hint = f"content={layer.apart[1][0]!r} is possible"
-        others = [tap.numbers[p] for p, x in wanted.items() if x.apart is None or content in x.apart[1]]
+        hint = f"content={layer.deviation[1][0]!r} is possible"
+        others = [tap.numbers[p] for p, x in wanted.items() if x.deviation is None or content in x.deviation[1]]
         if others:
             hint += f", or the layers without, layers={others}"
         raise ValueError(
-            f"brine: in layer {tap.numbers[place]} {layer.apart[0]}, so a student's attention cannot follow from"
+            f"brine: in layer {tap.numbers[place]} {layer.deviation[0]}, so a student's attention cannot follow from"
             f" {content}; {hint}"
         )
 

@@ -200,9 +200,9 @@ class DumpWriter:
     @property
     def progress(self) -> tuple[int, int]:
         """Samples that this process has written, and all that it has to write."""
-        own = range(self.shards.rank, self.shards.count, self.shards.ranks)
-        done = sum(self.shards.size(number) for number in own if number in self.shards.finished)
-        return done + (self.filled if self.file is not None else 0), sum(map(self.shards.size, own))
+        numbers = range(self.shards.rank, self.shards.count, self.shards.ranks)
+        done = sum(self.shards.size(number) for number in numbers if number in self.shards.finished)
+        return done + (self.filled if self.file is not None else 0), sum(map(self.shards.size, numbers))
 
     # ---- files
 
@@ -288,11 +288,11 @@ class DumpWriter:
             for layer, array in enumerate(values or ()):
                 arrays[f"layers/{layer:02d}/{name}"] = np.asarray(array)
         of_task = self.header["classes"] > 0
-        for name, thing, is_there in (
+        for name, thing, expected in (
             ("logits are", logits, self.header["logits"] != "none"),
             ("classes are", classes, of_task),
         ):
-            if (thing is not None) != is_there:
+            if (thing is not None) != expected:
                 raise ValueError(f"brine: {name} {'missing' if thing is None else 'not of this dump'}")
         if logits is not None:
             largest = logits if isinstance(logits, tuple) else largest_of(np.asarray(logits), self.header["top_n"])
@@ -309,7 +309,7 @@ class DumpWriter:
         begin, done = self.written, 0
         while done < count:
             number = (begin + done) // self.shards.per_shard
-            if number in self.shards.finished:  # behind one that was missing
+            if number in self.shards.finished:  # after one that was missing
                 done = self.shards.first(number + 1) - begin
                 continue
             if self.file is None:
@@ -354,8 +354,8 @@ class DumpWriter:
         shared = {"maps": "attention", "pooled": "tau"}.get(self.header["content"])
         for layer in range(self.header["layers"] if shared else 0):
             sums = arrays[f"layers/{layer:02d}/{shared}"].astype(np.float64).sum(-1)
-            apart = {"f32": 0.001, "f16": 0.01, "bf16": 0.03}[self.header["dtype"]]
-            if np.abs(sums - 1).max(initial=0, where=seen[:, None]) > apart:
+            tolerance = {"f32": 0.001, "f16": 0.01, "bf16": 0.03}[self.header["dtype"]]
+            if np.abs(sums - 1).max(initial=0, where=seen[:, None]) > tolerance:
                 raise ValueError(f"brine: rows of the attention of layer {layer} do not sum to 1")
 
     def store(self, name: str, array: Array) -> None:

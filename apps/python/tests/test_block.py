@@ -117,11 +117,11 @@ def test_equals_the_golden_file(path):
     y = golden()
     rows = torch.arange(y.shape[1]) < golden.valid.sum(1)[:, None]
     for name, key, tolerance in (("scores", "S", 1e-9), ("estimate", "estimate", 1e-10), ("selected", "selected", 0)):
-        wanted, mine = golden.tensor(f"intermediate/{key}"), golden.block.capture[name].to(DOUBLE)
+        wanted, found = golden.tensor(f"intermediate/{key}"), golden.block.capture[name].to(DOUBLE)
         at = rows[:, None, :, None].expand_as(wanted)
         if name == "scores":  # of columns without a key they are not used
             at = at & (golden.tensor("intermediate/estimate") > 0)
-        assert torch.allclose(mine[at], wanted[at], rtol=0, atol=tolerance), name
+        assert torch.allclose(found[at], wanted[at], rtol=0, atol=tolerance), name
     assert torch.allclose(y, golden.tensor("output/c_sea"), rtol=0, atol=1e-10)
 
 
@@ -181,8 +181,8 @@ def test_gradients(path):
         if not same:  # a mask has no derivative where it changes
             continue
         wanted = float(values[0] - values[1]) / 2e-6
-        own = 0.0 if gradient is None else float((gradient * direction).sum())
-        assert own == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        computed = 0.0 if gradient is None else float((gradient * direction).sum())
+        assert computed == pytest.approx(wanted, rel=1e-4, abs=1e-6)
         compared += 1
     assert compared >= 3
 
@@ -290,7 +290,7 @@ def test_skipped_queries_take_the_scores_before_them(causal, name, skip):
     made.query_skip, made.capture = skip, {}
     y = made(q, k, v)
     assert torch.allclose(made.capture["scores"], wanted, rtol=0, atol=1e-10)
-    # A row softmaxes the scores over its own columns.
+    # A row softmaxes the scores over its columns.
     rows = torch.arange(1, 54).expand(2, -1) if causal else torch.full((2, 53), 53)
     assert torch.allclose(made.capture["estimate"], made.column_softmax(wanted, rows), rtol=0, atol=1e-10)
     # With padding, and of a causal model in pieces from a cache, nothing changes.
@@ -330,8 +330,8 @@ def test_sums_over_columns_equal_sums_of_keys(units, tokens):
     assert tokens > (2 * units * 8 if units else 64)  # both forms are used
     for t in (0, 3, 40, 70, tokens - 1):
         for c in range(8):
-            own = k[:, :, begins[0, t, c] : begins[0, t, c + 1]].sum(2).repeat_interleave(2, 1)
-            assert torch.allclose(products[:, :, t, c], (q[:, :, t] * own).sum(-1), rtol=1e-12)
+            sums = k[:, :, begins[0, t, c] : begins[0, t, c + 1]].sum(2).repeat_interleave(2, 1)
+            assert torch.allclose(products[:, :, t, c], (q[:, :, t] * sums).sum(-1), rtol=1e-12)
 
 
 def test_ties_go_to_the_later_column():

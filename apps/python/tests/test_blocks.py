@@ -72,11 +72,11 @@ class Cache:
         self.tensors = {}
 
     def __call__(self, slot, new, kept=None):
-        there = self.tensors.get(slot)
+        known = self.tensors.get(slot)
         if not new.shape[2]:
-            return new if there is None else there
-        if there is not None and kept != 0:
-            new = torch.cat([there[:, :, :kept], new], 2)
+            return new if known is None else known
+        if known is not None and kept != 0:
+            new = torch.cat([known[:, :, :kept], new], 2)
         self.tensors[slot] = new
         return new
 
@@ -89,15 +89,15 @@ def in_pieces(made, inputs, visible, content, ends, cache=None):
     """The outputs of passes to the ends of `ends`, one after another, and what was captured: bits [B, G, R, N]."""
     q, k, v = inputs
     cache, parts, found, start = cache or Cache(), [], {"chosen": [], "kept": []}, 0
-    most = -(-k.shape[2] // made.settings.block)
+    count = -(-k.shape[2] // made.settings.block)
     for end in ends:
         made.capture = {}
         seen = None if visible is None else visible[:, :end]
-        own = content and tuple(x[:, :, start:end] for x in content)
-        parts.append(made(q[:, :, start:end], k[:, :, :end], v[:, :, :end], seen, own, cache))
+        piece = content and tuple(x[:, :, start:end] for x in content)
+        parts.append(made(q[:, :, start:end], k[:, :, :end], v[:, :, :end], seen, piece, cache))
         for name, pieces in found.items():
             bits = made.capture[name]
-            pieces.append(torch.nn.functional.pad(bits, (0, most - bits.shape[-1])))
+            pieces.append(torch.nn.functional.pad(bits, (0, count - bits.shape[-1])))
         start = end
     return torch.cat(parts, 2), {name: torch.cat(pieces, 2) for name, pieces in found.items()}
 
@@ -133,7 +133,7 @@ def test_pieces_equal_the_whole(path, ends):
     ends = [end for end in ends if end < count] + [count]
     y, found = in_pieces(golden.block, (golden.q, golden.k, golden.v), golden.visible, golden.content, ends)
     assert torch.allclose(y, whole, rtol=0, atol=1e-12)
-    if golden.visible is None:  # else each piece has its own packed order
+    if golden.visible is None:  # else each piece has another packed order
         for name, bits in wanted.items():
             assert torch.equal(found[name], bits), name
 
@@ -226,16 +226,16 @@ def kept_by_definition(made, q, k):
 
     for g in range(groups):
         for t in range(tokens):
-            own = t // size
-            fixed = {b for b in range(own + 1) if b < s.sinks or b >= own - s.local}
-            level = next(z for z in range(20) if own >> z <= s.columns)
-            scored = set(range(own))
+            current = t // size
+            fixed = {b for b in range(current + 1) if b < s.sinks or b >= current - s.local}
+            level = next(z for z in range(20) if current >> z <= s.columns)
+            scored = set(range(current))
             if level:
                 span = 1 << level
-                wide = [(i * span * size, (i + 1) * span * size) for i in range(own // span)]
+                wide = [(i * span * size, (i + 1) * span * size) for i in range(current // span)]
                 order = sorted(zip(shares(t, g, wide), range(len(wide)), strict=True), reverse=True)
                 scored = {b for _, i in order[: s.survivors * n] for b in range(i * span, (i + 1) * span)}
-                scored |= set(range(own // span * span, own)) | {b for b in fixed if b < own}
+                scored |= set(range(current // span * span, current)) | {b for b in fixed if b < current}
             scored = sorted(scored)
             p = shares(t, g, [(b * size, (b + 1) * size) for b in scored]) if scored else []
             free = sorted(((x, b) for x, b in zip(p, scored, strict=True) if b not in fixed), reverse=True)

@@ -37,9 +37,9 @@ def part(arrays, begin, end):
     return {k: [x[begin:end] for x in v] if isinstance(v, list) else v[begin:end] for k, v in arrays.items()}
 
 
-@pytest.mark.parametrize("dtype, apart", [("f32", 0), ("f16", 2**-11), ("bf16", 2**-8)])
+@pytest.mark.parametrize("dtype, error", [("f32", 0), ("f16", 2**-11), ("bf16", 2**-8)])
 @pytest.mark.parametrize("content", ["qk", "maps", "value"])
-def test_what_was_written_is_read(tmp_path, dtype, apart, content):
+def test_what_was_written_is_read(tmp_path, dtype, error, content):
     arrays = arrays_of(5, content=content)
     of = dict(value=True, key_heads=1, model_layers=[1, 4]) if content == "value" else dict(content=content)
     with DumpWriter(tmp_path / "d", **SIZES, **of, dtype=dtype, top_logits=3) as writer:
@@ -57,7 +57,7 @@ def test_what_was_written_is_read(tmp_path, dtype, apart, content):
                 wanted = arrays[name][layer][sample]
                 wanted = wanted[:length] if name in ("context", "output") else wanted[:, :length]
                 wanted = wanted[..., :length] if name == "attention" else wanted
-                assert np.all(np.abs(values - wanted) <= apart * np.abs(wanted) + 1e-7), name
+                assert np.all(np.abs(values - wanted) <= error * np.abs(wanted) + 1e-7), name
         logits = dump.logits(sample)
         rows = arrays["logits"][sample, :length]
         assert np.array_equal(logits["ids"], np.argsort(-rows, -1)[:, :3])
@@ -217,7 +217,7 @@ def test_two_processes_write_what_one_does_and_may_be_killed(tmp_path):
 def test_processes_wait_for_their_shards_only(tmp_path):
     arrays = arrays_of(5)
 
-    def write_own(rank, ranks, patience=0.0, end=5):
+    def write_part(rank, ranks, patience=0.0, end=5):
         with DumpWriter(
             tmp_path / "d", **SIZES, samples_per_shard=1, rank=rank, ranks=ranks, patience=patience
         ) as writer:
@@ -225,9 +225,9 @@ def test_processes_wait_for_their_shards_only(tmp_path):
                 writer.write(**part(arrays, writer.written, writer.written + 1))
 
     with pytest.raises(ValueError, match="shard-00001.h5 of another process is missing"):
-        write_own(0, 2)
+        write_part(0, 2)
     with pytest.raises(ValueError, match="samples are missing"):
-        write_own(1, 2, end=2)
+        write_part(1, 2, end=2)
     first = DumpWriter(tmp_path / "d", **SIZES, samples_per_shard=1, rank=1, ranks=2)
     assert first.written == 3
     for rank, ranks in ((1, 2), (0, 1)):
@@ -238,7 +238,7 @@ def test_processes_wait_for_their_shards_only(tmp_path):
     first.close()
     with pytest.raises(ValueError, match="is of another dump: dtype is 'f16', not 'f32'"):
         DumpWriter(tmp_path / "d", **SIZES, samples_per_shard=1, dtype="f32")
-    write_own(0, 1)  # one process ends what two began
+    write_part(0, 1)  # one process ends what two began
     assert sorted(os.listdir(tmp_path / "d")) == ["manifest.json", *(f"shard-0000{n}.h5" for n in range(5))]
     dump = Dump(tmp_path / "d")
     assert [dump.tokens(s).tolist() for s in range(5)] == arrays["tokens"].tolist()
@@ -265,7 +265,7 @@ FAMILIES = {
     "GPT2Config": dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64),
     "BertConfig": COMMON | dict(intermediate_size=48),
 }
-# The norm behind the last layer, which its output does not have.
+# The norm after the last layer, which its output does not have.
 NORMS = ("model.norm", "gpt_neox.final_layer_norm", "model.decoder.final_layer_norm", "transformer.ln_f")
 
 
@@ -277,8 +277,8 @@ class Words:
         types = [0] * len(ids)
         if pair is not None:
             ids, types = ids + [1] + [2 + ord(c) % 62 for c in pair], types + [1] * (1 + len(pair))
-        most = options.get("max_length", len(ids))
-        return {"input_ids": ids[:most], "token_type_ids": types[:most]}
+        limit = options.get("max_length", len(ids))
+        return {"input_ids": ids[:limit], "token_type_ids": types[:limit]}
 
 
 def make(name):
@@ -334,7 +334,7 @@ def test_a_dump_has_what_the_model_computes(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["LlamaConfig", "BertConfig", "sliding"])
 @torch.no_grad()
-def test_texts_of_their_own_lengths(name, tmp_path):
+def test_texts_of_several_lengths(name, tmp_path):
     texts = ["a short one", "one that is quite a bit longer", "x"]
     if name == "sliding":
         made = transformers.MistralConfig(**GROUPED | dict(sliding_window=4))
@@ -510,7 +510,7 @@ def test_scores_with_a_bias():
     k, v = (x.repeat_interleave(2, 1) for x in (k, v))
     t = (q @ k.transpose(-1, -2) * 0.3 + bias).masked_fill(later, -torch.inf).softmax(-1)
     assert torch.allclose(tap.tensors[0]["attention"], t) and torch.allclose(y, (t @ v).transpose(1, 2), atol=1e-6)
-    assert tap.layers[0].apart == ("scores have a bias of positions", ("maps", "pooled", "none"))
+    assert tap.layers[0].deviation == ("scores have a bias of positions", ("maps", "pooled", "none"))
     with pytest.raises(ValueError, match="has sparse attention or sinks of its own"):
         tap.attention(module, q, k, v, None, indices=torch.zeros(1))
 

@@ -67,7 +67,7 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
                 "query": rng.normal(size=(LAYERS, HEADS, length, SIZE)).astype("f4"),
                 "key": rng.normal(size=(LAYERS, 1 if ragged else HEADS, length, SIZE)).astype("f4"),
                 "context": rng.normal(size=(LAYERS, length, WIDTH)).astype("f4"),
-                "own": rng.normal(size=(LAYERS, HEADS, length, 3)).astype("f4"),  # an additional tensor
+                "extra": rng.normal(size=(LAYERS, HEADS, length, 3)).astype("f4"),  # an additional tensor
                 "tokens": rng.integers(0, 11, length, dtype="i4"),
                 "values": rng.normal(size=(length, 3)).astype("f4"),
             }
@@ -81,7 +81,7 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
 
     def stored(name, sample, layer):
         x = sample[name][layer]
-        axes = {"attention": (1, 2), "query": (1,), "key": (1,), "context": (0,), "own": (1,)}[name]
+        axes = {"attention": (1, 2), "query": (1,), "key": (1,), "context": (0,), "extra": (1,)}[name]
         x = x if ragged else padded(x, axes)
         if name == "attention" and packed:
             rows, columns = np.tril_indices(x.shape[-1])
@@ -92,7 +92,9 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
 
     with h5py.File(path, "w") as file:
         for layer in range(LAYERS):
-            for name in ("attention", "context", "own") if content == "maps" else ("query", "key", "context", "own"):
+            for name in (
+                ("attention", "context", "extra") if content == "maps" else ("query", "key", "context", "extra")
+            ):
                 file[f"layers/{layer:02d}/{name}"] = np.concatenate([stored(name, s, layer) for s in samples])
         for name, to in (("tokens", "tokens"), ("values", "logits/values")):
             parts = [s[name] if ragged else padded(s[name], (0,))[None] for s in samples]
@@ -107,10 +109,10 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
 def test_dump(tmp_path, causal, packed, ragged, content):
     lengths = [[6, 4], [5]]
     samples, shards = [], []
-    for i, own in enumerate(lengths):
+    for i, of_shard in enumerate(lengths):
         name = f"shard-{i:05d}.h5"
-        samples += write_shard(tmp_path / name, len(samples), own, causal, packed, ragged, content, i)
-        shards.append({"name": name, "first": 2 * i, "samples": len(own)})
+        samples += write_shard(tmp_path / name, len(samples), of_shard, causal, packed, ragged, content, i)
+        shards.append({"name": name, "first": 2 * i, "samples": len(of_shard)})
     manifest = dict(
         format="brine-dump",
         version=4,
@@ -130,15 +132,15 @@ def test_dump(tmp_path, causal, packed, ragged, content):
     with Dump(tmp_path) as dump:
         assert len(dump) == 3
         for i in dump:
-            own = samples[i]
-            assert dump.length(i) == len(own["tokens"])
-            assert np.array_equal(dump.tokens(i), own["tokens"])
-            assert np.array_equal(dump.logits(i)["values"], own["values"])
+            sample = samples[i]
+            assert dump.length(i) == len(sample["tokens"])
+            assert np.array_equal(dump.tokens(i), sample["tokens"])
+            assert np.array_equal(dump.logits(i)["values"], sample["values"])
             for layer in range(LAYERS):
                 found = dump.layer(i, layer)
-                assert {"context", "own"} < set(found)
+                assert {"context", "extra"} < set(found)
                 for name, x in found.items():
-                    assert np.array_equal(x, own[name][layer]), name
+                    assert np.array_equal(x, sample[name][layer]), name
                 attention = dump.attention(i, layer)
                 assert attention.shape == (HEADS, dump.length(i), dump.length(i))
                 assert np.allclose(attention.sum(-1), 1, atol=1e-6)

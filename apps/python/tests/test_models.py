@@ -198,8 +198,8 @@ def test_adapter_over_its_base(tmp_path):
     model.config.base_model = "../base"
     model.config.brine["base_hash"] = hash_of(load_file(base / "model.safetensors"))
     model.save_pretrained(adapter)
-    own = {k: v for k, v in load_file(adapter / "model.safetensors").items() if ".sea." in k}
-    save_file(own, adapter / "model.safetensors", {"format": "pt"})
+    tensors = {k: v for k, v in load_file(adapter / "model.safetensors").items() if ".sea." in k}
+    save_file(tensors, adapter / "model.safetensors", {"format": "pt"})
     student = transformers.AutoModelForCausalLM.from_pretrained(adapter, trust_remote_code=True)
     ids = batch()
     assert close(logits(student, ids), logits(model, ids))
@@ -242,9 +242,9 @@ def test_a_student_with_blocks(tmp_path):
     student = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
     names = {name for name in load_file(tmp_path / "model.safetensors") if "layers.0.self_attn.sea." in name}
     parts = ("weight", "bias", "content")
-    own = {f"prior.{side}.{part}" for side in ("query", "key") for part in parts}
-    own |= {"gates", "prior.gain", "prior.pooled_gain"}
-    assert names == {f"model.layers.0.self_attn.sea.{name}" for name in own}
+    expected = {f"prior.{side}.{part}" for side in ("query", "key") for part in parts}
+    expected |= {"gates", "prior.gain", "prior.pooled_gain"}
+    assert names == {f"model.layers.0.self_attn.sea.{name}" for name in expected}
     assert close(logits(student, ids), plain)
     model.set_sea(k=60)
     assert not close(logits(model, ids), plain, 1e-3)

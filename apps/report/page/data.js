@@ -43,12 +43,12 @@ brine.planes = async function (head) {
   const planes = {};
   let at = 0;
   for (const [id, rows, columns, shares, most] of head.planes) {
-    const own = bytes.subarray(at, at + rows * columns);
+    const values = bytes.subarray(at, at + rows * columns);
     const mass = id.endsWith(".most") ? planes[id.slice(0, -5)].bytes : null;
-    for (let i = mass ? 0 : columns; i < own.length; ++i) {
-      own[i] = (own[i] + (mass ? mass[i] : own[i - columns])) & 255;
+    for (let i = mass ? 0 : columns; i < values.length; ++i) {
+      values[i] = (values[i] + (mass ? mass[i] : values[i - columns])) & 255;
     }
-    planes[id] = {id, rows, columns, shares: shares === 1, most, bytes: own};
+    planes[id] = {id, rows, columns, shares: shares === 1, most, bytes: values};
     at += rows * columns;
   }
   head.unpacked = planes;

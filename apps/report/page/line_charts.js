@@ -1,4 +1,4 @@
-// Line charts by Vega: axes, legends and pictures are its own; zoom sets the domains of its scales.
+// Line charts by Vega: Vega draws axes, legends and pictures; zoom sets the domains of its scales.
 "use strict";
 
 brine.charts = (function () {
@@ -12,7 +12,7 @@ brine.charts = (function () {
     "triangle-up": "M17 2.5l4.5 8h-9z", diamond: "M17 1.5l4.5 5.5l-4.5 5.5l-4.5 -5.5z",
     cross: "M15.5 3h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z", "triangle-down": "M17 11.5l-4.5 -8h9z"};
   // A slot is a look that no other line of the chart has: eight colours, then other dashes, then
-  // other marks. Nobody tells more than these apart: of many lines the first are coloured, the
+  // other marks. Nobody can distinguish more than these: of many lines the first are coloured, the
   // others grey until they are chosen.
   const lookOf = (slot) => ({colour: colours[slot % colours.length],
     dash: dashes[Math.floor(slot / colours.length) % dashes.length],
@@ -68,17 +68,17 @@ brine.charts = (function () {
       stroke: {scale: "colour", field: "series"}};
     // The line under the pointer or the legend's focus is thick, the others fade.
     const isLit = "lit === datum.series";
-    const opacity = (own) => ({signal: `lit === null ? ${own} : ${isLit} ? 1 : ${own} * 0.25`});
-    const layer = (data, many, own) => [
+    const opacity = (base) => ({signal: `lit === null ? ${base} : ${isLit} ? 1 : ${base} * 0.25`});
+    const layer = (data, many, base) => [
       {type: "group", from: {facet: {name: data + "-line", data, groupby: "series"}},
         marks: [{type: "line", from: {data: data + "-line"},
           encode: {update: {...encoded, strokeDash: {scale: "dash", field: "series"},
-            strokeWidth: {signal: `${isLit} ? 3.5 : ${own < 1 ? 1 : 1.8}`},
-            strokeOpacity: opacity(own), tooltip: {field: "series"}}}}]},
+            strokeWidth: {signal: `${isLit} ? 3.5 : ${base < 1 ? 1 : 1.8}`},
+            strokeOpacity: opacity(base), tooltip: {field: "series"}}}}]},
       {type: "symbol", from: {data},
         encode: {update: {...encoded, shape: {scale: "shape", field: "series"},
-          fill: {scale: "colour", field: "series"}, opacity: opacity(own),
-          size: {value: own < 1 ? 8 : many ? 12 : 34}, tooltip: {field: "text"}}}}];
+          fill: {scale: "colour", field: "series"}, opacity: opacity(base),
+          size: {value: base < 1 ? 8 : many ? 12 : 34}, tooltip: {field: "text"}}}}];
     return {
       description: chart.alt, width, height, padding: 4, autosize: "pad",
       signals: [
@@ -130,12 +130,13 @@ brine.charts = (function () {
   // The lines that have colours at first: all of a few, the ends and some between of layers, which
   // have an order, and the first of others, which come by relevance.
   function firstSlots(chart) {
-    const names = chart.lines.map((line) => line.name), most = colours.length;
-    const ordered = names.length > most && names.every((name) => /^layer \d+$/.test(name));
+    const names = chart.lines.map((line) => line.name), limit = colours.length;
+    const ordered = names.length > limit && names.every((name) => /^layer \d+$/.test(name));
     const chosen = ordered
-      ? Array.from({length: most}, (_, i) => names[Math.round(i * (names.length - 1) / (most - 1))])
-      : names.slice(0, most);
-    if (names.length > most) return new Map(chosen.map((name, i) => [name, i]));
+      ? Array.from({length: limit}, (_, i) =>
+        names[Math.round(i * (names.length - 1) / (limit - 1))])
+      : names.slice(0, limit);
+    if (names.length > limit) return new Map(chosen.map((name, i) => [name, i]));
     return new Map(names.map((name) => [name, slotOf(name)]));
   }
 
@@ -339,9 +340,9 @@ brine.charts = (function () {
 
   // Makes the charts of a section in its element; returns them.
   async function fill(section) {
-    const own = brine.data.charts.filter((chart) => chart.section === section);
+    const inSection = brine.data.charts.filter((chart) => chart.section === section);
     const place = document.getElementById(section + "-charts");
-    const charts = own.map((chart) => new Chart(chart));
+    const charts = inSection.map((chart) => new Chart(chart));
     for (const chart of charts) place.append(chart.figure);
     for (const chart of charts) await chart.draw();
     return charts;

@@ -141,7 +141,7 @@ brine.maps = (function () {
       context.lineWidth = 1.5;
       if (at.row < rows[0] || at.row >= rows[1]) return;
       context.strokeRect(margins.left, y, plot, Math.max(cell.h, 2));
-      const column = this.linked ? at.column : at.own === this ? at.column : -1;
+      const column = this.linked ? at.column : at.view === this ? at.column : -1;
       if (column < columns[0] || column >= columns[1]) return;
       const x = margins.left + (column - columns[0]) * cell.w;
       context.strokeRect(x, margins.top, Math.max(cell.w, 2), height);
@@ -157,7 +157,7 @@ brine.maps = (function () {
       if (x < 0 || y < 0 || x >= plot || y >= height) return null;
       const {rows, columns} = this.window();
       return {row: Math.floor(rows[0] + y / height * (rows[1] - rows[0])),
-        column: Math.floor(columns[0] + x / plot * (columns[1] - columns[0])), own: this};
+        column: Math.floor(columns[0] + x / plot * (columns[1] - columns[0])), view: this};
     }
 
     listen() {
@@ -191,7 +191,7 @@ brine.maps = (function () {
         const far = event.shiftKey ? 8 : 1, [down, right] = steps[event.key];
         const inside = (x, range) => Math.min(range[1] - 1, Math.max(range[0], x));
         this.group.move({row: inside(at.row + far * down, rows),
-          column: inside(at.column + far * right, columns), own: this, byKey: true});
+          column: inside(at.column + far * right, columns), view: this, byKey: true});
       } else if (event.key === "+" || event.key === "=") {
         this.group.zoom(0.5, at);
       } else if (event.key === "-") {
@@ -245,7 +245,7 @@ brine.maps = (function () {
     }
     move(at) {
       const old = this.cursor;
-      if (old && old.row === at.row && old.column === at.column && old.own === at.own) return;
+      if (old && old.row === at.row && old.column === at.column && old.view === at.view) return;
       this.cursor = at;
       this.draw();
       this.moved(at);
@@ -260,7 +260,7 @@ brine.maps = (function () {
       const centre = at || this.cursor || {row: (this.rows[0] + this.rows[1]) / 2,
         column: (this.columns[0] + this.columns[1]) / 2};
       this.rows = scaled(this.rows, this.size.rows, centre.row + 0.5);
-      if (!at || !at.own || at.own.linked) {
+      if (!at || !at.view || at.view.linked) {
         this.columns = scaled(this.columns, this.size.columns, centre.column + 0.5);
       }
       this.draw();

@@ -24,8 +24,8 @@
   }
   const columnAxis = {name: "column of the estimate", label: (cell) => {
     const cells = state.planes.estimate.columns, all = student().columns;
-    const first = Math.floor(cell * all / cells), behind = Math.floor((cell + 1) * all / cells);
-    return behind - first === 1 ? String(first) : first + "\u2013" + (behind - 1);
+    const first = Math.floor(cell * all / cells), end = Math.floor((cell + 1) * all / cells);
+    return end - first === 1 ? String(first) : first + "\u2013" + (end - 1);
   }};
   const plainAxis = (name) => ({name, label: (cell) => String(cell)});
   const quoted = (cell) => "\u201c" + brine.visible(student().texts[cell]) + "\u201d";
@@ -42,29 +42,30 @@
     state.planes[id];
 
   function readout(at) {
-    const own = student(), starts = own.starts, lines = [];
-    if (at.own && at.own.id.startsWith("image ")) {
-      const value = brine.value(state.planes[at.own.id], at.row, at.column);
-      lines.push(`convolution ${at.own.id.slice(6)}, row ${at.row}, column ${at.column}`);
+    const shown = student(), starts = shown.starts, lines = [];
+    if (at.view && at.view.id.startsWith("image ")) {
+      const value = brine.value(state.planes[at.view.id], at.row, at.column);
+      lines.push(`convolution ${at.view.id.slice(6)}, row ${at.row}, column ${at.column}`);
       lines.push(`mean magnitude ${value.toPrecision(3)}`);
-    } else if (at.own && !at.own.linked && at.own.id !== "mask2") {
-      const plane = state.planes[at.own.id];
+    } else if (at.view && !at.view.linked && at.view.id !== "mask2") {
+      const plane = state.planes[at.view.id];
       lines.push(`query ${range(starts, at.row)} ${quoted(at.row)}, column ` +
-        at.own.columnAxis.label(at.column));
+        at.view.columnAxis.label(at.column));
       const value = brine.value(plane, at.row, at.column);
-      lines.push(`${words[at.own.id]}: ` +
-        (at.own.id === "selected" ? brine.share(value) : brine.mass(value)));
+      lines.push(`${words[at.view.id]}: ` +
+        (at.view.id === "selected" ? brine.share(value) : brine.mass(value)));
     } else {
       lines.push(`query ${range(starts, at.row)} ${quoted(at.row)} \u2192 key ` +
         `${range(starts, at.column)} ${quoted(at.column)}`);
       const parts = [];
       for (const id of ["teacher", "widened", "mask", "student"]) {
-        const plane = state.planes[id], most = state.planes[id + ".most"];
+        const plane = state.planes[id], largest = state.planes[id + ".most"];
         if (!plane) continue;
         const value = brine.value(plane, at.row, at.column);
         parts.push(id === "mask" ? `keys kept ${brine.share(value)}`
           : `${id === "widened" ? "estimate" : id} ${brine.mass(value)}` +
-            (most ? ` (largest entry ${brine.mass(brine.value(most, at.row, at.column))})` : ""));
+            (largest ? " (largest entry " +
+              brine.mass(brine.value(largest, at.row, at.column)) + ")" : ""));
       }
       lines.push(parts.join(", "));
     }
@@ -94,8 +95,8 @@
     }
     const images = Object.keys(planes).filter((id) => id.startsWith("image "));
     for (const id of images) {
-      const own = new brine.maps.Group(readout, group.name);
-      view(id, "images", {group: own, linked: false, rowAxis: plainAxis("row"),
+      const imageGroup = new brine.maps.Group(readout, group.name);
+      view(id, "images", {group: imageGroup, linked: false, rowAxis: plainAxis("row"),
         columnAxis: plainAxis("column")});
     }
     show("decoder", images.length > 0);
@@ -167,10 +168,10 @@
       context.drawImage(brine.maps.pixels(plane), 0, 0, side, side);
     }
     async function paintAll() {
-      const own = ++turn;
+      const thisTurn = ++turn;
       for (const head of student().maps) {
         const planes = await brine.planes(head);
-        if (own !== turn) return;  // another kind or student was chosen
+        if (thisTurn !== turn) return;  // another kind or student was chosen
         paint(buttons.get(key(head.layer, head.head)), planes);
       }
     }
@@ -211,9 +212,9 @@
     }
     function mark() {
       for (const [name, button] of buttons) {
-        const own = name === key(state.layer, state.head);
-        button.setAttribute("aria-pressed", String(own));
-        button.tabIndex = own ? 0 : -1;
+        const selected = name === key(state.layer, state.head);
+        button.setAttribute("aria-pressed", String(selected));
+        button.tabIndex = selected ? 0 : -1;
       }
     }
     return {fill, mark, paintAll};
@@ -226,47 +227,47 @@
     const textGroup = new brine.maps.Group(read, () => student().name + " tokens");
     let map = null, plane = null;
 
-    async function unpacked(own, source) {
-      const name = students.indexOf(own) + source;
+    async function unpacked(shown, source) {
+      const name = students.indexOf(shown) + source;
       if (!bytes.has(name)) {
-        bytes.set(name, await Promise.all(own.heat.map((layer) => brine.bytes(layer[source]))));
+        bytes.set(name, await Promise.all(shown.heat.map((layer) => brine.bytes(layer[source]))));
       }
       return bytes.get(name);
     }
-    const wordsOf = (own, place) => {
-      const count = own.words.length, first = Math.floor(place * own.tokens / count);
-      const behind = Math.floor((place + 1) * own.tokens / count);
-      return behind - first === 1 ? String(first) : first + "\u2013" + (behind - 1);
+    const wordsOf = (shown, place) => {
+      const count = shown.words.length, first = Math.floor(place * shown.tokens / count);
+      const end = Math.floor((place + 1) * shown.tokens / count);
+      return end - first === 1 ? String(first) : first + "\u2013" + (end - 1);
     };
     function read(at) {
-      const own = student();
+      const shown = student();
       element("readout-heat").textContent =
-        `layer ${at.row}, token ${wordsOf(own, at.column)} ` +
-        `\u201c${brine.visible(own.words[at.column])}\u201d: ` +
+        `layer ${at.row}, token ${wordsOf(shown, at.column)} ` +
+        `\u201c${brine.visible(shown.words[at.column])}\u201d: ` +
         brine.mass(brine.value(plane, at.row, at.column));
     }
-    function spans(own, masses) {
+    function spans(shown, masses) {
       const text = element("heat-text");
       text.replaceChildren();
-      const most = Math.max(...masses, 1e-9);
-      own.words.forEach((word, i) => {
-        const share = Math.max(0, 1 + Math.log10(Math.max(masses[i], 1e-9) / most) / 3);
-        const span = brine.make("span", {title: `${wordsOf(own, i)}: ${brine.mass(masses[i])}`},
+      const largest = Math.max(...masses, 1e-9);
+      shown.words.forEach((word, i) => {
+        const share = Math.max(0, 1 + Math.log10(Math.max(masses[i], 1e-9) / largest) / 3);
+        const span = brine.make("span", {title: `${wordsOf(shown, i)}: ${brine.mass(masses[i])}`},
           word);
         span.style.background = `rgba(230, 159, 0, ${(0.75 * share).toFixed(2)})`;
         if (share > 0.83) span.style.color = "#000";  // on the brightest, in the dark too
         text.append(span);
       });
     }
-    function table(own, masses) {
+    function table(shown, masses) {
       const order = masses.map((mass, i) => [mass, i]).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
       element("heat-table").replaceChildren(brine.table([["token", "text", "mass received"],
         ...order.slice(0, 30).map(([mass, i]) =>
-          [wordsOf(own, i), brine.visible(own.words[i]), brine.mass(mass)])], ["text"]));
+          [wordsOf(shown, i), brine.visible(shown.words[i]), brine.mass(mass)])], ["text"]));
     }
     async function draw() {
-      const own = student(), source = element("heat-source").value;
-      const layers = await unpacked(own, source), columns = own.words.length;
+      const shown = student(), source = element("heat-source").value;
+      const layers = await unpacked(shown, source), columns = shown.words.length;
       const all = new Uint8Array(layers.length * columns);
       layers.forEach((layer, i) => all.set(layer, i * columns));
       plane = {id: "heat", rows: layers.length, columns, shares: false, most: 1, bytes: all};
@@ -287,18 +288,18 @@
         for (let row = 0; row < plane.rows; ++row) sum += brine.value(plane, row, column);
         return sum / plane.rows;
       });
-      spans(own, masses);
-      table(own, masses);
+      spans(shown, masses);
+      table(shown, masses);
     }
     function fill() {
-      const own = student();
+      const shown = student();
       element("heat-source").replaceChildren();
       element("heat-layer").replaceChildren();
-      brine.options(element("heat-source"), own.heat[0].student
+      brine.options(element("heat-source"), shown.heat[0].student
         ? [["student", "the student, on its mask"], ["teacher", "the teacher"]]
         : [["teacher", "the teacher"]]);
       brine.options(element("heat-layer"), [["all", "mean of all"],
-        ...own.heat.map((_, i) => [i, String(i)])]);
+        ...shown.heat.map((_, i) => [i, String(i)])]);
       return draw();
     }
     return {fill, draw, group: textGroup};
@@ -307,7 +308,7 @@
   // ---- the student and its controls
 
   async function showStudent() {
-    const own = student(), maps = own.maps;
+    const shown = student(), maps = shown.maps;
     for (const id of ["layer", "head", "thumbnail-kind"]) element(id).replaceChildren();
     brine.options(element("layer"), [...new Set(maps.map((m) => m.layer))].map((x) => [x, x]));
     brine.options(element("head"), [...new Set(maps.map((m) => m.head))].map((x) => [x, x]));
@@ -315,16 +316,16 @@
     brine.options(element("thumbnail-kind"), ["teacher", "widened", "mask", "student"]
       .filter((id) => kinds.includes(id)).map((id) => [id, titles[id]]));
     show("value-label", kinds.includes("teacher.most"));
-    element("attention-about").textContent = `${own.name}: ${own.method}, ` +
-      (own.k ? `k = ${own.k} keys of a query and head, ` : "all keys, ") +
-      (own.columns ? `K = ${own.columns} columns, ` : "") + `${own.tokens} tokens` +
-      (own.cells < own.tokens ? `, averaged into ${own.cells} x ${own.cells} cells` : "") +
-      `. Teacher: ${own.teacher}. Rows are queries, columns keys. Pointer or arrow keys read a ` +
+    element("attention-about").textContent = `${shown.name}: ${shown.method}, ` +
+      (shown.k ? `k = ${shown.k} keys of a query and head, ` : "all keys, ") +
+      (shown.columns ? `K = ${shown.columns} columns, ` : "") + `${shown.tokens} tokens` +
+      (shown.cells < shown.tokens ? `, averaged into ${shown.cells} x ${shown.cells} cells` : "") +
+      `. Teacher: ${shown.teacher}. Rows are queries, columns keys. Pointer or arrow keys read a ` +
       "cell, + and \u2212, a double click or Ctrl and the wheel zoom.";
     element("masking-about").textContent = "The estimate has K columns for each query, whatever " +
       "its number of keys. The largest are selected; each stands for a block of neighbouring keys" +
-      (own.settings.oversample > 1 ? `, of which the ones with the largest scores are kept ` +
-        `(${own.settings.oversample} candidates for each)` : "") +
+      (shown.settings.oversample > 1 ? `, of which the ones with the largest scores are kept ` +
+        `(${shown.settings.oversample} candidates for each)` : "") +
       ". A cell of the mask shows the share of its keys that are kept.";
     state.planes = {};
     await select(state.layer, state.head);
@@ -381,7 +382,7 @@
     }
     contents();
     if (students.length) {
-      // The middle of the model: the first layer of most is the one with the least structure.
+      // The middle of the model: in most models the first layer has the least structure.
       const {maps} = students[0], middle = maps[Math.floor(maps.length / 2)];
       if (middle) Object.assign(state, {layer: middle.layer, head: middle.head});
       await showStudent();

@@ -24,9 +24,9 @@ class GzipSource : public ByteSource {
 
   const std::string& name() const override { return inner_->name(); }
 
-  size_t read(char* out, size_t most) override {
+  size_t read(char* out, size_t max_bytes) override {
     stream_.next_out = reinterpret_cast<Bytef*>(out);
-    stream_.avail_out = uInt(std::min<size_t>(most, 1 << 30));
+    stream_.avail_out = uInt(std::min<size_t>(max_bytes, 1 << 30));
     const uInt wanted = stream_.avail_out;
     while (!ended_ && stream_.avail_out == wanted) {
       if (stream_.avail_in == 0) {

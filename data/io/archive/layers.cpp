@@ -79,8 +79,8 @@ class Reader {
     return status == ARCHIVE_OK;
   }
 
-  size_t read(const std::string& where, char* out, size_t most) {
-    const la_ssize_t n = archive_read_data(archive_.get(), out, most);
+  size_t read(const std::string& where, char* out, size_t max_bytes) {
+    const la_ssize_t n = archive_read_data(archive_.get(), out, max_bytes);
     if (n < 0) fail(where);
     return size_t(n);
   }
@@ -104,7 +104,7 @@ class Reader {
   }
 
  private:
-  // Throws the source's own error if it had one, otherwise libarchive's reason.
+  // Throws the source's error if it had one, otherwise libarchive's reason.
   [[noreturn]] void fail(const std::string& where) {
     if (error_) std::rethrow_exception(error_);
     const char* text = archive_error_string(archive_.get());
@@ -182,8 +182,8 @@ class DecompressedSource : public ByteSource {
  public:
   explicit DecompressedSource(std::unique_ptr<ByteSource> inner)
       : inner_(std::move(inner)), reader_(*inner_, Layer::kXz), empty_(!reader_.next()) {}
-  size_t read(char* out, size_t most) override {
-    return empty_ ? 0 : reader_.read(name(), out, most);
+  size_t read(char* out, size_t max_bytes) override {
+    return empty_ ? 0 : reader_.read(name(), out, max_bytes);
   }
   const std::string& name() const override { return inner_->name(); }
 
@@ -196,7 +196,7 @@ class DecompressedSource : public ByteSource {
 class MemberSource : public ByteSource {
  public:
   MemberSource(Reader& reader, std::string name) : reader_(reader), name_(std::move(name)) {}
-  size_t read(char* out, size_t most) override { return reader_.read(name_, out, most); }
+  size_t read(char* out, size_t max_bytes) override { return reader_.read(name_, out, max_bytes); }
   const std::string& name() const override { return name_; }
 
  private:

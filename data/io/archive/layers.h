@@ -26,7 +26,7 @@ std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> inner);
 std::unique_ptr<ByteSource> unxz(std::unique_ptr<ByteSource> inner);
 
 // Calls visit for every regular file of a tar archive, in order. The source is named
-// "ARCHIVE: MEMBER" and lives until visit returns; its unread rest is skipped, as are directories,
+// "ARCHIVE: MEMBER" and exists until visit returns; its unread rest is skipped, as are directories,
 // links and devices. Sparse files, parts of other volumes and members of unknown type are errors.
 void for_each_member(ByteSource& archive,
                      const std::function<void(std::unique_ptr<ByteSource>)>& visit);

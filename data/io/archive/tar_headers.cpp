@@ -1,4 +1,4 @@
-// A header is a block of 512 bytes. Extended headers are members of their own in front of the one
+// A header is a block of 512 bytes. Extended headers are separate members in front of the one
 // that they describe: pax records ("LENGTH KEY=VALUE\n", types x and g) or GNU's names (L and K).
 #include "data/io/archive/tar_headers.h"
 
@@ -109,9 +109,9 @@ void TarHeaders::take_header(std::string_view block) {
   const auto size = number(block.substr(124, 12));
   check_format(size.has_value(), where(), ": the size in its tar header is malformed or too large");
   if (type_ == 'x' || type_ == 'g' || type_ == 'L' || type_ == 'K') {
-    const uint64_t most = type_ == 'x' || type_ == 'g' ? kMostRecordBytes : kMostLongNameBytes;
-    check_format(*size <= most, where(), ": an extended header has ", *size, " bytes, more than ",
-                 most);
+    const uint64_t limit = type_ == 'x' || type_ == 'g' ? kMostRecordBytes : kMostLongNameBytes;
+    check_format(*size <= limit, where(), ": an extended header has ", *size, " bytes, more than ",
+                 limit);
     check_format(type_ != 'x' || !has('x'), where(), ": a second pax header of one member");
     if (type_ != 'g') extended_ += type_;
     content_.clear();

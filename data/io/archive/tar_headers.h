@@ -24,11 +24,11 @@ class TarHeaders {
 
   // Before the first header of a member.
   void begin() { *this = TarHeaders(std::move(archive_)); }
-  // The next block; ignored once the member's own header was seen. Throws Error at the first
+  // The next block; ignored once the member's main header was seen. Throws Error at the first
   // defect.
   void take(std::string_view block);
-  // Whether the member, `where` in messages, is a file. Throws at a sparse one and at one that goes
-  // on from another volume.
+  // Whether the member, `where` in messages, is a file. Throws at a sparse one and at one that
+  // continues from another volume.
   bool is_regular(const std::string& where) const;
 
  private:
@@ -39,7 +39,7 @@ class TarHeaders {
 
   std::string archive_, name_;           // the name of the header that was seen last
   char type_ = '\0';                     // and its type
-  bool complete_ = false;                // it is the member's own, or the end of the archive
+  bool complete_ = false;                // the main header, or the end of the archive
   std::string extended_;                 // types of the member's extended headers
   std::string content_;                  // of the last pax header, as far as it was seen
   uint64_t left_ = 0;                    // bytes of an extended header that were not seen yet

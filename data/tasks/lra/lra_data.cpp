@@ -35,15 +35,15 @@ class SplitFile {
   }
   Json finish() {
     file_.sync();
-    int64_t most = 0;
-    for (const auto& [label, count] : labels_) most = std::max(most, count);
+    int64_t largest = 0;
+    for (const auto& [label, count] : labels_) largest = std::max(largest, count);
     return {{"file", name_},
             {"sha256", hash_.hex()},
             {"examples", examples_},
             {"shortest", shortest_},
             {"longest", longest_},
             {"mean_length", double(tokens_) / double(examples_)},
-            {"largest_class", double(most) / double(examples_)}};
+            {"largest_class", double(largest) / double(examples_)}};
   }
 
  private:

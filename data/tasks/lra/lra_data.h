@@ -23,7 +23,7 @@ struct LraData {
 };
 
 // Writes the directory `what.out` under a temporary name and renames it at the end. Every split has
-// random numbers of its own, drawn from `seed`; test comes before valid and train, so that their
+// separate random numbers, drawn from `seed`; test comes before valid and train, so that their
 // sizes do not change it. Returns what manifest.json contains. Throws an Error for settings that
 // nothing fits, and for a directory that has files already.
 nlohmann::ordered_json write_lra_data(const LraData& what, uint64_t seed);

@@ -13,7 +13,7 @@
 namespace brine::data {
 namespace {
 
-constexpr int64_t kDashSteps = 3, kPeriod = 5;  // a dash and the dark steps behind it
+constexpr int64_t kDashSteps = 3, kPeriod = 5;  // a dash and the dark steps after it
 constexpr int64_t kUnit = 256;                  // coordinates of a pixel
 constexpr int64_t kHeadings = 64;               // directions of a circle
 constexpr int64_t kReach = 3;                   // pixels between different paths' lit ones
@@ -54,7 +54,7 @@ bool inside(Pixel p) {
   return p.x >= 1 && p.y >= 1 && p.x < kImageSide - 1 && p.y < kImageSide - 1;
 }
 
-bool too_near(const DashedPath& path) {
+bool too_close(const DashedPath& path) {
   const std::vector<Dash>& all = path.dashes;
   for (size_t i = 2; i < all.size(); ++i) {
     for (size_t j = 0; j + 1 < i; ++j) {
@@ -68,7 +68,8 @@ bool too_near(const DashedPath& path) {
   return false;
 }
 
-// A path from a drawn place in a drawn direction; nothing when it leaves the image or meets itself.
+// A path from a drawn place in a drawn direction; nothing when it leaves the image or crosses
+// itself.
 std::optional<DashedPath> draw_path(int64_t dashes, LraDraws& draws) {
   DashedPath path;
   int64_t x = draws.below(kImageSide * kUnit), y = draws.below(kImageSide * kUnit);
@@ -86,7 +87,7 @@ std::optional<DashedPath> draw_path(int64_t dashes, LraDraws& draws) {
     y += cosine(heading - kHeadings / 4);
     heading += turn;
   }
-  if (too_near(path)) return {};
+  if (too_close(path)) return {};
   return path;
 }
 

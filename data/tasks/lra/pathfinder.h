@@ -18,9 +18,10 @@ inline constexpr int64_t kImageSide = 32, kImagePixels = kImageSide * kImageSide
 // between them that are dark. Distractors are paths of two dashes without a dot. The background is
 // 0, a dash has one drawn value of 96 to 223, so that brightness does not tell which path it is of,
 // and a dot is a square of 3 x 3 pixels of 255 on the end of a path. Lit pixels of one path are
-// connected over at most 3 pixels (in rows and in columns), those of different paths are at least 4
-// apart. Every scene can be of either class: it has ends of one path and ends of both paths whose
-// distances differ by at most 1.5 pixels, so that the dots' distance does not tell the class.
+// connected over at most 3 pixels (in rows and in columns), the distance between those of different
+// paths is at least 4. Every scene can be of either class: it has ends of one path and ends of both
+// paths whose distances differ by at most 1.5 pixels, so that the dots' distance does not tell the
+// class.
 struct PathfinderRules {
   int64_t dashes = 6;
   int64_t distractors = 2;

@@ -77,11 +77,11 @@ std::string BpeTokenizer::to_json() const {
 
 std::string BpeTokenizer::hash() const {
   Ordered frame = parse_ordered_json(kFrame);
-  const Ordered own = parse_ordered_json(model_.frame.empty() ? kFrame : model_.frame);
-  if (!model_.normalizer.empty()) frame["normalizer"] = own["normalizer"];
+  const Ordered full_frame = parse_ordered_json(model_.frame.empty() ? kFrame : model_.frame);
+  if (!model_.normalizer.empty()) frame["normalizer"] = full_frame["normalizer"];
   // The decoder does not change how a text is encoded.
   if (!model_.pre_tokenizer.is_gpt2() || model_.ignore_merges) {
-    frame["pre_tokenizer"] = own["pre_tokenizer"];
+    frame["pre_tokenizer"] = full_frame["pre_tokenizer"];
     Ordered& settings = frame["model"];
     settings["byte_fallback"] = model_.byte_fallback;
     settings["ignore_merges"] = model_.ignore_merges;

@@ -142,7 +142,7 @@ std::string Decoder::bytes_of(std::string_view token) const {
 
 std::string Decoder::first_bytes_of(std::string_view token) const {
   if (none_) return std::string(token);
-  // Metaspace: the characters for spaces in the first token stand for nothing.
+  // Metaspace: the characters for spaces in the first token are left out.
   const std::string shorter =
       drops_first_ ? replaced(token, steps_[0].from, "") : std::string(token);
   return stripped(bytes_of(shorter), strip_text_, strip_, 0);

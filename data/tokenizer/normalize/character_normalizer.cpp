@@ -73,7 +73,7 @@ uint32_t composed(uint32_t first, uint32_t second) {
 }
 
 // Whether NFC keeps the character wherever it is: it is not a mark or a part of a Hangul syllable,
-// and it is equal to its own composed decomposition.
+// and it is equal to its composed decomposition.
 bool is_stable(uint32_t c) {
   if (c < 0x300) return true;
   if (has(c, kInert)) return true;
@@ -191,10 +191,10 @@ void CharacterNormalizer::apply_step(Step step, std::vector<Char>& run) const {
       return;
     case Step::kSplitChinese:
       for (const Char& x : run) {
-        const bool apart = has(x.c, kChinese);
-        if (apart) other.push_back({' ', x.origin});
+        const bool is_chinese = has(x.c, kChinese);
+        if (is_chinese) other.push_back({' ', x.origin});
         other.push_back(x);
-        if (apart) other.push_back({' ', x.origin});
+        if (is_chinese) other.push_back({' ', x.origin});
       }
       return run.swap(other);
     case Step::kDecompose:

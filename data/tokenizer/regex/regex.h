@@ -53,12 +53,12 @@ struct RegexStart {
 struct RegexStep {
   enum class Kind : uint8_t { set, repeat, split, jump, look, atomic, accept };
   Kind kind;
-  bool possessive = false;       // repeat: characters are not given back
-  bool negative = false;         // look
-  uint32_t set = 0;              // set, repeat: which one
-  uint32_t least = 1, most = 1;  // repeat: how many characters
-  uint32_t next = 0, other = 0;  // split: tried first, then; look, atomic: after, inside
-  RegexStart start = {};         // split: of `next`
+  bool possessive = false;                // repeat: characters are not given back
+  bool negative = false;                  // look
+  uint32_t set = 0;                       // set, repeat: which one
+  uint32_t min_count = 1, max_count = 1;  // repeat: how many characters
+  uint32_t next = 0, other = 0;           // split: tried first, then; look, atomic: after, inside
+  RegexStart start = {};                  // split: of `next`
 };
 
 // Supported are alternatives, the groups (?:a) (a) (?i:a) (?>a), lookahead (?=a) (?!a), the
@@ -102,7 +102,7 @@ class RegexMatches {
   static constexpr size_t kNone = SIZE_MAX;
   size_t run(uint32_t step, size_t at);
   bool repeat(const RegexStep& step, uint32_t index, size_t& at);
-  size_t after_run(const CharSet& set, uint32_t most, size_t at, uint32_t& count);
+  size_t after_run(const CharSet& set, uint32_t max_count, size_t at, uint32_t& count);
   bool starts(const RegexStart& start, size_t at) const;
   void spend(uint64_t steps);
 

@@ -81,9 +81,9 @@ bool RegexMatches::starts(const RegexStart& start, size_t at) const {
   return byte < 128 ? (start.ascii[byte >> 6] >> (byte & 63) & 1) != 0 : start.wide;
 }
 
-// The end of at most `most` characters of the set from `at` on, and their number.
-size_t RegexMatches::after_run(const CharSet& set, uint32_t most, size_t at, uint32_t& count) {
-  for (count = 0; count < most && at < text_.size(); ++count) {
+// The end of at most `max_count` characters of the set from `at` on, and their number.
+size_t RegexMatches::after_run(const CharSet& set, uint32_t max_count, size_t at, uint32_t& count) {
+  for (count = 0; count < max_count && at < text_.size(); ++count) {
     size_t next = at;
     if (!set.has(next_char(text_, next))) break;
     at = next;
@@ -96,11 +96,11 @@ bool RegexMatches::repeat(const RegexStep& step, uint32_t index, size_t& at) {
   const CharSet& set = regex_.sets()[step.set];
   uint32_t count = 0;
   const size_t start = at;
-  at = after_run(set, step.most, at, count);
-  if (count < step.least) return false;
-  if (step.possessive || count == step.least) return true;
+  at = after_run(set, step.max_count, at, count);
+  if (count < step.min_count) return false;
+  if (step.possessive || count == step.min_count) return true;
   size_t low = start;
-  for (uint32_t i = 0; i < step.least; ++i) next_char(text_, low);
+  for (uint32_t i = 0; i < step.min_count; ++i) next_char(text_, low);
   choices_.push_back({index + 1, at, low});
   return true;
 }

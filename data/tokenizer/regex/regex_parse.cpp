@@ -21,7 +21,7 @@ struct Part {
   Kind kind = Kind::sequence;
   bool negative = false, lazy = false;
   CharSet set = {};
-  uint32_t least = 1, most = 1;
+  uint32_t min_count = 1, max_count = 1;
   std::vector<Part> parts = {};
 };
 
@@ -193,16 +193,17 @@ class Parser {
       }
       return value;
     };
-    part.least = number(kUnlimited);
+    part.min_count = number(kUnlimited);
     if (take(",")) {
-      const bool none = part.least == kUnlimited;
-      part.most = number(kUnlimited);
-      if (none && part.most == kUnlimited) refuse("'{,}'");
-      if (none) part.least = 0;
+      const bool none = part.min_count == kUnlimited;
+      part.max_count = number(kUnlimited);
+      if (none && part.max_count == kUnlimited) refuse("'{,}'");
+      if (none) part.min_count = 0;
     } else {
-      part.most = part.least;
+      part.max_count = part.min_count;
     }
-    const bool good = part.least != kUnlimited && part.least <= part.most && part.most > 0;
+    const bool good =
+        part.min_count != kUnlimited && part.min_count <= part.max_count && part.max_count > 0;
     if (!take("}") || !good) refuse("a '{' that is not a quantifier {n,m}");
   }
 
@@ -210,12 +211,12 @@ class Parser {
     Part out{.kind = Part::Kind::repeat};
     const bool counted = !done() && pattern_[at_] == '{';
     if (take("?")) {
-      out.least = 0;
+      out.min_count = 0;
     } else if (take("*")) {
-      out.least = 0;
-      out.most = kUnlimited;
+      out.min_count = 0;
+      out.max_count = kUnlimited;
     } else if (take("+")) {
-      out.most = kUnlimited;
+      out.max_count = kUnlimited;
     } else if (take("{")) {
       braces(out);
     } else {
@@ -225,7 +226,7 @@ class Parser {
     out.parts.push_back(std::move(atom));
     // After {n} the two characters have other meanings in Oniguruma.
     const bool possessive = !counted && take("+");
-    out.lazy = (!counted || out.least != out.most) && !possessive && take("?");
+    out.lazy = (!counted || out.min_count != out.max_count) && !possessive && take("?");
     if (!done() && std::string_view("?*+{").find(pattern_[at_]) != std::string_view::npos)
       refuse("a quantifier after a quantifier");
     if (!possessive) return out;
@@ -247,7 +248,7 @@ bool may_be_empty(const Part& part) {
     case Part::Kind::look:
       return true;
     case Part::Kind::repeat:
-      return part.least == 0 || empty(part.parts[0]);
+      return part.min_count == 0 || empty(part.parts[0]);
     case Part::Kind::either:
       return std::any_of(part.parts.begin(), part.parts.end(), empty);
     default:
@@ -331,13 +332,16 @@ class Compiler {
   void repeat(const Part& part) {
     const Part& body = part.parts[0];
     if (body.kind == Part::Kind::set && !part.lazy) {
-      step({.kind = Kind::repeat, .set = keep(body.set), .least = part.least, .most = part.most});
+      step({.kind = Kind::repeat,
+            .set = keep(body.set),
+            .min_count = part.min_count,
+            .max_count = part.max_count});
       return;
     }
-    if (part.most == kUnlimited && may_be_empty(body))
+    if (part.max_count == kUnlimited && may_be_empty(body))
       parser_.refuse("an unlimited repetition of what may be empty");
-    for (uint32_t i = 0; i < part.least; ++i) add(body);
-    if (part.most == kUnlimited) {
+    for (uint32_t i = 0; i < part.min_count; ++i) add(body);
+    if (part.max_count == kUnlimited) {
       const size_t split = maybe(part);
       add(body);
       step({.kind = Kind::jump, .next = uint32_t(split)});
@@ -345,7 +349,7 @@ class Compiler {
       return;
     }
     std::vector<size_t> splits;
-    for (uint32_t i = part.least; i < part.most; ++i) {
+    for (uint32_t i = part.min_count; i < part.max_count; ++i) {
       splits.push_back(maybe(part));
       add(body);
     }

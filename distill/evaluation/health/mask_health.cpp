@@ -129,10 +129,10 @@ data::Json mask_health_rows(const std::vector<Recall>& layers) {
   Recall all;
   std::vector<double> heads;
   for (size_t i = 0; i < layers.size(); ++i) {
-    const std::vector<double> own = by_head(layers[i]);
-    rows.push_back(row_of(std::to_string(i), layers[i], own));
+    const std::vector<double> head_recalls = by_head(layers[i]);
+    rows.push_back(row_of(std::to_string(i), layers[i], head_recalls));
     rows.back()["heads"] = heads_of(layers[i]);
-    heads.insert(heads.end(), own.begin(), own.end());
+    heads.insert(heads.end(), head_recalls.begin(), head_recalls.end());
     if (layers[i].heads() > 0) all += layers[i];
   }
   rows.push_back(row_of("all", all, heads));

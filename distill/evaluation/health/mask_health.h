@@ -13,7 +13,7 @@
 namespace brine::distill {
 
 // A mask has degenerated when its recall exceeds that of sinks + recent keys by at most
-// kDegenerate, and by at most kShare of what each query's own top keys gain.
+// kDegenerate, and by at most kShare of what each query's top keys gain.
 inline constexpr double kDegenerate = 0.02, kShare = 0.1;
 
 // Over layers and heads.
@@ -23,7 +23,7 @@ struct MaskHealth {
   double tenth = 0;    // 10th percentile of the heads of all layers
   double top_hit = 0;  // share of rows whose heaviest key is kept
   double sinks_recent = 0;
-  double top_keys = 0;             // of each query's own largest keys
+  double top_keys = 0;             // of each query's largest keys
   int64_t rows = 0;                // per head, of all layers
   double kept = 0, tile_kept = 0;  // keys of a row and, of a mask of blocks, of its tile
 

@@ -19,10 +19,10 @@ struct Contender {
 // Throws for an unknown method or setting, naming the known ones.
 Contender parse_contender(const std::string& text);
 
-// Full attention, own top keys, and 4 sinks with recent keys, as far as they are registered.
+// Full attention, the top keys, and 4 sinks with recent keys, as far as they are registered.
 std::vector<std::string> default_contenders();
 
-// Gives a loaded model this attention, with the method's own tensors, if any, at their initial
+// Gives a loaded model this attention, with the method's tensors, if any, at their initial
 // values.
 void use_contender(nn::LoadedModel& model, const Contender& contender);
 

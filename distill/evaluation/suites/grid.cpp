@@ -110,16 +110,16 @@ MeanScore mean_of(const MethodScores& method, const std::vector<PromptBlock>& bl
 SparsestK sparsest_k(const std::string& method, const std::vector<MethodScores>& rows,
                      const MethodScores& dense, const std::vector<PromptBlock>& blocks,
                      const Selection& which) {
-  std::vector<const MethodScores*> own;
+  std::vector<const MethodScores*> method_rows;
   for (const MethodScores& row : rows) {
-    if (row.method == method && row.k) own.push_back(&row);
+    if (row.method == method && row.k) method_rows.push_back(&row);
   }
-  std::sort(own.begin(), own.end(),
+  std::sort(method_rows.begin(), method_rows.end(),
             [](const MethodScores* a, const MethodScores* b) { return *a->k > *b->k; });
   const MeanScore full = mean_of(dense, blocks, which);
   SparsestK out;
   bool generated = true, forced = true;
-  for (const MethodScores* row : own) {
+  for (const MethodScores* row : method_rows) {
     const MeanScore mean = mean_of(*row, blocks, which);
     generated = generated && within(mean.generated, mean.generated_prompts, full.generated,
                                     full.generated_prompts);

@@ -39,7 +39,7 @@ struct SuiteRun {
   const data::Tokenizer& tokenizer;
   const Messages& messages;
   std::vector<PromptBlock> blocks;
-  std::vector<int64_t> ks;  // empty: each method's own
+  std::vector<int64_t> ks;  // empty: each method's default
   std::vector<MethodScores> rows = {};
 
   int64_t prompts() const {
@@ -155,7 +155,7 @@ void add_sparsest(data::Json& out, const SuiteRun& run) {
   }
 }
 
-// Every prompt as an object on a line of its own: what other programs need to score it.
+// Every prompt as an object on a separate line: what other programs need to score it.
 std::string prompt_lines(const SuiteRun& run) {
   std::string out;
   for (const PromptBlock& block : run.blocks) {
@@ -265,8 +265,8 @@ data::Json evaluate_suite(const std::string& name, nn::LoadedModel& m,
   };
   if (call.ranks) do_work_of_first(*call.ranks, "prompts", write_prompts);
   if (!call.ranks) write_prompts();
-  const data::Json own_k = kept_keys_of(m.config, 0);
-  if (run.ks.empty() && !own_k.is_null()) run.ks = {own_k.get<int64_t>()};
+  const data::Json default_k = kept_keys_of(m.config, 0);
+  if (run.ks.empty() && !default_k.is_null()) run.ks = {default_k.get<int64_t>()};
   data::Json out = {
       {"suite", call.grid.suite},
       {"model", name},

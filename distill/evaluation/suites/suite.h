@@ -34,8 +34,8 @@ struct SuiteGrid {
 struct SuiteCall {
   SuiteGrid grid;
   std::vector<std::string> data;  // text files of the haystack; empty: noise
-  std::string teacher;            // the base of the contenders; empty: the student's own weights
-  std::vector<int64_t> k;         // empty: the student's own
+  std::string teacher;            // the base of the contenders; empty: the student's weights
+  std::vector<int64_t> k;         // empty: the student's
   nn::RuntimeOptions options;     // but k
   int64_t batch_size = 8;
   uint64_t seed = 1;

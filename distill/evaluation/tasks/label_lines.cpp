@@ -51,9 +51,9 @@ std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tok
                                    const TaskCall& call) {
   if (lines.empty()) return {};
   const int64_t positions = model.config.shape().max_positions;
-  const int64_t most = max_tokens ? max_tokens : positions;
-  check(most <= positions, "predict: texts of ", most, " tokens are longer than the model's ",
-        positions, " positions");
+  const int64_t max_length = max_tokens ? max_tokens : positions;
+  check(max_length <= positions, "predict: texts of ", max_length,
+        " tokens are longer than the model's ", positions, " positions");
   TaskCall of_head = call;
   of_head.problem = model.config.family().class_head().problem.value_or(nn::Problem::single_label);
   const bool regression = model.model->labels() == 1 && of_head.problem == nn::Problem::regression;
@@ -62,7 +62,7 @@ std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tok
       data::TaskTokens{.labels = regression ? std::vector<std::string>{} : names,
                        .labelled = false,
                        .regression = regression});
-  const data::TextEncoder encoder(tokenizer, most);
+  const data::TextEncoder encoder(tokenizer, max_length);
   for (const TextLine& line : lines) {
     tokens->texts.push_back(line.second ? encoder.encode_pair(line.first, *line.second)
                                         : encoder.encode(line.first));

@@ -62,9 +62,9 @@ data::Json row_of(const data::Task& task, const Answered& a) {
 data::Json setting_of(const nn::ModelConfig& config, const char* key, int64_t asked) {
   data::Schema settings;
   config.method().describe(settings);
-  data::Json own = settings.to_json();
-  if (!own.contains(key)) return data::Json();
-  return asked ? data::Json(asked) : own[key];
+  data::Json values = settings.to_json();
+  if (!values.contains(key)) return data::Json();
+  return asked ? data::Json(asked) : values[key];
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ void print_task_evaluation(const data::Json& evaluation);
 void predict_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                   const TaskEvaluation& call, const std::string& out, const Messages& messages);
 
-// The k in use: `asked`, or for 0 the method's own; null for a method without one.
+// The k in use: `asked`, or for 0 the method's default; null for a method without one.
 data::Json kept_keys_of(const nn::ModelConfig& config, int64_t asked);
 // The same of the candidates for each kept key.
 data::Json oversample_of(const nn::ModelConfig& config, int64_t asked);

@@ -16,7 +16,7 @@ void choose_attention(nn::ModelConfig& student, const std::set<std::string>& set
   if (!keys.find("preset")) return;  // the defaults are SEA's
   for (const auto& [key, value] : defaults) {
     if (set.count(key) || !keys.find(key)) continue;
-    // Who chooses a decoder chooses a block with the method's own defaults around it.
+    // Who chooses a decoder chooses a block with the method's defaults around it.
     if (key == std::string("preset") && set.count("decoder")) continue;
     keys.set_text(key, {value});
   }
@@ -96,7 +96,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
     return open;
   };
   if (facts.self_taught) {
-    without(losses["prob"]);  // for a student that is its own teacher it is 0, and costs T x T
+    without(losses["prob"]);  // for a student without another teacher it is 0, and costs T x T
     for (const char* loss : {"context", "kd", "kd_task"}) without(losses[loss]);
   }
   if (facts.pooled && without(losses["prob"])) {

@@ -36,11 +36,11 @@ class LossWeights {
   std::map<std::string, std::optional<double>> weights_;
 };
 
-// What a recipe depends on besides its own settings.
+// What a recipe depends on besides its settings.
 struct RunFacts {
   bool causal = true;        // the teacher predicts next tokens
   std::string task = {};     // name of the task; empty: text
-  bool self_taught = false;  // the student is its own teacher
+  bool self_taught = false;  // the student is the teacher, too
   int64_t pooled = 0;        // columns of a dump that has the teacher's attention only by columns
   std::string massive = {};  // the teacher's massive activation in words; empty: it has none
 };
@@ -73,7 +73,7 @@ struct Recipe {
 };
 
 // The traits of the student's attention. Rivals of SEA do not estimate the teacher's attention:
-// they learn from what the model puts out, as in the paper.
+// they learn from the output of the model, as in the paper.
 nn::AttentionTraits attention_traits(nn::ModelConfig& student, bool causal);
 
 }  // namespace brine::distill

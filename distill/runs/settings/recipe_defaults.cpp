@@ -22,7 +22,7 @@ RecipeDefaults common(const RunFacts& facts) {
   return d;
 }
 
-// A run of minutes is short for an estimator with random weights: its own rate is high and its own
+// A run of minutes is short for an estimator with random weights: its rate is high and its
 // loss has the largest weight, while the rate of the teacher's weights decays.
 RecipeDefaults short_defaults(const RunFacts& facts) {
   RecipeDefaults d = common(facts);

@@ -87,7 +87,7 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
   tap.put("k", repeat_heads(in.k, times));
   tap.put("v", repeat_heads(in.v, times));
   tap.put("attention_output", student_.attention(layer).forward(in));
-  // Rounded as the teacher's own products round them (--compute).
+  // Rounded as the teacher's products round them (--compute).
   const ProductInput rounded{product_type(in.q.dtype())};
   TeacherLayer teacher;
   teacher["query"] = rounded(in.q);
@@ -108,9 +108,9 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
     sum = sum.defined() ? add(sum, weighted) : weighted;
   }
   if (tap.has("selection_loss")) {  // of a method that learns which keys to select
-    const Tensor own = tap.get("selection_loss");
-    terms.push_back({.name = "selection", .value = own.detach()});
-    sum = sum.defined() ? add(sum, own) : own;
+    const Tensor selection_loss = tap.get("selection_loss");
+    terms.push_back({.name = "selection", .value = selection_loss.detach()});
+    sum = sum.defined() ? add(sum, selection_loss) : selection_loss;
   }
   if (observer) {
     observer({.layer = layer,
@@ -194,8 +194,8 @@ bool AttentionStage::trains(const nn::Module::NamedParameter& p) const {
 nn::ParameterPlanner AttentionStage::plan(double rate, double feature_rate) const {
   return [this, rate, feature_rate](const nn::ParameterStore::Entry& e) {
     const int64_t part = place_of(e.path);
-    const std::string own = e.path.substr(student_.attention_prefix(layers_[size_t(part)]).size());
-    const bool feature = own.rfind("prior.query.", 0) == 0 || own.rfind("prior.key.", 0) == 0;
+    const std::string name = e.path.substr(student_.attention_prefix(layers_[size_t(part)]).size());
+    const bool feature = name.rfind("prior.query.", 0) == 0 || name.rfind("prior.key.", 0) == 0;
     return nn::ParameterPlan{.rate = feature ? feature_rate : rate, .part = part};
   };
 }

@@ -152,8 +152,8 @@ void Preparation::use_windows() {
 
 // Losses and recall of the blocks over the windows to evaluate on.
 Values evaluate_blocks(const AttentionStage& stage, const TrainingRun& run) {
-  const int64_t all = run.valid->size(), most = run.trainer.eval_windows;
-  const int64_t windows = most > 0 ? std::min(all, most) : all;
+  const int64_t all = run.valid->size(), limit = run.trainer.eval_windows;
+  const int64_t windows = limit > 0 ? std::min(all, limit) : all;
   BlockReport report(run.config);
   for (int64_t at = 0; at < windows; at += run.trainer.batch_size) {
     const int64_t count = std::min(run.trainer.batch_size, windows - at);

@@ -1,5 +1,6 @@
 // A conversion in stages: a pretrained model becomes a student with another attention method, first
-// with the base frozen, each layer by itself, then, if asked, on its own activations.
+// with the base frozen, each layer by itself, then, if requested, all together on
+// the student's activations.
 #pragma once
 
 #include <memory>

@@ -74,7 +74,7 @@ double joint_weight(const std::string& loss) {
   return loss == "approx" || loss == "kd_task" ? 1 : 0;
 }
 
-// The weights of stage joint with their own defaults in help.
+// The weights of stage joint with separate defaults in help.
 struct JointLosses {
   LossWeights& losses;
   void describe(data::Schema& s) {

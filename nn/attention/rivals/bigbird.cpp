@@ -28,23 +28,24 @@ struct BigbirdConfig {
   }
 };
 
-// The blocks of one query, from the position of its own.
+// The blocks of one query, from the position of the block that contains it.
 class Blocks {
  public:
   Blocks(const BigbirdConfig& config, bool causal) : config_(config), causal_(causal) {}
 
-  // Of block `own` of head h when `count` blocks have visible keys, ascending.
-  std::vector<int64_t> of(int64_t h, int64_t own, int64_t count) const {
+  // Of a query in `block`, for head h, when `count` blocks have visible keys, ascending.
+  std::vector<int64_t> of(int64_t h, int64_t block, int64_t count) const {
     const int64_t later = causal_ ? 0 : (config_.window - 1) / 2;
     const int64_t earlier = config_.window - 1 - later, global = std::min(config_.global, count);
-    const int64_t first = std::max(global, own - earlier), end = std::min(count, own + later + 1);
+    const int64_t first = std::max(global, block - earlier),
+                  end = std::min(count, block + later + 1);
     std::vector<int64_t> blocks;
     for (int64_t i = 0; i < global; ++i) blocks.push_back(i);
     for (int64_t i = first; i < end; ++i) blocks.push_back(i);
-    // Before the window, and in an encoder behind it.
+    // Before the window, and in an encoder after it.
     const int64_t before = std::max<int64_t>(0, std::min(first, end) - global);
-    const int64_t behind = causal_ ? 0 : count - std::max(end, global);
-    for (int64_t i : drawn(h, own, before + behind)) {
+    const int64_t after = causal_ ? 0 : count - std::max(end, global);
+    for (int64_t i : drawn(h, block, before + after)) {
       blocks.push_back(i < before ? global + i : std::max(end, global) + i - before);
     }
     std::sort(blocks.begin(), blocks.end());
@@ -53,11 +54,11 @@ class Blocks {
 
  private:
   // Different ones of `candidates` numbers, each with the same probability (Floyd's method).
-  std::vector<int64_t> drawn(int64_t h, int64_t own, int64_t candidates) const {
+  std::vector<int64_t> drawn(int64_t h, int64_t block, int64_t candidates) const {
     const int64_t n = std::min(config_.random, candidates);
     const RandomSlice slice{.seed = uint64_t(config_.seed),
                             .stream = uint64_t(h),
-                            .first = uint64_t(own * ((config_.random + 3) / 4))};
+                            .first = uint64_t(block * ((config_.random + 3) / 4))};
     std::vector<int64_t> out;
     for (int64_t i = candidates - n; i < candidates; ++i) {
       const uint64_t word = slice.word(uint64_t(i - (candidates - n)));
@@ -80,7 +81,7 @@ class Bigbird : public PlacedKeys {
   // The last block of an encoder may be shorter, and only some heads may have drawn it.
   HeadLists lists() const override {
     if (config_.random == 0) return HeadLists::equal;
-    return shape_.causal ? HeadLists::of_one_length : HeadLists::own;
+    return shape_.causal ? HeadLists::of_one_length : HeadLists::separate;
   }
 
   KeysOfQuery keys_of(const RuntimeOptions& options) const override {

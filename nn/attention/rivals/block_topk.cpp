@@ -1,10 +1,10 @@
-// Attention to whole blocks of keys: a query keeps its own block and those blocks whose mean key
-// has the largest score, so that it has about k keys. The scores are q . mean key, which needs no
-// training (Quest: Tang et al. 2024, "Query-Aware Sparsity for Efficient Long-Context LLM
-// Inference"; MoBA: Lu et al. 2025, "Mixture of Block Attention for Long-Context LLMs"), or those
-// of a gate, low-dimensional projections of queries and of mean keys, which learns the layer's own
-// attention summed over blocks (SeerAttention: Gao et al. 2024, "Learning Intrinsic Sparse
-// Attention in Your LLMs"). Time O(T^2 / block + T k), memory O(T k).
+// Attention to whole blocks of keys: a query keeps its local block, the one that contains it, and
+// those blocks whose mean key has the largest score, so that it has about k keys. A score is
+// q . mean key, which needs no training (Quest: Tang et al. 2024, "Query-Aware Sparsity for
+// Efficient Long-Context LLM Inference"; MoBA: Lu et al. 2025, "Mixture of Block Attention for
+// Long-Context LLMs"), or that of a gate, low-dimensional projections of queries and of mean keys,
+// which learns the layer's dense attention summed over blocks (SeerAttention: Gao et al. 2024,
+// "Learning Intrinsic Sparse Attention in Your LLMs"). Time O(T^2 / block + T k), memory O(T k).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -36,29 +36,29 @@ struct BlockTopConfig {
   }
 };
 
-// The blocks of a row that sees w keys: its own one, of which it sees own_keys, and others, of
-// which it keeps `kept`.
+// The blocks of a row that sees w keys: the local one, which contains the row and of which it sees
+// local_keys, and others, of which it keeps `kept`.
 struct BlockRow {
-  int64_t own, own_keys, others, kept;
+  int64_t local, local_keys, others, kept;
 
   BlockRow(int64_t t, int64_t w, int64_t k, int64_t size, bool causal)
-      : own(t / size),
-        own_keys(std::min(size, w - own * size)),
-        others(causal ? own : (w + size - 1) / size - 1),
-        kept(std::clamp<int64_t>((2 * (k - own_keys) + size) / (2 * size), 0, others)) {
-    if (k < own_keys) kept = 0;
+      : local(t / size),
+        local_keys(std::min(size, w - local * size)),
+        others(causal ? local : (w + size - 1) / size - 1),
+        kept(std::clamp<int64_t>((2 * (k - local_keys) + size) / (2 * size), 0, others)) {
+    if (k < local_keys) kept = 0;
   }
   // Whether the row may keep block c, one of those that have a key that it sees.
-  bool candidate(int64_t c) const { return c != own && c <= std::max(own, others); }
+  bool candidate(int64_t c) const { return c != local && c <= std::max(local, others); }
 };
 
-// The kept blocks of every row, ascending, without its own one.
+// The kept blocks of every row, ascending, without its local one.
 struct KeptBlocks {
-  int64_t most = 0;   // of one row
-  int64_t first = 0;  // token of the first row
-  Tensor ids;         // i32 [B, H, rows, most] on the CPU
+  int64_t capacity = 0;  // blocks of one row, at most
+  int64_t first = 0;     // token of the first row
+  Tensor ids;            // i32 [B, H, rows, capacity] on the CPU
   int32_t* row(int64_t b, int64_t h, int64_t t) const {
-    return ids.data<int32_t>() + ((b * ids.dim(1) + h) * ids.dim(2) + t - first) * most;
+    return ids.data<int32_t>() + ((b * ids.dim(1) + h) * ids.dim(2) + t - first) * capacity;
   }
 };
 
@@ -69,7 +69,7 @@ template <class F>
 void keep_largest(const F* scores, const BlockRow& row, bool last, std::vector<int32_t>& order,
                   int32_t* kept) {
   order.clear();
-  for (int64_t c = 0; c <= std::max(row.own, row.others); ++c)
+  for (int64_t c = 0; c <= std::max(row.local, row.others); ++c)
     if (row.candidate(c)) order.push_back(int32_t(c));
   auto before = [&](int32_t a, int32_t b) {
     return scores[a] != scores[b] ? scores[a] > scores[b] : a > b;
@@ -92,8 +92,8 @@ void list_keys(const BlockRow& row, const int32_t* kept, int64_t size, int64_t w
     std::iota(keys.begin() + at, keys.end(), int32_t(first));
   };
   int64_t i = 0;
-  for (; i < row.kept && kept[i] < row.own; ++i) append(kept[i]);
-  append(row.own);
+  for (; i < row.kept && kept[i] < row.local; ++i) append(kept[i]);
+  append(row.local);
   for (; i < row.kept; ++i) append(kept[i]);
 }
 
@@ -127,11 +127,11 @@ class BlockState : public KeyValueState {
 
   void fill_sums(int64_t slot, const Tensor& k) {
     for (int64_t b = 0; b < k.dim(0); ++b) {
-      const Tensor own = k.detach().slice(0, b, 1);
+      const Tensor sequence_keys = k.detach().slice(0, b, 1);
       for (int64_t t = 0; t < length(slot + b); t += size) {
         const int64_t n = std::min(size, length(slot + b) - t);
         copy_into(sums.slice(0, slot + b, 1).slice(2, t / size, 1),
-                  sum(own.slice(2, t, n).contiguous(), {2}, true));
+                  sum(sequence_keys.slice(2, t, n).contiguous(), {2}, true));
       }
     }
   }
@@ -140,8 +140,9 @@ class BlockState : public KeyValueState {
   void add_to_sums(const Tensor& k) {
     for (int64_t b = 0; b < batch(); ++b) {
       const int64_t at = length(b) - 1;
-      const Tensor to = sums.slice(0, b, 1).slice(2, at / size, 1), own = k.detach().slice(0, b, 1);
-      copy_into(to, at % size ? add(to.contiguous(), own.contiguous()) : own);
+      const Tensor to = sums.slice(0, b, 1).slice(2, at / size, 1),
+                   new_key = k.detach().slice(0, b, 1);
+      copy_into(to, at % size ? add(to.contiguous(), new_key.contiguous()) : new_key);
     }
   }
 
@@ -207,8 +208,8 @@ class BlockTop : public Attention {
   KeptBlocks room(int64_t B, int64_t H, int64_t rows, int64_t w, int64_t k) const {
     const int64_t size = config_.block, blocks = (w + size - 1) / size;
     KeptBlocks kept;
-    kept.most = std::clamp<int64_t>((2 * (k - 1) + size) / (2 * size), 0, blocks);
-    kept.ids = Tensor::zeros({B, H, rows, kept.most}, Dtype::i32);
+    kept.capacity = std::clamp<int64_t>((2 * (k - 1) + size) / (2 * size), 0, blocks);
+    kept.ids = Tensor::zeros({B, H, rows, kept.capacity}, Dtype::i32);
     return kept;
   }
 
@@ -237,7 +238,7 @@ class BlockTop : public Attention {
     const KeptBlocks kept = room(B, H, T, T, k);
     const std::vector<RowTile> tiles = row_tiles(in.visible, B, T, H);
     Tensor means;
-    for (size_t i = 0; kept.most > 0 && i < tiles.size(); ++i) {
+    for (size_t i = 0; kept.capacity > 0 && i < tiles.size(); ++i) {
       const RowTile& tile = tiles[i];
       if (tile.first == 0) {
         means = means_of(
@@ -277,7 +278,7 @@ class BlockTop : public Attention {
                       .heads = s[1],
                       .rows = s[2],
                       .keys = s[3],
-                      .lists = shape_.causal ? HeadLists::of_one_length : HeadLists::own},
+                      .lists = shape_.causal ? HeadLists::of_one_length : HeadLists::separate},
                      device, [&](int64_t b, int64_t h, int64_t t, std::vector<int32_t>& keys) {
                        const int64_t w = widths(b, t);
                        if (w == 0) return;
@@ -290,7 +291,7 @@ class BlockTop : public Attention {
     const int64_t H = one.q.dim(1), t = w - 1, past = t / config_.block;
     KeptBlocks kept = room(1, H, 1, w, k);
     kept.first = t;
-    if (kept.most > 0 && past > 0) {
+    if (kept.capacity > 0 && past > 0) {
       const Tensor means = scale(sums.slice(2, 0, past).contiguous(), 1 / double(config_.block));
       keep(
           scores_of(one.q.contiguous(), means), {0, t, 1, w}, kept, [&](int64_t) { return w; }, k);
@@ -302,7 +303,7 @@ class BlockTop : public Attention {
   }
 
   // Mean over the rows and heads of KL(attention summed over blocks || softmax of the gate), both
-  // over the blocks of which the gate chooses: without the row's own one, the causal ones whole.
+  // over the blocks of which the gate chooses: without the local one, the causal ones whole.
   Tensor gate_loss(const AttentionInput& in) const {
     const int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2);
     const Visibility visible = in.visible;

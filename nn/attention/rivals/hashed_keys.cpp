@@ -11,7 +11,7 @@
 namespace brine::nn {
 namespace {
 
-constexpr int64_t kMostDirections = 64;  // buckets of one rotation
+constexpr int64_t kMaxDirections = 64;  // buckets of one rotation
 constexpr int64_t kRotatedOfTile = int64_t(1) << 18;
 constexpr uint64_t kRotations = 0x4c5348;  // a stream of random numbers
 constexpr uint64_t kMetaQueries = 0x4d455441;
@@ -25,7 +25,7 @@ struct Buckets {
     if (tokens <= chunk) return;
     factors = 1;
     const double wanted = std::max(2.0, std::ceil(double(tokens) / double(chunk)));
-    while (std::pow(double(kMostDirections), double(factors)) < wanted) ++factors;
+    while (std::pow(double(kMaxDirections), double(factors)) < wanted) ++factors;
     const double each = std::ceil(std::pow(wanted, 1 / double(factors)) - 1e-9);
     directions = std::max<int64_t>(2, (int64_t(each) + 1) / 2 * 2);
   }
@@ -70,10 +70,10 @@ Tensor rotated_random_queries(int64_t n, int64_t d, const Hashing& h, int64_t co
 template <class F>
 int64_t direction(const F* x, int64_t half) {
   int64_t best = 0;
-  F most = x[0];
+  F largest = x[0];
   for (int64_t i = 0; i < half; ++i) {
-    if (x[i] > most) most = x[i], best = i;
-    if (-x[i] > most) most = -x[i], best = half + i;
+    if (x[i] > largest) largest = x[i], best = i;
+    if (-x[i] > largest) largest = -x[i], best = half + i;
   }
   return best;
 }
@@ -121,9 +121,9 @@ void sort_round(const Order& o, const int32_t* bucket, int64_t L, int64_t bucket
     o.tokens[at] = int32_t(t);
     // Chunks are counted from the start of the bucket, or of the sequence.
     const int64_t from = causal ? starts[size_t(bucket[t])] : 0;
-    const int64_t own = from + (at - from) / chunk * chunk;
-    o.begin[t] = int32_t(std::max(from, own - chunk));
-    o.end[t] = int32_t(causal ? at : std::min(L, own + chunk));
+    const int64_t chunk_begin = from + (at - from) / chunk * chunk;
+    o.begin[t] = int32_t(std::max(from, chunk_begin - chunk));
+    o.end[t] = int32_t(causal ? at : std::min(L, chunk_begin + chunk));
   }
 }
 
@@ -173,12 +173,12 @@ class Orders {
     Tensor bucket = Tensor::zeros({heads_, rounds_, L}, Dtype::i32);
     auto hash = [&](int64_t row, const auto* x) {
       for (int64_t round = 0; round < rounds_; ++round) {
-        int64_t own = 0;
+        int64_t bucket_id = 0;
         for (int64_t i = 0; i < buckets.factors; ++i) {
-          own =
-              own * buckets.directions + direction(x + (round * buckets.factors + i) * half, half);
+          bucket_id = bucket_id * buckets.directions +
+                      direction(x + (round * buckets.factors + i) * half, half);
         }
-        bucket.data<int32_t>()[(row / L * rounds_ + round) * L + row % L] = int32_t(own);
+        bucket.data<int32_t>()[(row / L * rounds_ + round) * L + row % L] = int32_t(bucket_id);
       }
     };
     if (buckets.factors > 0) each_rotated(q, h, buckets.columns(rounds_), L, hash);

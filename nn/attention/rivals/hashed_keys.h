@@ -1,5 +1,5 @@
 // Masks by locality-sensitive hashing: queries that are also keys fall into buckets by random
-// rotations, and a token sees tokens near it in the order of the buckets.
+// rotations, and a token sees the tokens close to it in the order of the buckets.
 #pragma once
 
 #include "nn/attention/attention.h"
@@ -15,10 +15,10 @@ struct Hashing {
 };
 
 // The keys of each row of q [B, H, T, d]. An encoder sorts the tokens of a sequence by bucket and
-// cuts them into chunks; a row sees its own chunk and the one before it. In a decoder the chunks of
-// each bucket are counted apart, since the borders of common chunks would depend on later tokens,
-// and a row sees the earlier tokens of its own chunk and of the one before it. A row sees itself
-// only if there is nothing else. Time O(T log T), memory O(T): of a row's keys at most 2 chunks a
+// cuts them into chunks; a row sees the chunk that contains it and the one before. In a decoder the
+// chunks of each bucket are counted separately, since the borders of common chunks would depend on
+// later tokens, and a row sees the earlier tokens of these two chunks. A row sees itself only if it
+// sees no other token. Time O(T log T), memory O(T): of a row's keys at most 2 chunks a
 // round. On the meta device the lists are those of random queries.
 FlatCsr hashed_keys(const Tensor& q, const Hashing& hashing, const Visibility& visible);
 

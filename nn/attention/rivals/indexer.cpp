@@ -1,7 +1,7 @@
 // Attention to the k keys that a small indexer chooses for each token, the same for all heads: its
 // score of a key is sum_j w_j ReLU(q_j . k) over a few heads j, whose queries, weights w and one
 // shared key are projections of the layer's input (DeepSeek-AI 2025, "DeepSeek-V3.2-Exp: Boosting
-// Long-Context Efficiency with DeepSeek Sparse Attention"). It learns the layer's own attention,
+// Long-Context Efficiency with DeepSeek Sparse Attention"). It learns the layer's dense attention,
 // summed over heads. The scores take O(T^2) time in a few dimensions; memory is O(T k) and a tile.
 #include <cmath>
 #include <optional>
@@ -122,10 +122,11 @@ class Indexer : public Attention {
     const Tensor at = state.lengths().clone();
     state.append(in.k, in.v);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput&) {
-      auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-      const IndexFeatures f = index_(own(in.hidden).contiguous(), own(at));
-      append_row(own(state.index_keys), f.k, own(at));
-      const Tensor keys = own(state.index_keys).slice(2, 0, state.length(b)).contiguous();
+      auto sequence_slice = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
+      const IndexFeatures f = index_(sequence_slice(in.hidden).contiguous(), sequence_slice(at));
+      append_row(sequence_slice(state.index_keys), f.k, sequence_slice(at));
+      const Tensor keys =
+          sequence_slice(state.index_keys).slice(2, 0, state.length(b)).contiguous();
       return largest_cached_scores(index_scores(f.q, f.w, keys), in.q.dim(1), kept(in.options),
                                    state.keys.dim(2));
     });

@@ -92,7 +92,7 @@ class Performer : public Attention {
   double eps() const {
     return config_.feature_eps > 0 ? config_.feature_eps : (softmax_ ? 1e-4 : 1e-3);
   }
-  // Added to every sum of key features; softmax features have their own stabiliser.
+  // Added to every sum of key features; softmax features contain a stabiliser.
   double key_eps() const { return softmax_ ? 0 : 1e-6; }
 
   Tensor features(const Tensor& x, const Visibility& visible, FeatureSide side) const {

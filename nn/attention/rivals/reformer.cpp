@@ -1,8 +1,9 @@
 // LSH attention: the queries, scaled to length 1, are the keys too (the keys of the layer are not
-// used), and a token attends to the tokens near it in the order of hash buckets, in several rounds
-// (Kitaev et al. 2020, "Reformer: The Efficient Transformer"). The results of the rounds, combined
-// by their logsumexp with every pair counted once, are the softmax over the keys of all rounds, so
-// they are computed as that. Time O(T log T) and memory O(T) for given rounds and chunks.
+// used), and a token attends to the tokens close to it in the order of hash buckets, in several
+// rounds (Kitaev et al. 2020, "Reformer: The Efficient Transformer"). The results of the rounds,
+// combined by their logsumexp with every pair counted once, are the softmax over the keys of all
+// rounds, so they are computed as that. Time O(T log T) and memory O(T) for given rounds and
+// chunks.
 #include <optional>
 
 #include "nn/attention/chosen_keys.h"

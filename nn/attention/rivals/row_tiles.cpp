@@ -71,9 +71,9 @@ Tensor sum_over_tiles(
     const std::function<Tensor(const RowTile&, const std::vector<Tensor>&)>& loss) {
   Tensor total;
   for (const RowTile& tile : tiles) {
-    const Tensor own =
+    const Tensor tile_loss =
         checkpoint([loss, tile](const std::vector<Tensor>& x) { return loss(tile, x); }, inputs);
-    total = total.defined() ? add(total, own) : own;
+    total = total.defined() ? add(total, tile_loss) : tile_loss;
   }
   return total;
 }

@@ -1,5 +1,5 @@
 // What methods share that score keys by tiles of rows: the tiles, and losses that teach a scorer
-// the layer's own dense attention without a T x T map.
+// the layer's dense attention without a T x T map.
 #pragma once
 
 #include <functional>
@@ -34,8 +34,8 @@ Tensor project_heads(const Tensor& x, const Tensor& w);
 Tensor log_softmax_where(const Tensor& scores, const Tensor& seen);
 // e^x where seen is not 0, else 0.
 Tensor exp_where(const Tensor& x, const Tensor& seen);
-// The layer's own attention, its logarithm: of q [1, H, rows, d] to k [1, G, keys, d], both off the
-// tape.
+// The logarithm of the layer's dense attention of q [1, H, rows, d] to k [1, G, keys, d], both off
+// the tape.
 Tensor log_attention(const Tensor& q, const Tensor& k, const Tensor& seen);
 // Sum over all rows of KL(p || q) for log q of the shape of p; 0 log 0 = 0 -> [1].
 Tensor sum_of_kl(const Tensor& p, const Tensor& log_q);
@@ -46,7 +46,7 @@ Tensor sum_over_tiles(
     const std::vector<RowTile>& tiles, const std::vector<Tensor>& inputs,
     const std::function<Tensor(const RowTile&, const std::vector<Tensor>&)>& loss);
 
-// Whether a method computes its own loss for this input: in training, or where it is asked for.
+// Whether a method computes its auxiliary loss for this input: in training, or on request.
 bool learns_selection(const AttentionInput& in);
 // y where there is no loss, else y with the loss [1] attached, `weight` times
 // AttentionInput::own_loss; the loss itself is in the tap as "selection_loss". With

@@ -60,7 +60,7 @@ class Scatterbrain : public Attention {
     return random_projection(m, d, slice, 0, init.dtype).to(init.device);
   }
 
-  // Softmax features of keys know the whole sequence, so a causal model takes ReLU features.
+  // Softmax features of keys depend on the whole sequence, so a causal model takes ReLU features.
   Tensor low_rank(const AttentionInput& in) const {
     const Tensor R = projection_.value.to(in.q.device()), &lengths = in.visible.lengths;
     const double eps = config_.feature_eps > 0 ? config_.feature_eps : shape_.causal ? 1e-3 : 1e-4;

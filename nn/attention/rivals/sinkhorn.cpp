@@ -1,9 +1,10 @@
-// Attention to the own bucket of tokens and to one that is sorted to it: the blocks of keys and
-// values are mixed by a matrix of scores between buckets that Sinkhorn's iterations balance to
-// nearly a permutation (Tay et al. 2020, "Sparse Sinkhorn Attention"). The scores are products of
-// the mean query and the mean key of buckets plus learned vectors of their positions. In a decoder
-// a bucket takes earlier buckets only, knows its queries up to its first token, and columns are
-// normalised over the rows so far. Time O(T k + T^2 / k), memory O(T k) and maps of (T / k)^2.
+// Attention to the bucket of tokens that contains the query and to one that is sorted to it: the
+// blocks of keys and values are mixed by a matrix of scores between buckets that Sinkhorn's
+// iterations balance to nearly a permutation (Tay et al. 2020, "Sparse Sinkhorn Attention"). The
+// scores are products of the mean query and the mean key of buckets plus learned vectors of their
+// positions. In a decoder only earlier buckets are sorted to a bucket, whose mean query is that of
+// all tokens up to its first one, and columns are normalised over the rows so far. Time
+// O(T k + T^2 / k), memory O(T k) and maps of (T / k)^2.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -53,17 +54,17 @@ struct TokenBuckets {
     });
     return sum(x, {2}) * share;
   }
-  // u8 [H, buckets, size, 2 size]: which keys of the sorted and of the own bucket a query sees.
+  // u8 [H, buckets, size, 2 size]: which keys of the sorted and of the local bucket a query sees.
   Tensor seen(int64_t H, bool causal, Device device) const {
     const Shape shape{H, count, size, 2 * size};
     return Tensor::filled(shape, Dtype::u8, device, [&](const Tensor& x) {
       uint8_t* to = x.data<uint8_t>();
       for (int64_t t = 0; t < count * size; ++t) {
-        const int64_t own = t / size;
+        const int64_t bucket = t / size;
         for (int64_t p = 0; p < size; ++p)
-          to[2 * size * t + p] = t < length && (causal ? own > 0 : count > 1 || p < length);
+          to[2 * size * t + p] = t < length && (causal ? bucket > 0 : count > 1 || p < length);
         for (int64_t p = 0; p < size; ++p) {
-          const int64_t key = own * size + p;
+          const int64_t key = bucket * size + p;
           to[2 * size * t + size + p] = t < length && key < length && (!causal || key <= t);
         }
       }
@@ -102,8 +103,9 @@ class Sinkhorn : public Attention {
     const Tensor v = repeat_heads(in.v, shape_.heads_per_group());
     std::vector<Tensor> parts;
     for (int64_t b = 0; b < B; ++b) {
-      auto own = [b](const Tensor& x) { return slice(x, 0, b, 1); };
-      parts.push_back(sequence(own(in.q), own(k), own(v), widths.valid(b), in.random));
+      auto sequence_slice = [b](const Tensor& x) { return slice(x, 0, b, 1); };
+      parts.push_back(sequence(sequence_slice(in.q), sequence_slice(k), sequence_slice(v),
+                               widths.valid(b), in.random));
     }
     return merge_heads(concat(parts, 0));
   }
@@ -170,7 +172,7 @@ class Sinkhorn : public Attention {
     return exp_where(x, allowed);
   }
 
-  // The sorted buckets of x [H, buckets, size, d], then the own ones: [H, buckets, 2 size, d].
+  // For each bucket of x [H, buckets, size, d] the sorted one, then x: [H, buckets, 2 size, d].
   static Tensor with_sorted(const Tensor& R, const Tensor& x) {
     const int64_t H = x.dim(0), n = x.dim(1);
     const Tensor sorted = matmul(R, reshape(x, {H, n, x.dim(2) * x.dim(3)}));

@@ -95,10 +95,11 @@ class Tdsa : public Attention {
     const Tensor at = state.lengths().clone();
     state.append(in.k, in.v);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
-      auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-      append_row(own(state.projected), projected(own(in.k), key_), own(at));
-      return largest_cached_keys(projected(one.q, query_), own(state.projected), kept(in.options),
-                                 state.length(b));
+      auto sequence_slice = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
+      append_row(sequence_slice(state.projected), projected(sequence_slice(in.k), key_),
+                 sequence_slice(at));
+      return largest_cached_keys(projected(one.q, query_), sequence_slice(state.projected),
+                                 kept(in.options), state.length(b));
     });
   }
 

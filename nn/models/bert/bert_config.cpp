@@ -9,7 +9,7 @@
 namespace brine::nn {
 namespace {
 
-constexpr int64_t kMostLabels = 1'000'000;
+constexpr int64_t kMaxLabels = 1'000'000;
 
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -43,7 +43,7 @@ int64_t label_count(const data::Json& json, const std::string& source) {
   auto count = json.find("num_labels");
   if (count == json.end() || count->is_null())
     return named ? int64_t(names->size()) : 2;  // as in transformers
-  check(count->is_number_integer() && *count >= 1 && *count <= kMostLabels, source,
+  check(count->is_number_integer() && *count >= 1 && *count <= kMaxLabels, source,
         ": num_labels = ", count->dump(), " is not a number of labels");
   check(!named || int64_t(names->size()) == *count, source, ": num_labels = ", count->dump(),
         ", but id2label has ", names->size(), " labels; remove the wrong one");

@@ -65,9 +65,9 @@ data::Json Gpt2Config::to_json() const {
 
 void Gpt2Config::read(const data::Json& given, const std::string& source) {
   data::Json json = given;
-  for (const auto& [general, own] : kGpt2Names) {
+  for (const auto& [general, gpt2_key] : kGpt2Names) {
     auto it = given.find(general);
-    if (it != given.end() && !it->is_null()) json[own] = *it;
+    if (it != given.end() && !it->is_null()) json[gpt2_key] = *it;
   }
   want_plain(json, source);
   want_learned_positions(json, source);

@@ -38,7 +38,7 @@ struct OptConfig {
   void set_positions(int64_t positions) { max_position_embeddings = positions; }
   // Brine's name of a file's tensor, which may lack the prefix "model."; "" for an unused one.
   std::string tensor_name(const std::string& name) const;
-  // Names under which a file may repeat a tensor that the model ties, with the tensor's own.
+  // Names under which a file may repeat a tied tensor, each with the model's name of that tensor.
   std::map<std::string, std::string> ties() const;
 };
 

@@ -19,7 +19,7 @@ void dots(T* out, const T* x, const S* rows, int64_t n, int64_t d, T factor) {
       even += load(x + c) * load_as<T>(rows + c);
       odd += load(x + c + W) * load_as<T>(rows + c + W);
     }
-    // One more vector rather than W numbers in a loop that compilers round in ways of their own.
+    // One more vector rather than a loop over W numbers: compilers round such loops differently.
     if (c + W <= d) even += load(x + c) * load_as<T>(rows + c), c += W;
     T sum = sum_of_vector<T, kVectorBytes>(even + odd);
     for (; c < d; ++c) sum += x[c] * T(rows[c]);

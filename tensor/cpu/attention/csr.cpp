@@ -78,11 +78,11 @@ void count_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
       }
       offset[0] = 0;
       for (int64_t h = 0; h < H; ++h) {
-        const uint8_t* mine = chosen + ((b * H + h) * T + t) * K;
+        const uint8_t* flags = chosen + ((b * H + h) * T + t) * K;
         const int32_t* sizes = size.data();
         int32_t n = 0;
 #pragma omp simd reduction(+ : n)
-        for (int64_t c = 0; c < K; ++c) n += mine[c] ? sizes[c] : 0;
+        for (int64_t c = 0; c < K; ++c) n += flags[c] ? sizes[c] : 0;
         offset[h + 1] = offset[h] + (w <= k ? int32_t(w) : n);
       }
     }
@@ -135,8 +135,8 @@ void csr_to_mask(Tensor mask, FlatCsr csr) {
       uint8_t* row = out + r * S;
       std::fill(row, row + S, uint8_t(0));
       const int32_t* offset = offsets + (b * T + t) * (H + 1) + h;
-      const int32_t* mine = columns + pointers[b * (T + 1) + t];
-      for (int32_t e = offset[0]; e < offset[1]; ++e) row[mine[e] - h * S] = 1;
+      const int32_t* row_columns = columns + pointers[b * (T + 1) + t];
+      for (int32_t e = offset[0]; e < offset[1]; ++e) row[row_columns[e] - h * S] = 1;
     }
   });
 }

@@ -42,7 +42,7 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
   turn<true>(Lanes<T>{q, kQueries}, Lanes<const T>{at.q + at.first * d, d}, at.rows, d,
              [](int64_t) { return T(1); });
   Running<T> run;
-  std::fill_n(run.most, lanes, std::numeric_limits<T>::lowest());
+  std::fill_n(run.maximum, lanes, std::numeric_limits<T>::lowest());
   std::fill_n(run.sum, lanes, T(0));
   for (int64_t j = 0; j < at.visible; j += kKeys) {
     const int64_t keys = std::min(kKeys, at.visible - j);
@@ -63,7 +63,7 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
   turn<false>(Lanes<T>{y, step}, Lanes<const T>{out, kQueries}, d, at.rows,
               [&](int64_t m) { return 1 / run.sum[m]; });
   for (int64_t m = 0; m < at.rows; ++m) {
-    lse[m] = run.most[m] * scale + math::log(run.sum[m]);
+    lse[m] = run.maximum[m] * scale + math::log(run.sum[m]);
   }
 }
 
@@ -83,14 +83,14 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
   dispatch_float(q.dtype(), [&]<class R>() {
     const R *xq = q.data<R>(), *xk = k.data<R>(), *xv = v.data<R>();
     each_tile_of_queries<R>(y, lse, RowWidths(visible, q.dim(2)), kQueries,
-                            [&](const QueryTile& own, R* to, int64_t step, R* sums) {
-                              attend<R>({.q = xq + own.bh * head,
-                                         .k = xk + own.bh / group * head,
-                                         .v = xv + own.bh / group * head,
+                            [&](const QueryTile& tile, R* to, int64_t step, R* sums) {
+                              attend<R>({.q = xq + tile.bh * head,
+                                         .k = xk + tile.bh / group * head,
+                                         .v = xv + tile.bh / group * head,
                                          .d = d,
-                                         .first = own.first,
-                                         .rows = own.rows,
-                                         .visible = own.visible,
+                                         .first = tile.first,
+                                         .rows = tile.rows,
+                                         .visible = tile.visible,
                                          .causal = visible.causal},
                                         to, step, sums, R(scale));
                             });

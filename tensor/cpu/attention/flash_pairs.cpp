@@ -35,11 +35,11 @@ struct Head {
 };
 
 // A tile's rows of y, `step` apart, and of lse.
-void attend(const Head& at, const QueryTile& own, bool causal, float* y, int64_t step, float* lse,
+void attend(const Head& at, const QueryTile& tile, bool causal, float* y, int64_t step, float* lse,
             float scale) {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const pair_tile::Engine engine = pair_tile::engine();
-  const int64_t first = own.first, rows = own.rows, visible = own.visible;
+  const int64_t first = tile.first, rows = tile.rows, visible = tile.visible;
   const int64_t d = at.d, lanes = whole_lanes(rows), half = d / 2, width = words_of(at.T);
   thread_local Scratch<float> scratch;
   scratch.reserve((d + kKeys) * kQueries, 2);
@@ -49,7 +49,7 @@ void attend(const Head& at, const QueryTile& own, bool causal, float* y, int64_t
   uint32_t *q = pairs.take(half * kQueries), *p = pairs.take(kKeys / 2 * kQueries);
   turn_words(q, kQueries, words(at.q + first * d), half, rows, half);
   Running<float> run;
-  std::fill_n(run.most, lanes, std::numeric_limits<float>::lowest());
+  std::fill_n(run.maximum, lanes, std::numeric_limits<float>::lowest());
   std::fill_n(run.sum, lanes, 0.0f);
   for (int64_t j = 0; j < visible; j += kKeys) {
     const int64_t keys = std::min(kKeys, visible - j);
@@ -75,7 +75,7 @@ void attend(const Head& at, const QueryTile& own, bool causal, float* y, int64_t
   }
   turn<false>(Lanes<float>{y, step}, Lanes<const float>{out, kQueries}, d, rows,
               [&](int64_t m) { return 1 / run.sum[m]; });
-  for (int64_t m = 0; m < rows; ++m) lse[m] = run.most[m] * scale + math::log(run.sum[m]);
+  for (int64_t m = 0; m < rows; ++m) lse[m] = run.maximum[m] * scale + math::log(run.sum[m]);
 }
 
 }  // namespace
@@ -87,15 +87,15 @@ void flash_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, V
   const RowWidths widths(visible, T);
   const Tensor turned = turned_heads(v, widths);
   each_tile_of_queries<float>(y, lse, widths, kQueries,
-                              [&](const QueryTile& own, float* to, int64_t step, float* sums) {
-                                const int64_t keys = own.bh / group;
-                                const Head at{q.data<bf16>() + own.bh * head,
+                              [&](const QueryTile& tile, float* to, int64_t step, float* sums) {
+                                const int64_t keys = tile.bh / group;
+                                const Head at{q.data<bf16>() + tile.bh * head,
                                               k.data<bf16>() + keys * head,
                                               words(turned.data<bf16>()) + keys * d * words_of(T),
                                               v.data<bf16>() + keys * head,
                                               d,
                                               T};
-                                attend(at, own, visible.causal, to, step, sums, float(scale));
+                                attend(at, tile, visible.causal, to, step, sums, float(scale));
                               });
 }
 

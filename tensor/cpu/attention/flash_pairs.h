@@ -90,9 +90,9 @@ inline void turn_pairs(uint32_t* to, int64_t room, const bf16* from, int64_t row
   uint32_t* pairs = scratch.take(kPairLanes * d);
   int64_t r = 0;
   for (; r < rows; r += 2 * kPairLanes) {
-    const int64_t own = std::min(2 * kPairLanes, rows - r);
-    pair_rows(pairs, from + r * d, own, d);
-    turn_words(to + r / 2, step, pairs, d, (own + 1) / 2, d);
+    const int64_t count = std::min(2 * kPairLanes, rows - r);
+    pair_rows(pairs, from + r * d, count, d);
+    turn_words(to + r / 2, step, pairs, d, (count + 1) / 2, d);
   }
   for (int64_t c = 0; r / 2 < step && c < d; ++c) {
     std::fill(to + c * step + r / 2, to + (c + 1) * step, 0u);

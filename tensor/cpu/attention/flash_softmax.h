@@ -17,7 +17,7 @@ constexpr int64_t kFlashKeys = 96;
 // relative to it, and the factor for the sums of earlier tiles of keys.
 template <class T>
 struct Running {
-  alignas(64) T most[kFlashQueries], sum[kFlashQueries], rescale[kFlashQueries];
+  alignas(64) T maximum[kFlashQueries], sum[kFlashQueries], rescale[kFlashQueries];
 };
 
 // s [keys, lanes], rows `step` apart, -> exp(scale (s - maximum)), and updates the running numbers.
@@ -28,19 +28,19 @@ template <int64_t Lanes, class T, class Ahead>
 void soften(T* s, int64_t step, int64_t keys, int64_t count, T scale, Running<T>& run,
             Ahead ahead) {
   const int64_t lanes = Lanes ? Lanes : count;
-  alignas(64) T most[kFlashQueries];
-  std::copy_n(run.most, lanes, most);
+  alignas(64) T maximum[kFlashQueries];
+  std::copy_n(run.maximum, lanes, maximum);
   for (int64_t n = 0; n < keys; ++n) {
     const T* row = s + n * step;
 #pragma omp simd
-    for (int64_t m = 0; m < lanes; ++m) most[m] = row[m] > most[m] ? row[m] : most[m];
+    for (int64_t m = 0; m < lanes; ++m) maximum[m] = row[m] > maximum[m] ? row[m] : maximum[m];
   }
   alignas(64) T sum[kFlashQueries];
 #pragma omp simd
   for (int64_t m = 0; m < lanes; ++m) {
-    run.rescale[m] = math::exp_nonpositive((run.most[m] - most[m]) * scale);
-    run.most[m] = most[m];
-    most[m] *= scale;
+    run.rescale[m] = math::exp_nonpositive((run.maximum[m] - maximum[m]) * scale);
+    run.maximum[m] = maximum[m];
+    maximum[m] *= scale;
     sum[m] = run.sum[m] * run.rescale[m];
   }
   for (int64_t n = 0; n < keys; ++n) {
@@ -48,7 +48,7 @@ void soften(T* s, int64_t step, int64_t keys, int64_t count, T scale, Running<T>
     ahead(n);
 #pragma omp simd
     for (int64_t m = 0; m < lanes; ++m) {
-      row[m] = math::exp_nonpositive(row[m] * scale - most[m]);
+      row[m] = math::exp_nonpositive(row[m] * scale - maximum[m]);
       sum[m] += row[m];
     }
   }

@@ -43,10 +43,10 @@ void each_tile_of_queries(const Tensor& y, const Tensor& lse, const RowWidths& w
 // finish at similar times; for short sequences this does not pay, because every piece needs another
 // dq.
 inline int64_t flash_pieces(int64_t heads, int64_t T) {
-  constexpr int64_t kTasks = 32, kMost = 4, kLong = 1024;
-  return T < kLong
-             ? 1
-             : std::clamp<int64_t>((kTasks + heads - 1) / std::max<int64_t>(1, heads), 1, kMost);
+  constexpr int64_t kTasks = 32, kMaxPieces = 4, kLong = 1024;
+  return T < kLong ? 1
+                   : std::clamp<int64_t>((kTasks + heads - 1) / std::max<int64_t>(1, heads), 1,
+                                         kMaxPieces);
 }
 
 // Targets of one head's gradients; null = not needed.

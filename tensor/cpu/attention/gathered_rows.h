@@ -48,14 +48,14 @@ void dots_of_vector(T* out, const T* x, const S* origin, T factor, const int32_t
                     int64_t count) {
   constexpr int W = kWidth<T>;
   constexpr int V = D / W;
-  Vector<T> own[V];
+  Vector<T> x_vectors[V];
 #pragma GCC unroll 8
-  for (int i = 0; i < V; ++i) own[i] = load(x + i * W);
+  for (int i = 0; i < V; ++i) x_vectors[i] = load(x + i * W);
   auto product = [&](int l) __attribute__((always_inline)) {
     const S* row = origin + columns[l] * int64_t(D);
-    Vector<T> sum = own[0] * load_as<T>(row);
+    Vector<T> sum = x_vectors[0] * load_as<T>(row);
 #pragma GCC unroll 8
-    for (int i = 1; i < V; ++i) sum += own[i] * load_as<T>(row + i * W);
+    for (int i = 1; i < V; ++i) sum += x_vectors[i] * load_as<T>(row + i * W);
     return sum;
   };
   if (count >= W) return store(out, factor * folded<T>(product));

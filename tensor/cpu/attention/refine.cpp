@@ -29,8 +29,8 @@ void choose(int32_t* to, const int32_t* columns, const Key* keys, int64_t n,
     const __m512i least = _mm512_set1_epi32(int32_t(border.key));
     for (; border.skip == 0 && e + kChosenAtOnce <= n; e += kChosenAtOnce) {
       const __mmask16 take = _mm512_cmpge_epu32_mask(_mm512_loadu_si512(keys + e), least);
-      const __m512i own = _mm512_loadu_si512(columns + e);
-      _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(take, own));
+      const __m512i loaded = _mm512_loadu_si512(columns + e);
+      _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(take, loaded));
       to += std::popcount(unsigned(take));
     }
   }
@@ -61,15 +61,15 @@ template <int D, class T, class S>
 void refine_row(int32_t* out, const T* q, const S* k, const RowEntries& at, int64_t take,
                 int64_t d) {
   if (at.count <= take) return (void)std::copy_n(at.columns, at.count, out);
-  thread_local Candidates<T> own;
-  own.resize(at.count);
-  T* scores = own.scores.data();
-  OrderKey<T>* keys = own.keys.data();
+  thread_local Candidates<T> candidates;
+  candidates.resize(at.count);
+  T* scores = candidates.scores.data();
+  OrderKey<T>* keys = candidates.keys.data();
   dots<D>(scores, q, k, d, T(1), at);
   for (int64_t e = 0; e < at.count; ++e) keys[e] = order_key(scores[e]);
   const Threshold<OrderKey<T>> border = find_threshold(LaneGroup<1>{}, keys, at.count, take);
-  choose(own.chosen.data(), at.columns, keys, at.count, border);
-  std::copy_n(own.chosen.data(), take, out);
+  choose(candidates.chosen.data(), at.columns, keys, at.count, border);
+  std::copy_n(candidates.chosen.data(), take, out);
 }
 
 }  // namespace

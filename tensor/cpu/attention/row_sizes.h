@@ -13,11 +13,11 @@ inline void sum_row_sizes(const FlatCsr& csr) {
   auto* pointers = csr.row_pointers.data<int64_t>();
   int64_t total = 0;
   for (int64_t b = 0; b < csr.batch; ++b) {
-    int64_t* mine = pointers + b * (T + 1);
-    mine[0] = total;
+    int64_t* row_starts = pointers + b * (T + 1);
+    row_starts[0] = total;
     for (int64_t t = 0; t < T; ++t) {
       total += offsets[(b * T + t) * (H + 1) + H];
-      mine[t + 1] = total;
+      row_starts[t + 1] = total;
     }
   }
 }

@@ -158,12 +158,12 @@ void backward_keys(T* dk, T* dv, const KeyInputs<T, S>& in, const FlatCsr& csr, 
                                        std::max<int64_t>(1, keys / 256));
   for_pieces(groups * pieces, csr.entries() * d, [&](int64_t i) {
     int64_t bg = i / pieces, piece = i % pieces;
-    KeySpan<T> own{keys * piece / pieces, keys * (piece + 1) / pieces,
-                   dk ? dk + bg * keys * d : nullptr, dv ? dv + bg * keys * d : nullptr};
-    if (dk) std::fill(own.dk + own.begin * d, own.dk + own.end * d, T(0));
-    if (dv) std::fill(own.dv + own.begin * d, own.dv + own.end * d, T(0));
+    KeySpan<T> span{keys * piece / pieces, keys * (piece + 1) / pieces,
+                    dk ? dk + bg * keys * d : nullptr, dv ? dv + bg * keys * d : nullptr};
+    if (dk) std::fill(span.dk + span.begin * d, span.dk + span.end * d, T(0));
+    if (dv) std::fill(span.dv + span.begin * d, span.dv + span.end * d, T(0));
     for (int64_t bh = bg * group; bh < (bg + 1) * group; ++bh) {
-      add_head<D>(own, in, rows, bh, d);
+      add_head<D>(span, in, rows, bh, d);
     }
   });
 }

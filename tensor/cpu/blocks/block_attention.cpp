@@ -61,7 +61,7 @@ void attend(const BlockTile& tile, int64_t block, const Operands<T>& in, T* y, T
                [](int64_t) { return T(1); });
   }
   Running<T> run;
-  std::fill_n(run.most, lanes, std::numeric_limits<T>::lowest());
+  std::fill_n(run.maximum, lanes, std::numeric_limits<T>::lowest());
   std::fill_n(run.sum, lanes, T(0));
   const LaneRows<T> rows_of(tile, lanes, lanes);
   thread_local KeyChunks chunks;
@@ -102,7 +102,7 @@ void attend(const BlockTile& tile, int64_t block, const Operands<T>& in, T* y, T
       T* to = y + h * in.head + r * d;
 #pragma omp simd
       for (int64_t c = 0; c < d; ++c) to[c] = row[c] * factor;
-      lse[h * rows + r] = run.most[lane] * in.scale + math::log(run.sum[lane]);
+      lse[h * rows + r] = run.maximum[lane] * in.scale + math::log(run.sum[lane]);
     }
   }
 }

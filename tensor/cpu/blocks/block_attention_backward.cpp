@@ -3,7 +3,7 @@
 //
 // As in the forward pass the rows of a tile are the lanes. The gradients of queries are complete
 // after one pass over the tile's keys; those of keys and values are summed over tiles, which are
-// distributed over a few pieces with sums of their own, depending only on the sizes.
+// distributed over a few pieces with separate sums; the distribution depends only on the sizes.
 #include "tensor/base/math.h"
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/blocks/block_pairs.h"

@@ -98,7 +98,7 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
   bf16* gathered = reinterpret_cast<bf16*>(pairs.take(d / 2 * kQueries));
   turn_heads(q, gathered, tile, in.q, in.head, d, lanes);
   Running<float> run;
-  std::fill_n(run.most, lanes, std::numeric_limits<float>::lowest());
+  std::fill_n(run.maximum, lanes, std::numeric_limits<float>::lowest());
   std::fill_n(run.sum, lanes, 0.0f);
   const LaneRows<float> rows_of(tile, lanes, lanes);
   thread_local KeyChunks chunks;
@@ -125,7 +125,7 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
     turn<false>(Lanes<float>{y + h * in.head, d}, Lanes<const float>{out + lane, lanes}, d,
                 tile.rows, [&](int64_t m) { return 1 / run.sum[lane + m]; });
     for (int64_t r = 0; r < tile.rows; ++r) {
-      lse[h * in.rows + r] = run.most[lane + r] * in.scale + math::log(run.sum[lane + r]);
+      lse[h * in.rows + r] = run.maximum[lane + r] * in.scale + math::log(run.sum[lane + r]);
     }
   }
 }

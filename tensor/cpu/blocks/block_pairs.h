@@ -27,10 +27,10 @@ struct BlockGradients {
     if (!any.defined()) return;
     const int64_t groups = any.dim(0) * any.dim(1);
     // As many tasks as let threads finish at similar times; few tiles do not pay for another sum.
-    constexpr int64_t kTasks = 24, kMost = 6, kTiles = 32;
+    constexpr int64_t kTasks = 24, kMaxPieces = 6, kTiles = 32;
     length = any.dim(2);
-    pieces =
-        std::clamp<int64_t>(std::min((kTasks + groups - 1) / groups, tiles / kTiles), 1, kMost);
+    pieces = std::clamp<int64_t>(std::min((kTasks + groups - 1) / groups, tiles / kTiles), 1,
+                                 kMaxPieces);
     in_place = pieces == 1 && wide == any.dim(3);
     for (auto [to, sum] : {std::pair{dk, &sum_k}, {dv, &sum_v}}) {
       if (!to.defined()) continue;

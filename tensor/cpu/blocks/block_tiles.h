@@ -153,8 +153,8 @@ struct BlockPasses {
         rows(rows),
         tiles(mask.tile_count()),
         heads(H / G) {
-    const int64_t most = std::max<int64_t>(1, kFlashQueries / mask.tile);
-    passes = (heads + most - 1) / most;
+    const int64_t max_heads = std::max<int64_t>(1, kFlashQueries / mask.tile);
+    passes = (heads + max_heads - 1) / max_heads;
     per_pass = (heads + passes - 1) / passes;
   }
 

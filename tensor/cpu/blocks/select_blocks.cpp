@@ -17,12 +17,12 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-// The rows of one group whose blocks are chosen together: all are in block `own`.
+// The rows of one group whose blocks are chosen together: all are in `block`.
 template <class T>
 struct Rows {
-  int64_t bg, own, first, count;  // b G + g; ordinal of the first row; rows
-  const T *q, *psi_q;             // of the first head's first row
-  int64_t q_step, psi_step;       // between heads
+  int64_t bg, block, first, count;  // b G + g; ordinal of the first row; rows
+  const T *q, *psi_q;               // of the first head's first row
+  int64_t q_step, psi_step;         // between heads
 };
 
 struct Run {
@@ -51,38 +51,38 @@ class Chooser {
   void choose(const Rows<T>& at) {
     rows_ = at.count;
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
-    const int z = config_->level(at.own);
+    const int z = config_->level(at.block);
     load_rows(at);
-    const int64_t whole = at.own >> z;
+    const int64_t whole = at.block >> z;
     if (m_) take_total(at, z);
     runs_.assign(1, {0, whole});
     score(at, z);
     allowed_.clear();
     add_heads();
     if (z == 0)
-      return take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
+      return take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.block); });
     take(config_->survivors * config_->chosen, [](int64_t) { return true; });
     narrow(at, z);
     score(at, 0);
     add_heads();
-    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
+    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.block); });
   }
 
   // As above from the probabilities, `p` of the first head's first row.
   void choose_shares(const Rows<T>& at, const T* p, int64_t head_step, int64_t row_step) {
     rows_ = at.count;
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
-    runs_.assign(1, {0, at.own});
+    runs_.assign(1, {0, at.block});
     allowed_.clear();
-    sums_.assign(size_t(at.own * rows_step_), kTaken);
-    for (int64_t c = 0; c < at.own; ++c) {
+    sums_.assign(size_t(at.block * rows_step_), kTaken);
+    for (int64_t c = 0; c < at.block; ++c) {
       for (int64_t r = 0; r < rows_; ++r) {
         T sum = 0;
         for (int64_t h = 0; h < heads_; ++h) sum += p[h * head_step + r * row_step + c];
         sums_[size_t(c * rows_step_ + r)] = sum;
       }
     }
-    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
+    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.block); });
   }
 
   const std::vector<int64_t>& chosen(int64_t r) const { return best_[r]; }
@@ -153,7 +153,7 @@ class Chooser {
   // total_ = psi_q . sum of psi_k over all keys that a row sees.
   void take_total(const Rows<T>& at, int z) {
     std::fill_n(total_, lanes_, T(0));
-    const int64_t whole = at.own >> z;
+    const int64_t whole = at.block >> z;
     auto add = [&](int level, Run run) {
       runs_.assign(1, run);
       s_.resize(size_t(run.count * lanes_));
@@ -165,24 +165,24 @@ class Chooser {
       }
     };
     add(z, {0, whole});
-    if (z > 0) add(0, {whole << z, at.own - (whole << z)});
-    own_.assign(size_t(m_), 0.0);
+    if (z > 0) add(0, {whole << z, at.block - (whole << z)});
+    psi_sum_.assign(size_t(m_), 0.0);
     const Tensor& keys = scores_->psi_k;
     const bool summed = keys.dtype() == Dtype::f64 && keys.rank() == 3;
-    int64_t next = at.own * config_->block;
+    int64_t next = at.block * config_->block;
     for (int64_t r = 0; r < rows_; ++r) {
       if (summed) {
-        std::copy_n(keys.data<double>() + at.bg * m_, m_, own_.data());
+        std::copy_n(keys.data<double>() + at.bg * m_, m_, psi_sum_.data());
       } else {
         for (; next <= at.first + r; ++next) {
           const T* psi = keys.template data<T>() + (at.bg * keys.dim(2) + next) * m_;
-          for (int64_t i = 0; i < m_; ++i) own_[size_t(i)] += double(psi[i]);
+          for (int64_t i = 0; i < m_; ++i) psi_sum_[size_t(i)] += double(psi[i]);
         }
       }
       for (int64_t h = 0; h < heads_; ++h) {
         const T* x = at.psi_q + h * at.psi_step + r * m_;
         T sum = 0;
-        for (int64_t i = 0; i < m_; ++i) sum += x[i] * T(own_[size_t(i)]);
+        for (int64_t i = 0; i < m_; ++i) sum += x[i] * T(psi_sum_[size_t(i)]);
         total_[h * R_ + r] += sum;
       }
     }
@@ -322,10 +322,10 @@ class Chooser {
     return place[0];
   }
 
-  // best_[r] = the `most` blocks with the largest sums, of equal ones the later: one pass over the
+  // best_[r] = the `limit` blocks with the largest sums, of equal ones the later: one pass over the
   // candidates for each, all rows at once. Overwrites sums_.
   template <class May>
-  void take(int64_t most, May may) {
+  void take(int64_t limit, May may) {
     constexpr int64_t W = kWidth<T>;
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
     blocks_.clear();
@@ -341,7 +341,7 @@ class Chooser {
       }
     }
     for (int64_t first = 0; first < rows_; first += W) {
-      for (int64_t pick = 0; pick < std::min(most, n); ++pick) {
+      for (int64_t pick = 0; pick < std::min(limit, n); ++pick) {
         const Places place = last_largest(sums_.data() + first, n);
         for (int64_t l = 0; l < std::min(W, rows_ - first); ++l) {
           if (place[l] < 0) continue;
@@ -355,7 +355,7 @@ class Chooser {
   // The blocks of the super-blocks of each row's best_, of the incomplete one and the fixed blocks
   // become the candidates.
   void narrow(const Rows<T>& at, int z) {
-    const int64_t whole = at.own >> z;
+    const int64_t whole = at.block >> z;
     survives_.assign(size_t((whole + 1) * R_), 0);
     std::fill_n(survives_.begin() + whole * R_, R_, uint8_t(1));
     for (int64_t r = 0; r < rows_; ++r) {
@@ -366,9 +366,9 @@ class Chooser {
     for (int64_t super = 0; super <= whole; ++super) {
       const uint8_t* row = survives_.data() + super * R_;
       const bool any = std::find(row, row + rows_, 1) != row + rows_;
-      const int64_t end = std::min(at.own, (super + 1) << z);
+      const int64_t end = std::min(at.block, (super + 1) << z);
       for (int64_t b = super << z; b < end; ++b) {
-        const bool fixed = config_->is_fixed(b, at.own);
+        const bool fixed = config_->is_fixed(b, at.block);
         if (!any && !fixed) continue;
         if (!runs_.empty() && runs_.back().first + runs_.back().count == b) {
           ++runs_.back().count;
@@ -387,8 +387,8 @@ class Chooser {
   T *q_ = nullptr, *psi_ = nullptr, *factor_ = nullptr, *plain_ = nullptr, *prior_ = nullptr,
     *share_ = nullptr, *total_ = nullptr;
   std::vector<Run> runs_;
-  std::vector<T> s_, raw_, x_, sums_;  // sums_ [candidates, rows_step_]
-  std::vector<double> own_;
+  std::vector<T> s_, raw_, x_, sums_;         // sums_ [candidates, rows_step_]
+  std::vector<double> psi_sum_;               // [m] of the keys of the block up to the row
   std::vector<int64_t> blocks_;               // the candidates
   std::vector<uint8_t> allowed_, survives_;   // [candidates, R]; empty: all
   std::vector<int64_t> best_[kMostTileRows];  // largest first
@@ -414,9 +414,9 @@ class TileUnion {
   std::vector<int32_t> first_row_;
 };
 
-void add_fixed(TileUnion& kept, const BlockConfig& config, int64_t own) {
-  for (int64_t b = 0; b < std::min(config.sinks, own); ++b) kept.add(b, 0);
-  for (int64_t b = std::max<int64_t>(0, own - config.local); b <= own; ++b) kept.add(b, 0);
+void add_fixed(TileUnion& kept, const BlockConfig& config, int64_t block) {
+  for (int64_t b = 0; b < std::min(config.sinks, block); ++b) kept.add(b, 0);
+  for (int64_t b = std::max<int64_t>(0, block - config.local); b <= block; ++b) kept.add(b, 0);
 }
 
 }  // namespace
@@ -433,7 +433,7 @@ void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visib
       // Long tiles first, so that threads finish at similar times.
       const int64_t bg = i % (B * G), n = tiles - 1 - i / (B * G), b = bg / G;
       const int64_t place = mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n;
-      const int64_t first = place * R, own = first / config.block;
+      const int64_t first = place * R, block = first / config.block;
       const int64_t length = visible.lengths.defined() ? widths.length(b) : rows + first;
       const int64_t count = std::clamp<int64_t>(std::min(length - first, rows - n * R), 0, R);
       int32_t& kept_count = mask.counts.data<int32_t>()[bg * tiles + n];
@@ -442,7 +442,7 @@ void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visib
       thread_local Chooser<T> chooser;
       chooser.begin(scores, config, H, G, R);
       Rows<T> at{.bg = bg,
-                 .own = own,
+                 .block = block,
                  .first = first,
                  .count = count,
                  .q = nullptr,
@@ -462,8 +462,8 @@ void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visib
         }
         chooser.choose(at);
       }
-      TileUnion kept(own + 1);
-      add_fixed(kept, config, own);
+      TileUnion kept(block + 1);
+      add_fixed(kept, config, block);
       for (int64_t r = 0; r < count; ++r) {
         for (const int64_t b : chooser.chosen(r)) kept.add(b, r);
       }
@@ -478,12 +478,12 @@ void select_blocks_step(BlockMask mask, BlockScores scores, BlockConfig config, 
   const int64_t room = mask.capacity();
   dispatch_float(q.dtype(), [&]<class T>() {
     for_pieces(B * G, B * H * config.columns * d, [&](int64_t bg) {
-      const int64_t b = bg / G, t = width.data<int64_t>()[b] - 1, own = t / config.block;
+      const int64_t b = bg / G, t = width.data<int64_t>()[b] - 1, block = t / config.block;
       const int64_t head = b * H + bg % G * (H / G), row = t % config.tile;
       thread_local Chooser<T> chooser;
       chooser.begin(scores, config, H, G, 1);
       Rows<T> at{.bg = bg,
-                 .own = own,
+                 .block = block,
                  .first = t,
                  .count = 1,
                  .q = q.data<T>() + head * d,
@@ -497,12 +497,12 @@ void select_blocks_step(BlockMask mask, BlockScores scores, BlockConfig config, 
       chooser.choose(at);
       int32_t* entries = mask.entries.data<int32_t>() + bg * room;
       int32_t& count = mask.counts.data<int32_t>()[bg];
-      TileUnion kept(own + 1);
+      TileUnion kept(block + 1);
       for (int32_t e = 0; row > 0 && e < count; ++e) {
         kept.add(entry_block(entries[e]), entry_row(entries[e]));
       }
-      add_fixed(kept, config, own);
-      for (const int64_t block : chooser.chosen(0)) kept.add(block, row);
+      add_fixed(kept, config, block);
+      for (const int64_t chosen : chooser.chosen(0)) kept.add(chosen, row);
       count = int32_t(kept.write(entries));
     });
   });

@@ -56,8 +56,8 @@ class Clusters {
         const T* row = turned_.data() + c * step_;
 #pragma omp simd
         for (int64_t s = 0; s < step_; ++s) {
-          const T apart = row[s] - at;
-          distance_[size_t(s)] += apart * apart;
+          const T difference = row[s] - at;
+          distance_[size_t(s)] += difference * difference;
         }
       }
       centre = 0;

@@ -2,7 +2,7 @@
 //
 // A piece of a channels-last image is contiguous, and because the token axis is not padded it is
 // the complete image of a smaller convolution. Pieces stay in L2, where the primitives are as fast
-// in this layout as in oneDNN's own, and the bits do not depend on the number of threads.
+// in this layout as in that of oneDNN, and the bits do not depend on the number of threads.
 #include "tensor/cpu/conv/conv.h"
 
 #include <vector>
@@ -166,9 +166,9 @@ void forward(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf) {
       c.bias = bias != nullptr;
       c.relu = conf.relu;
       if (is_long_row<T>(s.W * s.C)) {
-        thread_local std::vector<T> near;
-        near.assign(from, from + ((n - 1) * conf.stride + 1 + s.reach) * s.W * s.C);
-        from = near.data();
+        thread_local std::vector<T> cached;
+        cached.assign(from, from + ((n - 1) * conf.stride + 1 + s.reach) * s.W * s.C);
+        from = cached.data();
       }
       convolve(c, from, weights.data<T>(), bias, to);
     }

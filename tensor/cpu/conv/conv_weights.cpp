@@ -204,15 +204,15 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor
   const ConvSizes s(x, w, conf);
   const WeightRun<T> plan(s, conf);
   const int64_t blocks = (s.rows + plan.block - 1) / plan.block, all = s.B * blocks;
-  // At most 32 runs, of at least 4 blocks: each has its own sums, which are added in order.
+  // At most 32 runs, of at least 4 blocks: each has separate sums, which are added in order.
   const int64_t length = std::max<int64_t>(4, (all + 31) / 32), runs = (all + length - 1) / length;
   Tensor sums = Tensor::empty({runs, plan.sums()}, x.dtype());
   Tensor biases = Tensor::empty({runs, s.O}, Dtype::f64);
   const PieceMemory<T> memory(runs, plan.memory());
   parallel_for(runs, 1, [&](int64_t run, int64_t) {
     const auto lease = memory.lease();
-    WeightRun<T> own(s, conf);
-    own.place(lease.data());
+    WeightRun<T> local(s, conf);
+    local.place(lease.data());
     T* sum = sums.data<T>() + run * plan.sums();
     double* bias = biases.data<double>() + run * s.O;
     std::fill(sum, sum + plan.sums(), T(0));
@@ -222,11 +222,11 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor
       int64_t rows = std::min(plan.block, live_rows(conf, sequence, s.rows) - r);
       if (rows <= 0) continue;
       int64_t at = s.result_row(sequence, r);
-      own.pack_dy(dy.data<T>() + at, conf.relu ? y.data<T>() + at : nullptr, rows, bias);
+      local.pack_dy(dy.data<T>() + at, conf.relu ? y.data<T>() + at : nullptr, rows, bias);
       if (!dw.defined()) continue;
-      own.pack_x(x.data<T>() + (sequence * s.rows_in + r * conf.stride) * s.W * s.C,
-                 (rows - 1) * conf.stride + 1 + s.reach);
-      own.multiply(sum, rows);
+      local.pack_x(x.data<T>() + (sequence * s.rows_in + r * conf.stride) * s.W * s.C,
+                   (rows - 1) * conf.stride + 1 + s.reach);
+      local.multiply(sum, rows);
     }
   });
   // The runs' sums are added in place, in order, and then unpacked.

@@ -1,4 +1,4 @@
-// What the CPU says about itself, asked once.
+// The identification of the CPU, read once.
 #pragma once
 
 namespace brine {
@@ -10,7 +10,8 @@ struct CpuIdentity {
 
 const CpuIdentity& this_cpu_identity();
 
-// Whether amx_bf16 may be used: the system gives the registers of tiles to processes that ask.
+// Whether amx_bf16 may be used: the system gives the registers of tiles to processes that request
+// them.
 bool has_tiles();
 
 }  // namespace brine

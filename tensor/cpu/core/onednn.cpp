@@ -1,4 +1,4 @@
-// oneDNN 2.6 and 3.x behind onednn.h: cached primitives in a bounded LRU.
+// The functions of onednn.h by oneDNN 2.6 or 3.x: cached primitives in a bounded LRU.
 #include "tensor/cpu/core/onednn.h"
 
 #include <dnnl.h>
@@ -61,7 +61,7 @@ void* scratch(size_t bytes) {
   return lines.data();
 }
 
-dnnl::primitive_attr own_scratchpad() {
+dnnl::primitive_attr user_scratchpad() {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attr;
@@ -71,7 +71,7 @@ dnnl::primitive_attr own_scratchpad() {
 template <class Key, class Value>
 class Cache {
  public:
-  explicit Cache(size_t most) : most_(most) {}
+  explicit Cache(size_t capacity) : capacity_(capacity) {}
 
   template <class Make>
   Value get(const Key& key, Make&& make) {
@@ -87,7 +87,7 @@ class Cache {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = map_.find(key);
     if (found != map_.end()) return found->second.first;
-    if (map_.size() == most_) {
+    if (map_.size() == capacity_) {
       map_.erase(order_.back());
       order_.pop_back();
     }
@@ -97,7 +97,7 @@ class Cache {
   }
 
  private:
-  size_t most_;
+  size_t capacity_;
   std::mutex mutex_;
   std::list<Key> order_;
   std::map<Key, std::pair<Value, typename std::list<Key>::iterator>> map_;
@@ -119,7 +119,7 @@ Product make_product(const Gemm& g) {
   p.a = plain(g.M, g.K, g.lda, g.ta, Type::bf16);
   p.b = plain(g.K, g.N, g.ldb, g.tb, Type::bf16);
   p.c = plain(g.M, g.N, g.ldc, false, Type::f32);
-  dnnl::primitive_attr attr = own_scratchpad();
+  dnnl::primitive_attr attr = user_scratchpad();
   dnnl::post_ops after;
   if (g.alpha != 1)
     after.append_eltwise(
@@ -246,7 +246,7 @@ DataGradient::primitive_desc data_gradient_of(const Geometry& g, const Geometry&
 }
 
 dnnl::primitive_attr relu_attr(bool relu) {
-  dnnl::primitive_attr attr = own_scratchpad();
+  dnnl::primitive_attr attr = user_scratchpad();
   if (!relu) return attr;
   dnnl::post_ops after;
   after.append_eltwise(
@@ -295,7 +295,7 @@ Prepared make_prepared(ImageConvolution c, Pass pass) {
   c.rows += reach;
   Geometry g = geometry(c, reach, Format::nhwc, given, Pass::data_gradient);
   Geometry ahead = geometry(c, reach, Format::nhwc, given);
-  DataGradient::primitive_desc pd = data_gradient_of(g, ahead, own_scratchpad());
+  DataGradient::primitive_desc pd = data_gradient_of(g, ahead, user_scratchpad());
   return {DataGradient(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
 }
 

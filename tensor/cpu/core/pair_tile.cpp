@@ -28,8 +28,8 @@ struct TileShape {
 };
 
 // A tile at a time in plain code, in the order of the instruction (Intel's instruction set
-// reference, TDPBF16PS): the first numbers of a row's pairs and the second ones are added up apart,
-// then both go to the sums.
+// reference, TDPBF16PS): the first numbers of a row's pairs and the second ones are added
+// separately, then both go to the sums.
 class PlainTiles {
  public:
   explicit PlainTiles(const TileShape& shape) : shape_(shape) {}
@@ -204,17 +204,17 @@ void all_lanes(Tiles& tiles, const Job& at, int64_t rows, int64_t lanes, int64_t
   for (int64_t r = 0; r < rows; r += 2 * kLanes) {
     const bool two_rows = rows - r > kLanes;
     for (int64_t l = 0; l < lanes; l += 2 * kLanes) {
-      const Job own{{at.b.data + r * at.b.step, at.b.step},
-                    {at.a.data + l, at.a.step},
-                    {at.c.data + r * at.c.step + l, at.c.step},
-                    at.add};
+      const Job part{{at.b.data + r * at.b.step, at.b.step},
+                     {at.a.data + l, at.a.step},
+                     {at.c.data + r * at.c.step + l, at.c.step},
+                     at.add};
       const bool two_lanes = lanes - l > kLanes;
       if (two_rows) {
-        two_lanes ? block<true, true>(tiles, own, steps, pairs)
-                  : block<true, false>(tiles, own, steps, pairs);
+        two_lanes ? block<true, true>(tiles, part, steps, pairs)
+                  : block<true, false>(tiles, part, steps, pairs);
       } else {
-        two_lanes ? block<false, true>(tiles, own, steps, pairs)
-                  : block<false, false>(tiles, own, steps, pairs);
+        two_lanes ? block<false, true>(tiles, part, steps, pairs)
+                  : block<false, false>(tiles, part, steps, pairs);
       }
     }
   }

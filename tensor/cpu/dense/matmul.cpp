@@ -27,7 +27,7 @@ int64_t half(int64_t n) { return (n / 2 + 15) / 16 * 16; }
 
 // Two tasks for each CPU of the machine, whether or not this process may use it: bits may depend on
 // the machine, never on the number of threads.
-int64_t most_tasks() {
+int64_t max_tasks() {
   static const int64_t cpus = sysconf(_SC_NPROCESSORS_CONF);
   return std::clamp<int64_t>(2 * cpus, 4, 16);
 }
@@ -36,16 +36,16 @@ int64_t most_tasks() {
 // reach 544, which is faster; below that it reads them in place, which is slow for a transposed
 // left side, so runs of K are preferred there; their sums are added in order afterwards.
 Cut cut(int64_t batch, int64_t M, int64_t N, int64_t K) {
-  constexpr int64_t kPacked = 544, kSmallest = 192, kMost = 2048, kShortest = 1024;
+  constexpr int64_t kPacked = 544, kSmallest = 192, kLargest = 2048, kShortest = 1024;
   constexpr double kWork = 2e7;
   Cut c = {M, N, K};
   double work = std::max(2.0 * double(M) * double(N) * double(K),
                          8.0 * (double(M) * double(K) + double(K) * double(N))) *
                 double(batch);
-  int64_t wanted = int64_t(std::clamp(work / kWork, 1.0, double(most_tasks())));
+  int64_t wanted = int64_t(std::clamp(work / kWork, 1.0, double(max_tasks())));
   auto tasks = [&] { return batch * pieces(M, c.m) * pieces(N, c.n) * pieces(K, c.k); };
   auto halve_tiles = [&](int64_t smallest, int64_t enough) {
-    while (tasks() < enough || std::max(c.m, c.n) > kMost) {
+    while (tasks() < enough || std::max(c.m, c.n) > kLargest) {
       int64_t& side = c.m >= c.n ? c.m : c.n;
       if (half(side) < smallest) break;
       side = half(side);

@@ -87,7 +87,7 @@ void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor 
 
 namespace {
 
-// dx += more, unless that is null. A loop of its own: in the one before, the sum would be part of a
+// dx += more, unless that is null. A separate loop: in the one before, the sum would be part of a
 // multiply-add, with other bits than those of a gradient that is added later.
 template <class T>
 void add_row(T* dx, const T* more, int64_t C) {

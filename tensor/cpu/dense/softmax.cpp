@@ -62,12 +62,12 @@ void masked_softmax(Tensor y, Tensor x, Tensor mask, double scale) {
                      const T* a = in + r * S;
                      const uint8_t* m = keep + r * S;
                      T* p = out + r * S;
-                     T most = -INFINITY, sum = 0;
-#pragma omp simd reduction(max : most)
+                     T maximum = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : maximum)
                      for (int64_t j = 0; j < S; ++j)
-                       most = m[j] && a[j] * factor > most ? a[j] * factor : most;
+                       maximum = m[j] && a[j] * factor > maximum ? a[j] * factor : maximum;
                      // A row without an entry keeps -inf: all of its values become 0.
-                     T origin = most == T(-INFINITY) ? T(0) : most;
+                     T origin = maximum == T(-INFINITY) ? T(0) : maximum;
 #pragma omp simd reduction(+ : sum)
                      for (int64_t j = 0; j < S; ++j) {
                        p[j] = m[j] ? math::exp(a[j] * factor - origin) : T(0);

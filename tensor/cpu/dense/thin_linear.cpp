@@ -99,9 +99,9 @@ struct Thin {
     for (int j = 0; j < Outputs; ++j) weight[j] = weight_of(j);
 #pragma GCC unroll 8
     for (int k = 0; k < Rows; ++k) {
-      const Vector<T> own = load(in + k * I);
+      const Vector<T> value = load(in + k * I);
 #pragma GCC unroll 8
-      for (int j = 0; j < Outputs; ++j) sum[k][j] += own * weight[j];
+      for (int j = 0; j < Outputs; ++j) sum[k][j] += value * weight[j];
     }
   }
 

@@ -12,7 +12,7 @@
 
 namespace brine::BRINE_CPU {
 
-// Data of rows is [own, kRows, ..]: `own` heads, of which each has room for kRows rows.
+// Data of rows is [heads, kRows, ..]: the heads of the task, each with room for kRows rows.
 template <class T>
 class ColumnGroup {
  public:
@@ -43,8 +43,8 @@ class ColumnGroup {
     }
   }
 
-  int64_t group() const { return group_; }                          // b G + g
-  int64_t head(int64_t h) const { return group_ * at_.own() + h; }  // b H + its head
+  int64_t group() const { return group_; }                                 // b G + g
+  int64_t head(int64_t h) const { return group_ * at_.task_heads() + h; }  // b H + its head
   int64_t first_row() const { return first_; }
   int64_t end_row() const { return end_; }
   // Keys that the last row sees.
@@ -63,16 +63,16 @@ class ColumnGroup {
   int64_t bands(F f, G left) {
     int64_t row = first_;
     while (row < end_ && width(row) > 0) {
-      const Band own = band_of(row);
-      const int64_t most = windowed(own) ? Shared::kRows : ColumnTile::kRows;
+      const Band next = band_of(row);
+      const int64_t max_rows = windowed(next) ? Shared::kRows : ColumnTile::kRows;
       int64_t count = 1;
-      while (count < most && row + count < end_ && width(row + count) > 0 &&
-             band_of(row + count) == own) {
+      while (count < max_rows && row + count < end_ && width(row + count) > 0 &&
+             band_of(row + count) == next) {
         ++count;
       }
-      if (own != band_) {
-        if (windowed(band_)) left(own);
-        turn(own);
+      if (next != band_) {
+        if (windowed(band_)) left(next);
+        turn(next);
       }
       f(row, count);
       row += count;
@@ -82,14 +82,14 @@ class ColumnGroup {
 
   // Makes the sums of the band of a row, for a group that follows the bands of another one.
   void enter(int64_t row) {
-    const Band own = band_of(row);
-    if (own != band_) turn(own);
+    const Band next = band_of(row);
+    if (next != band_) turn(next);
   }
 
-  // to [own, kRows, padded] = q of the rows from `first` on, times factor(head).
+  // to [heads, kRows, padded] = q of the rows from `first` on, times factor(head).
   template <class Factor>
   void load_queries(int64_t first, int64_t count, Factor factor, T* to) const {
-    for (int64_t h = 0; h < at_.own(); ++h, to += Shared::kRows * at_.padded) {
+    for (int64_t h = 0; h < at_.task_heads(); ++h, to += Shared::kRows * at_.padded) {
       const T* from = at_.q + (head(h) * at_.tokens + first * at_.step) * at_.m;
       const T by = factor(head(h));
       for (int64_t r = 0; r < count; ++r, from += at_.step * at_.m) {
@@ -136,7 +136,7 @@ class ColumnGroup {
     });
   }
 
-  // dq [own, kRows, padded] += slopes [own, kRows, K] times sums; the gradients of the sums, of
+  // dq [heads, kRows, padded] += slopes [heads, kRows, K] times sums; the gradients of the sums, of
   // windows or of prefixes, += slopes times q.
   void spread(int64_t first, int64_t count, const T* q, const T* slopes, T* dq, T* grads,
               double* dprefix) {
@@ -172,11 +172,11 @@ class ColumnGroup {
   // The gradients of the band's windows, of n units or with `longer` of n + 1, go to those of the
   // prefix sums; they are 0 then. `grads` have the layout of the sums.
   void flush(bool longer, T* grads, double* dprefix) const {
-    T* own = grads + (longer ? long_ : short_);
+    T* windows = grads + (longer ? long_ : short_);
     const int64_t units = band_.units + longer;
     if (units == 0) return;  // such columns have no gradient
     each_start(units, 0, [&](int64_t j) {
-      T* g = own + j * at_.padded;
+      T* g = windows + j * at_.padded;
       double* before = dprefix + j * band_.unit * at_.padded;
       double* after = before + units * band_.unit * at_.padded;
 #pragma omp simd
@@ -237,7 +237,7 @@ class ColumnGroup {
       const double *sum = prefix_ + w * at_.padded, *before = prefix_ + from * at_.padded;
 #pragma omp simd
       for (int64_t i = 0; i < at_.padded; ++i) rest_[size_t(i)] = T(sum[i] - before[i]);
-      for (int64_t h = 0; h < at_.own(); ++h) f(h, r, from, w);
+      for (int64_t h = 0; h < at_.task_heads(); ++h) f(h, r, from, w);
     }
   }
 
@@ -264,7 +264,7 @@ class ColumnGroup {
   template <class Tile, class Strip>
   void each_head(int64_t first, int64_t count, const T* q, Tile tile, Strip strip) {
     if (!windowed(band_)) {
-      for (int64_t h = 0; h < at_.own(); ++h) {
+      for (int64_t h = 0; h < at_.task_heads(); ++h) {
         load_tile(first, count, h, q);
         tile(h);
       }
@@ -277,7 +277,7 @@ class ColumnGroup {
       const int64_t units = width(first + r) / band_.unit;
       for (end = r + 1; end < count && width(first + end) / band_.unit == units;) ++end;
       begin_.push_back({cells_.size(), units});
-      for (int64_t h = 0; h < at_.own(); ++h) {
+      for (int64_t h = 0; h < at_.task_heads(); ++h) {
         for (int64_t i = r; i < end; ++i) cells_.push_back({h, i});
       }
     }
@@ -306,8 +306,8 @@ class ColumnGroup {
     });
   }
 
-  // Makes the windows of the band, if it has them. Those of n units are there if the last band had
-  // n - 1 and n.
+  // Makes the windows of the band, if it has them. Those of n units exist if the last band had
+  // windows of n - 1 and n.
   void turn(const Band& next) {
     const int64_t made = follows(next) ? seen_ - next.units + 1 : 0;
     band_ = next;

@@ -16,9 +16,9 @@ void column_products(const ColumnSums<T>& at, T* y, Finish finish, Unseen unseen
   const ColumnMemory<T> memory(at, false);
   parallel_for(at.tasks(), 1, [&](int64_t task, int64_t) {
     const auto wide = memory.wide.lease();
-    const auto own = memory.own.lease();
-    ColumnGroup<T> group(at, task, wide.data(), own.data());
-    T* q = own.data() + 2 * at.window_array();
+    const auto sums = memory.sums.lease();
+    ColumnGroup<T> group(at, task, wide.data(), sums.data());
+    T* q = sums.data() + 2 * at.window_array();
     const int64_t of_head = at.rows * at.K;
     T* rows = y + group.head(0) * of_head;
     std::vector<int32_t> starts(size_t(at.K + 1));
@@ -28,14 +28,14 @@ void column_products(const ColumnSums<T>& at, T* y, Finish finish, Unseen unseen
       group.products(first, count, q, rows + first * at.K, of_head);
       for (int64_t r = first; r < first + count; ++r) {
         at.place(group.width(r), 0, at.K + 1, starts.data());
-        for (int64_t h = 0; h < at.own(); ++h) {
+        for (int64_t h = 0; h < at.task_heads(); ++h) {
           finish(group.head(h), r, starts.data(), rows + h * of_head + r * at.K);
         }
       }
     };
     const int64_t seen = group.bands(band, [](const auto&) {});
     for (int64_t r = seen; r < group.end_row(); ++r) {
-      for (int64_t h = 0; h < at.own(); ++h) {
+      for (int64_t h = 0; h < at.task_heads(); ++h) {
         unseen(group.head(h), r, rows + h * of_head + r * at.K);
       }
     }
@@ -96,39 +96,39 @@ void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const T
                               Factor factor, Slope slope) {
   const ColumnMemory<T> memory(at, true);
   const KeyGradients<T> keys(dk, at);
-  const int64_t own_heads = at.own(), kRows = at.kRows;
+  const int64_t task_heads = at.task_heads(), kRows = at.kRows;
   T* dq_all = dq.data<T>();
   parallel_for(at.tasks(), 1, [&](int64_t task, int64_t) {
     const auto wide = memory.wide.lease();
-    const auto own = memory.own.lease();
-    ColumnGroup<T> group(at, task, wide.data(), own.data());
+    const auto sums = memory.sums.lease();
+    ColumnGroup<T> group(at, task, wide.data(), sums.data());
     double* dprefix = wide.data() + at.array();
     std::fill(dprefix, dprefix + (group.keys_seen() + 1) * at.padded, 0.0);
-    T* grads = own.data() + 2 * at.window_array();
+    T* grads = sums.data() + 2 * at.window_array();
     std::fill(grads, grads + 2 * at.window_array(), T(0));
-    T *q = grads + 2 * at.window_array(), *dquery = q + own_heads * kRows * at.padded;
-    T *rows = dquery + own_heads * kRows * at.padded, *scratch = rows + own_heads * kRows * at.K;
+    T *q = grads + 2 * at.window_array(), *dquery = q + task_heads * kRows * at.padded;
+    T *rows = dquery + task_heads * kRows * at.padded, *scratch = rows + task_heads * kRows * at.K;
     std::vector<int32_t> starts(size_t(at.K + 1));
     // Queries that are skipped have no gradient, nor have those that see no key.
-    const int64_t own_first = group.first_row() * at.step;
-    const int64_t own_end = std::min(at.tokens, group.end_row() * at.step);
-    for (int64_t h = 0; h < own_heads; ++h) {
+    const int64_t first_token = group.first_row() * at.step;
+    const int64_t end_token = std::min(at.tokens, group.end_row() * at.step);
+    for (int64_t h = 0; h < task_heads; ++h) {
       T* to = dq_all + group.head(h) * at.tokens * at.m;
-      std::fill(to + own_first * at.m, to + own_end * at.m, T(0));
+      std::fill(to + first_token * at.m, to + end_token * at.m, T(0));
     }
     auto band = [&](int64_t first, int64_t count) {
       group.load_queries(first, count, factor, q);
       if constexpr (multiplied) group.products(first, count, q, rows, kRows * at.K);
       for (int64_t r = 0; r < count; ++r) {
         at.place(group.width(first + r), 0, at.K + 1, starts.data());
-        for (int64_t h = 0; h < own_heads; ++h) {
+        for (int64_t h = 0; h < task_heads; ++h) {
           slope(group.head(h), task % at.parts, first + r, starts.data(),
                 rows + (h * kRows + r) * at.K, scratch);
         }
       }
-      std::fill_n(dquery, own_heads * kRows * at.padded, T(0));
+      std::fill_n(dquery, task_heads * kRows * at.padded, T(0));
       group.spread(first, count, q, rows, dquery, grads, dprefix);
-      for (int64_t h = 0; h < own_heads; ++h) {
+      for (int64_t h = 0; h < task_heads; ++h) {
         T* to = dq_all + (group.head(h) * at.tokens + first * at.step) * at.m;
         for (int64_t r = 0; r < count; ++r, to += at.step * at.m) {
           std::copy_n(dquery + (h * kRows + r) * at.padded, at.m, to);

@@ -105,12 +105,12 @@ void border_products(double* out, int64_t stride, const double* q, const double*
 // The same for all borders from 1 on and any number of heads.
 inline void border_products(double* out, int64_t stride, const double* q, const double* sums,
                             int64_t heads, int64_t K, int64_t padded) {
-  constexpr int kMost = 3;  // whose sums stay in registers
-  for (int64_t h = 0; h < heads; h += kMost) {
+  constexpr int kMaxHeads = 3;  // whose sums stay in registers
+  for (int64_t h = 0; h < heads; h += kMaxHeads) {
     const double* x = q + h * padded;
     double* y = out + h * stride;
     for (int64_t c = 1; c <= K; c += kWidth<double>) {
-      switch (std::min<int64_t>(kMost, heads - h)) {
+      switch (std::min<int64_t>(kMaxHeads, heads - h)) {
         case 1:
           border_products<1>(y + c, stride, x, sums, c, K, padded);
           break;
@@ -118,7 +118,7 @@ inline void border_products(double* out, int64_t stride, const double* q, const 
           border_products<2>(y + c, stride, x, sums, c, K, padded);
           break;
         default:
-          border_products<kMost>(y + c, stride, x, sums, c, K, padded);
+          border_products<kMaxHeads>(y + c, stride, x, sums, c, K, padded);
       }
     }
   }
@@ -131,7 +131,7 @@ template <class T, class S, class Finish>
 void column_products_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
                           const Tensor& width, int64_t units, StepRows rows, Finish finish) {
   const int64_t B = q.dim(0), H = q.dim(1), G = k.dim(1), m = q.dim(3), R = k.dim(2);
-  const int64_t K = borders.dim(2) - 1, padded = borders.dim(3), own = H / G;
+  const int64_t K = borders.dim(2) - 1, padded = borders.dim(3), group_heads = H / G;
   const int64_t *now = at.data<int64_t>(), *then = width.data<int64_t>();
   std::vector<BorderMove> moves;
   moves.reserve(size_t(B));
@@ -139,26 +139,27 @@ void column_products_step(const Tensor& borders, const Tensor& at, const Tensor&
   parallel_for(B * G, B * H * K * m < (1 << 15) ? B * G : 1, [&](int64_t first, int64_t end) {
     const int64_t stride = K + 1 + kWidth<double>;
     // Before border 0 there are no keys: below[h stride] stays 0.
-    std::vector<double> query(size_t(own * padded), 0.0), below(size_t(own * stride), 0.0);
+    std::vector<double> query(size_t(group_heads * padded), 0.0),
+        below(size_t(group_heads * stride), 0.0);
     std::vector<T> products(size_t(K), T(0));
     for (int64_t g = first; g < end; ++g) {
       double* sums = borders.data<double>() + g * (K + 1) * padded;
       const S* keys = k.data<S>() + g * R * m;
       const BorderMove& move = moves[size_t(g / G)];
       move_borders(sums, keys, move, m, padded);
-      for (int64_t h = 0; h < own; ++h) {
-        std::copy_n(q.data<T>() + (g * own + h) * m, m, query.data() + h * padded);
+      for (int64_t h = 0; h < group_heads; ++h) {
+        std::copy_n(q.data<T>() + (g * group_heads + h) * m, m, query.data() + h * padded);
       }
-      border_products(below.data(), stride, query.data(), sums, own, K, padded);
-      for (int64_t h = 0; h < own; ++h) {
-        double* mine = below.data() + h * stride;
+      border_products(below.data(), stride, query.data(), sums, group_heads, K, padded);
+      for (int64_t h = 0; h < group_heads; ++h) {
+        double* cumulative = below.data() + h * stride;
         if (move.rest >= 0) {
-          const T* x = q.data<T>() + (g * own + h) * m;
+          const T* x = q.data<T>() + (g * group_heads + h) * m;
           const S* row = keys + move.rest * m;
-          for (int64_t i = 0; i < m; ++i) mine[K] += double(x[i]) * widened(row[i]);
+          for (int64_t i = 0; i < m; ++i) cumulative[K] += double(x[i]) * widened(row[i]);
         }
-        for (int64_t c = 0; c < K; ++c) products[size_t(c)] = T(mine[c + 1] - mine[c]);
-        finish(g * own + h, move, then[g / G], products.data());
+        for (int64_t c = 0; c < K; ++c) products[size_t(c)] = T(cumulative[c + 1] - cumulative[c]);
+        finish(g * group_heads + h, move, then[g / G], products.data());
       }
     }
   });

@@ -56,7 +56,7 @@ struct ColumnSums {
 
   int64_t tasks() const { return batch * groups * parts; }
   int64_t all() const { return batch * heads; }
-  int64_t own() const { return heads / groups; }  // heads of a task
+  int64_t task_heads() const { return heads / groups; }
   // Keys that a row of head n = b H + h sees.
   int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
   int64_t unit_of(int64_t w) const { return math::unit_of_sums(w, K, units); }
@@ -88,11 +88,12 @@ template <class T>
 struct ColumnMemory {
   ColumnMemory(const ColumnSums<T>& at, bool backward)
       : wide(at.tasks(), (backward ? 2 : 1) * at.array()),
-        own(at.tasks(), (backward ? 4 : 2) * at.window_array() +
-                            at.own() * at.kRows * (backward ? 2 * at.padded + at.K : at.padded) +
-                            at.K) {}
+        sums(at.tasks(),
+             (backward ? 4 : 2) * at.window_array() +
+                 at.task_heads() * at.kRows * (backward ? 2 * at.padded + at.K : at.padded) +
+                 at.K) {}
   PieceMemory<double> wide;
-  PieceMemory<T> own;
+  PieceMemory<T> sums;
 };
 
 }  // namespace brine::BRINE_CPU

@@ -25,10 +25,10 @@ void each_row(const Tensor& phi, const Tensor& lengths, F f) {
 
 template <class T>
 T largest(const T* x, int64_t n) {
-  T most = -std::numeric_limits<T>::infinity();
-#pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
-  return most;
+  T maximum = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : maximum)
+  for (int64_t i = 0; i < n; ++i) maximum = x[i] > maximum ? x[i] : maximum;
+  return maximum;
 }
 
 // The largest projection of every (sequence, head) over the valid rows: [B, H].
@@ -36,16 +36,16 @@ template <class T>
 std::vector<T> key_maxima(const Tensor& phi, const Tensor& lengths, int64_t features) {
   const int64_t H = phi.dim(1), tokens = phi.dim(2), m = phi.dim(3);
   const RowWidths widths({.causal = false, .lengths = lengths}, tokens);
-  std::vector<T> most(size_t(phi.dim(0) * H));
+  std::vector<T> maxima(size_t(phi.dim(0) * H));
   const T* p = phi.data<T>();
   parallel_for(phi.dim(0) * H, 1, [&](int64_t n, int64_t) {
     const T* rows = p + n * tokens * m;
-    T& found = most[size_t(n)] = -std::numeric_limits<T>::infinity();
+    T& found = maxima[size_t(n)] = -std::numeric_limits<T>::infinity();
     for (int64_t r = 0; r < widths.valid(n / H); ++r) {
       found = std::max(found, largest(rows + r * m, features));
     }
   });
-  return most;
+  return maxima;
 }
 
 }  // namespace
@@ -95,8 +95,8 @@ void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool key
       T square = 0;
 #pragma omp simd reduction(+ : square)
       for (int64_t i = 0; i < d; ++i) square += in[i] * in[i];
-      const T most = keys ? maxima[size_t(r / rows)] : largest(row, features);
-      const T shift = half * square + most;
+      const T maximum = keys ? maxima[size_t(r / rows)] : largest(row, features);
+      const T shift = half * square + maximum;
 #pragma omp simd
       for (int64_t i = 0; i < features; ++i) row[i] = norm * (math::exp(row[i] - shift) + T(eps));
       std::fill(row + features, row + m, T(0));

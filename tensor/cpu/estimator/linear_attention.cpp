@@ -206,7 +206,7 @@ void forward_group(Group<T>& group, T* y, T* den) {
   }
 }
 
-// Gradients of one group; didentity [T, i] is its own part. dq, dy, y and den are of all its heads.
+// Gradients of one group; didentity [T, i] is its part. dq, dy, y and den are of all its heads.
 template <class T>
 struct GroupGradients {
   T *dq, *dk, *dv, *didentity;
@@ -413,8 +413,8 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
     const PieceMemory<T> memory(all, forward + backward_memory(at.e));
     parallel_for(all, 1, [&](int64_t n, int64_t) {
       const auto lease = memory.lease();
-      T* mine = lease.data();
-      Group<T> group(at, n, mine);
+      T* scratch = lease.data();
+      Group<T> group(at, n, scratch);
       auto part = [&](const Tensor& x, int64_t width) { return x.data<T>() + n * tokens * width; };
       backward_group<T>(group,
                         {.dq = part(dphi_q, at.heads * at.m),
@@ -424,7 +424,7 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
                          .dy = part(dy, at.heads * at.e),
                          .y = part(y, at.heads * at.e),
                          .den = part(den, at.heads)},
-                        mine + forward);
+                        scratch + forward);
     });
     if (!parts.defined()) return;
     const T* from = parts.data<T>();

@@ -99,8 +99,8 @@ struct ShareRow {
     for (int64_t c = 0; c < K; ++c) {
       const bool owns = begin[c + 1] > begin[c];
       const double product = owns ? double(products[c]) : 1.0;
-      const double own = product < least ? 0.0 : gain * double(dy[c]) / product;
-      products[c] = owns ? T(own - all) : T(0);
+      const double direct = product < least ? 0.0 : gain * double(dy[c]) / product;
+      products[c] = owns ? T(direct - all) : T(0);
     }
     return dgain;
   }

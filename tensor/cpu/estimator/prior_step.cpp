@@ -26,17 +26,17 @@ void append_to_units(Tensor rows, Tensor row, Tensor at, int64_t K, int64_t unit
     for (int64_t g = 0; g < rows.dim(0) * G; ++g) {
       const int64_t keys = at.data<int64_t>()[g / G];
       const int64_t unit = math::unit_of_sums(keys + 1, K, units);
-      S* own = rows.data<S>() + g * R * m;
+      S* group_rows = rows.data<S>() + g * R * m;
       if (unit > math::unit_of_sums(keys, K, units)) {
         const int64_t before = unit / 2, made = (keys + before - 1) / before;
         for (int64_t i = 0; i < made; i += 2) {
           for (int64_t f = 0; f < m; ++f) {
-            const T next = i + 1 < made ? T(own[(i + 1) * m + f]) : T(0);
-            own[i / 2 * m + f] = S(T(own[i * m + f]) + next);
+            const T next = i + 1 < made ? T(group_rows[(i + 1) * m + f]) : T(0);
+            group_rows[i / 2 * m + f] = S(T(group_rows[i * m + f]) + next);
           }
         }
       }
-      S* to = own + keys / unit * m;
+      S* to = group_rows + keys / unit * m;
       const T* x = row.data<T>() + g * m;
       for (int64_t f = 0; f < m; ++f) to[f] = S(keys % unit ? T(to[f]) + x[f] : x[f]);
     }
@@ -63,8 +63,8 @@ void sum_units(Tensor y, Tensor x, Tensor lengths, Tensor units) {
   dispatch_float(x.dtype(), [&]<class F>() {
     for_pieces(x.dim(0) * G * R, x.numel(), [&](int64_t i) {
       const int64_t n = i / R, r = i % R, b = n / G, unit = units.data<int64_t>()[b];
-      const int64_t own = std::min(lengths.data<int64_t>()[b], T);
-      const int64_t first = std::min(own, r * unit), last = std::min(own, first + unit);
+      const int64_t length = std::min(lengths.data<int64_t>()[b], T);
+      const int64_t first = std::min(length, r * unit), last = std::min(length, first + unit);
       std::vector<double> sums(size_t(m), 0.0);
       const F* row = x.data<F>() + (n * T + first) * m;
       for (int64_t t = first; t < last; ++t, row += m) {

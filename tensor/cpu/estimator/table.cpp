@@ -1,4 +1,4 @@
-// The estimate of a table's columns in one pass: prior, mean keys and softmax while a row is near.
+// The estimate of a table's columns in one pass: prior, mean keys and softmax of a cached row.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -41,17 +41,18 @@ class Estimates {
   void operator()(int64_t task, const ColumnMemory<T>& of_shares, const ColumnMemory<T>& of_means,
                   const PieceMemory<T>& rows, T* y) const {
     const auto wide = of_shares.wide.lease(), wide_means = of_means.wide.lease();
-    const auto own = of_shares.own.lease(), own_means = of_means.own.lease(), room = rows.lease();
-    ColumnGroup<T> share(shares_, task, wide.data(), own.data());
-    ColumnGroup<T> mean(means_, task, wide_means.data(), own_means.data());
+    const auto share_sums = of_shares.sums.lease(), mean_sums = of_means.sums.lease(),
+               room = rows.lease();
+    ColumnGroup<T> share(shares_, task, wide.data(), share_sums.data());
+    ColumnGroup<T> mean(means_, task, wide_means.data(), mean_sums.data());
     const int64_t K = shares_.K, of_head = shares_.rows * K, of_room = ColumnSums<T>::kRows * K;
     T* to = y + share.head(0) * of_head;
-    T *row = room.data(), *means = row + shares_.own() * of_room;
+    T *row = room.data(), *means = row + shares_.task_heads() * of_room;
     std::vector<int32_t> begin(size_t(K + 1));
     auto one = [](int64_t) { return T(1); };
     auto band = [&](int64_t first, int64_t count) {
-      T *q = own.data() + 2 * shares_.window_array(),
-        *q_means = own_means.data() + 2 * means_.window_array();
+      T *q = share_sums.data() + 2 * shares_.window_array(),
+        *q_means = mean_sums.data() + 2 * means_.window_array();
       share.load_queries(first, count, one, q);
       share.products(first, count, q, row, of_room);
       mean.enter(first);
@@ -60,7 +61,7 @@ class Estimates {
       for (int64_t r = 0; r < count; ++r) {
         const int64_t w = share.width(first + r);
         shares_.place(w, 0, K + 1, begin.data());
-        for (int64_t h = 0; h < shares_.own(); ++h) {
+        for (int64_t h = 0; h < shares_.task_heads(); ++h) {
           const int64_t at = h * of_room + r * K;
           estimate(share.head(h), first + r, w, begin.data(), row + at, means + at,
                    to + h * of_head + (first + r) * K);
@@ -68,7 +69,7 @@ class Estimates {
       }
     };
     const int64_t seen = share.bands(band, [](const auto&) {});
-    for (int64_t h = 0; h < shares_.own(); ++h) {
+    for (int64_t h = 0; h < shares_.task_heads(); ++h) {
       std::fill(to + h * of_head + seen * K, to + h * of_head + share.end_row() * K, T(0));
     }
   }
@@ -98,7 +99,7 @@ void table_estimate(Tensor y, Tensor bias, Tensor gain, Tensor phi_q, Tensor phi
     const int64_t K = y.dim(3);
     const ColumnSums<T> shares(phi_q, phi_k, visible, K, grid), means(q, k, visible, K, grid);
     const ColumnMemory<T> of_shares(shares, false), of_means(means, false);
-    const PieceMemory<T> rows(shares.tasks(), 2 * shares.own() * ColumnSums<T>::kRows * K);
+    const PieceMemory<T> rows(shares.tasks(), 2 * shares.task_heads() * ColumnSums<T>::kRows * K);
     const Estimates<T> estimates(shares, means, bias.data<T>(), gain.data<T>(), mean_gain.data<T>(),
                                  floor);
     T* to = y.data<T>();

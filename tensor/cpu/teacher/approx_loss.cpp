@@ -22,18 +22,18 @@ void column_sizes(T* n, int64_t* starts, int64_t w, int64_t K) {
 // a[c] = exp S_c / sum_j n_j exp S_j where n_c > 0, else 0; returns the log of the sum.
 template <class T>
 T widened(T* a, const T* scores, const T* n, int64_t K) {
-  T most = -INFINITY, sum = 0;
-#pragma omp simd reduction(max : most)
-  for (int64_t c = 0; c < K; ++c) most = n[c] > 0 && scores[c] > most ? scores[c] : most;
+  T maximum = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : maximum)
+  for (int64_t c = 0; c < K; ++c) maximum = n[c] > 0 && scores[c] > maximum ? scores[c] : maximum;
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < K; ++c) {
-    a[c] = n[c] > 0 ? math::exp(scores[c] - most) : T(0);
+    a[c] = n[c] > 0 ? math::exp(scores[c] - maximum) : T(0);
     sum += n[c] * a[c];
   }
   T inverse = 1 / sum;
 #pragma omp simd
   for (int64_t c = 0; c < K; ++c) a[c] *= inverse;
-  return most + math::log(sum);
+  return maximum + math::log(sum);
 }
 
 // f(row, b, w, sizes, scratch [K]) for every row; w = 0 at padding.

@@ -14,8 +14,8 @@ namespace {
 template <class T>
 void masses(T* s, int64_t n, int64_t lanes, int64_t rows, int64_t first, T scale, int64_t keys,
             int64_t blocks, T* sums) {
-  T most[kMostTileRows], norm[kMostTileRows];
-  std::fill_n(most, lanes, std::numeric_limits<T>::lowest());
+  T maximum[kMostTileRows], norm[kMostTileRows];
+  std::fill_n(maximum, lanes, std::numeric_limits<T>::lowest());
   std::fill_n(norm, lanes, T(0));
   for (int64_t j = first + 1; j < n; ++j) {
     std::fill_n(s + j * lanes, std::min(j - first, rows), -std::numeric_limits<T>::infinity());
@@ -23,7 +23,7 @@ void masses(T* s, int64_t n, int64_t lanes, int64_t rows, int64_t first, T scale
   for (int64_t j = 0; j < n; ++j) {
     const T* row = s + j * lanes;
 #pragma omp simd
-    for (int64_t l = 0; l < lanes; ++l) most[l] = row[l] > most[l] ? row[l] : most[l];
+    for (int64_t l = 0; l < lanes; ++l) maximum[l] = row[l] > maximum[l] ? row[l] : maximum[l];
   }
   for (int64_t j = 0; j < n; ++j) {
     T* row = s + j * lanes;
@@ -31,7 +31,7 @@ void masses(T* s, int64_t n, int64_t lanes, int64_t rows, int64_t first, T scale
     if (j % keys == 0 && j / keys < blocks) std::fill_n(sum, lanes, T(0));
 #pragma omp simd
     for (int64_t l = 0; l < lanes; ++l) {
-      row[l] = math::exp_nonpositive((row[l] - most[l]) * scale);
+      row[l] = math::exp_nonpositive((row[l] - maximum[l]) * scale);
       norm[l] += row[l];
     }
     if (j / keys >= blocks) continue;
@@ -58,7 +58,7 @@ void block_mass(Tensor mass, Tensor q, Tensor k, Tensor tiles, BlockConfig confi
       const int64_t end =
           visible.lengths.defined() ? visible.lengths.data<int64_t>()[b] : first + R;
       const int64_t in = std::min(R, rows - n * R), valid = std::clamp<int64_t>(end - first, 0, in);
-      const int64_t own = first / config.block, z = config.level(own), blocks = own >> z;
+      const int64_t block = first / config.block, z = config.level(block), blocks = block >> z;
       F* to = mass.data<F>() + (bh * rows + n * R) * C;
       std::fill_n(to, in * C, F(0));
       if (valid == 0 || blocks == 0) return;

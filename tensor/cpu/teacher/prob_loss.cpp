@@ -118,7 +118,7 @@ void tile_gradient(T* ds, std::vector<T>& theirs, const Tile& at, const T* q, co
     theirs.resize(size_t(at.rows * at.keys));
     teacher.scores(theirs.data(), at.bh, at.first, at.rows, at.keys);
   }
-  Weights own = {weights.kl, 2 * weights.square / double(widths.length(at.b))};
+  Weights row_weights = {weights.kl, 2 * weights.square / double(widths.length(at.b))};
   for (int64_t i = 0; i < at.rows; ++i) {
     int64_t row = at.first + i, r = at.bh * widths.rows + row, w = widths(at.b, row);
     T* s = ds + i * at.keys;
@@ -131,7 +131,7 @@ void tile_gradient(T* ds, std::vector<T>& theirs, const Tile& at, const T* q, co
       for (int64_t j = 0; j < w; ++j) u[j] = math::exp(u[j] * factor - shift);
       t = u;
     }
-    row_gradient(s, t, w, scale, lse[r], own);
+    row_gradient(s, t, w, scale, lse[r], row_weights);
     std::fill(s + w, s + at.keys, T(0));
   }
 }
@@ -147,16 +147,16 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
   q = q.to(lse.dtype()), k = k.to(lse.dtype());
   dispatch_float(q.dtype(), [&]<class R>() {
     TeacherRows<R> rows(teacher, T);
-    R *own = lse.data<R>(), *theirs = teacher_lse.data<R>();
+    R *lse_data = lse.data<R>(), *teacher_lse_data = teacher_lse.data<R>();
     for_pieces(B * H * tiles, d * B * H * T * T, [&](int64_t i) {
       // The long rows of a causal mask come first, so that threads finish at similar times.
       Tile at = tile_at(i / tiles, tiles - 1 - i % tiles, step, H, widths);
       for (int64_t t = at.first + at.rows; t < std::min(T, at.first + step); ++t) {
-        own[at.bh * T + t] = theirs[at.bh * T + t] = 0;
+        lse_data[at.bh * T + t] = teacher_lse_data[at.bh * T + t] = 0;
       }
       if (at.rows == 0) return;
-      parts[size_t(i)] =
-          tile_loss(at, q.data<R>(), k.data<R>(), rows, widths, d, R(scale), own, theirs);
+      parts[size_t(i)] = tile_loss(at, q.data<R>(), k.data<R>(), rows, widths, d, R(scale),
+                                   lse_data, teacher_lse_data);
     });
     RowLoss sum;
     for (const RowLoss& part : parts) {
@@ -174,8 +174,8 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
                         Visibility visible, double scale) {
   int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   int64_t step = tile_rows(T), tiles = (T + step - 1) / step;
-  // The tiles of a head are distributed over a few pieces, each with its own dk; the distribution
-  // depends only on the sizes.
+  // The tiles of a head are distributed over a few pieces, each with a separate dk; the
+  // distribution depends only on the sizes.
   int64_t pieces =
       std::clamp<int64_t>(16 / std::max<int64_t>(1, B * H), 1, std::max<int64_t>(1, tiles));
   RowWidths widths(visible, T);

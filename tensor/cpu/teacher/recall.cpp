@@ -14,7 +14,7 @@ namespace {
 
 using namespace recall;
 
-// The teacher's rows [first, first + rows) of all heads of sequence b, `keys` apart.
+// The teacher's rows [first, first + rows) of all heads of sequence b, a row every `keys` numbers.
 template <class T>
 struct MapTile {
   int64_t b, first, rows, keys;
@@ -92,10 +92,10 @@ void add_top(Sums& sums, const MapTile<T>& tile, const Members& m, int64_t budge
 template <class T>
 int64_t add_mask(Sums& sums, const MapTile<T>& tile, const FlatCsr& csr, int64_t h, int64_t i,
                  int64_t w, bool causal) {
-  const KeyRange near = nearest_keys(causal, w, tile.first + i, std::min(w, kNear));
+  const KeyRange nearest = nearest_keys(causal, w, tile.first + i, std::min(w, kNear));
   Entries entries;
-  const int64_t n = for_entries(tile, csr, h, i,
-                                [&](double value, int64_t key) { entries.add(value, key, near); });
+  const int64_t n = for_entries(
+      tile, csr, h, i, [&](double value, int64_t key) { entries.add(value, key, nearest); });
   const T* row = tile.row(h, i);
   const auto at = size_t(h);
   sums[kMask][at] += entries.mass;
@@ -109,15 +109,15 @@ int64_t add_mask(Sums& sums, const MapTile<T>& tile, const FlatCsr& csr, int64_t
 template <class T>
 void add_fixed(Sums& sums, const T* row, size_t h, const FixedKeys& keys, int64_t w,
                double random_share) {
-  auto mass = [row](int64_t first, int64_t behind) {
+  auto mass = [row](int64_t first, int64_t end) {
     double sum = 0;
-    for (int64_t j = first; j < behind; ++j) sum += double(row[j]);
+    for (int64_t j = first; j < end; ++j) sum += double(row[j]);
     return sum;
   };
   sums[kRandom][h] += mass(0, w) * random_share;
-  sums[kRecent][h] += mass(keys.recent.first, keys.recent.behind);
-  sums[kSinksRecent][h] += mass(0, keys.sinks) + mass(keys.rest.first, keys.rest.behind);
-  sums[kNearAll][h] += mass(keys.near.first, keys.near.behind);
+  sums[kRecent][h] += mass(keys.recent.first, keys.recent.end);
+  sums[kSinksRecent][h] += mass(0, keys.sinks) + mass(keys.rest.first, keys.rest.end);
+  sums[kNearAll][h] += mass(keys.near.first, keys.near.end);
   sums[kFirstAll][h] += mass(0, std::min(w, kSinks));
 }
 
@@ -167,14 +167,14 @@ void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCs
       if (first >= last) return;
       MapTile<R> tile{b, first, last - first, widths(b, last - 1), {}};
       load(tile, teacher_rows, widths, H);
-      Sums& mine = parts[size_t(n)];
-      for (auto& way : mine) way.assign(size_t(H), 0);
+      Sums& tile_sums = parts[size_t(n)];
+      for (auto& way : tile_sums) way.assign(size_t(H), 0);
       counts[size_t(n)] = tile.rows;
       Members m{0, across_heads ? H : 1, 0, across_rows ? tile.rows : 1, 0};
       for (m.row = 0; m.row < tile.rows; m.row += m.rows) {
         m.w = widths(b, first + m.row);
         for (m.head = 0; m.head < H; m.head += m.heads)
-          add_members(mine, tile, m, csr, best, visible.causal);
+          add_members(tile_sums, tile, m, csr, best, visible.causal);
       }
     });
   });

@@ -67,18 +67,18 @@ class TeacherRows {
 // p = softmax(scale s) over the first w of a row, p may be s; returns the log-sum-exp of scale s.
 template <class T>
 T softmax_row(T* p, const T* s, int64_t w, T scale) {
-  T most = s[0] * scale, sum = 0;
-#pragma omp simd reduction(max : most)
-  for (int64_t j = 0; j < w; ++j) most = s[j] * scale > most ? s[j] * scale : most;
+  T maximum = s[0] * scale, sum = 0;
+#pragma omp simd reduction(max : maximum)
+  for (int64_t j = 0; j < w; ++j) maximum = s[j] * scale > maximum ? s[j] * scale : maximum;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < w; ++j) {
-    p[j] = math::exp(s[j] * scale - most);
+    p[j] = math::exp(s[j] * scale - maximum);
     sum += p[j];
   }
   T inverse = 1 / sum;
 #pragma omp simd
   for (int64_t j = 0; j < w; ++j) p[j] *= inverse;
-  return most + math::log(sum);
+  return maximum + math::log(sum);
 }
 
 }  // namespace brine::BRINE_CPU

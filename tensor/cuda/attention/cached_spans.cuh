@@ -67,18 +67,18 @@ template <class T, class Stored, class Keys>
 __global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T, Stored, Keys> in) {
   const int64_t d = in.d, head = int64_t(blockIdx.x) / in.spans;
   const int64_t span = int64_t(blockIdx.x) % in.spans;
-  const Positions at = in.keys.positions(head), own = spans_of(at);
-  if (span < own.first || span >= own.last) return;
+  const Positions at = in.keys.positions(head), spans = spans_of(at);
+  if (span < spans.first || span >= spans.last) return;
   const int64_t begin = at.first > span * kSpan ? at.first : span * kSpan;
   const int n = int((at.last < (span + 1) * kSpan ? at.last : (span + 1) * kSpan) - begin);
   T *p = dynamic_shared<T>(), *sums = p + kSpan;
   span_scores(p, in, head, begin, n);
   __syncthreads();
   constexpr T kLowest = std::numeric_limits<T>::lowest();
-  const bool mine = int(threadIdx.x) < n;
-  const T score = mine ? p[threadIdx.x] : kLowest;
-  const T most = block_reduce(score, kLowest, Max{});
-  const T weight = mine ? math::exp_nonpositive(score - most) : T(0);
+  const bool valid = int(threadIdx.x) < n;
+  const T score = valid ? p[threadIdx.x] : kLowest;
+  const T max_score = block_reduce(score, kLowest, Max{});
+  const T weight = valid ? math::exp_nonpositive(score - max_score) : T(0);
   p[threadIdx.x] = weight;
   const T total = block_sum(weight);
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T, Stored, Key
     part[c] = sum;
   }
   if (threadIdx.x == 0) {
-    part[d] = most;
+    part[d] = max_score;
     part[d + 1] = total;
   }
 }
@@ -107,23 +107,23 @@ __global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T, Stored, Key
 template <class T, class Stored, class Keys>
 __global__ void combine_kernel(const Cached<T, Stored, Keys> in) {
   const int64_t d = in.d, step = d + 2, head = blockIdx.x;
-  const Positions own = spans_of(in.keys.positions(head));
+  const Positions spans = spans_of(in.keys.positions(head));
   const T* part = in.parts + head * in.spans * step;
   constexpr T kLowest = std::numeric_limits<T>::lowest();
-  T most = kLowest;
-  for (int64_t i = own.first + threadIdx.x; i < own.last; i += blockDim.x) {
-    most = Max{}(most, part[i * step + d]);
+  T max_score = kLowest;
+  for (int64_t i = spans.first + threadIdx.x; i < spans.last; i += blockDim.x) {
+    max_score = Max{}(max_score, part[i * step + d]);
   }
-  most = block_reduce(most, kLowest, Max{});
+  max_score = block_reduce(max_score, kLowest, Max{});
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
     T sum = 0, total = 0;
 #pragma unroll 4
-    for (int64_t i = own.first; i < own.last; ++i) {
-      const T weight = math::exp_nonpositive(part[i * step + d] - most);
+    for (int64_t i = spans.first; i < spans.last; ++i) {
+      const T weight = math::exp_nonpositive(part[i * step + d] - max_score);
       sum += weight * part[i * step + c];
       total += weight * part[i * step + d + 1];
     }
-    in.y[head * d + c] = own.first < own.last ? sum / total : T(0);
+    in.y[head * d + c] = spans.first < spans.last ? sum / total : T(0);
   }
 }
 

@@ -38,9 +38,9 @@ __global__ void count_kernel(int32_t* offsets, Chosen chosen, int64_t rows) {
   for (int64_t h = 0; h < chosen.H; ++h) {
     int32_t n = 0;
     if (w > k) {
-      const uint8_t* mine = chosen.row(b, h, t);
+      const uint8_t* selected = chosen.row(b, h, t);
       for (int64_t c = lane; c < K; c += kWarp) {
-        if (!mine[c]) continue;
+        if (!selected[c]) continue;
         const int64_t size = column_begin(c + 1, w, K) - column_begin(c, w, K);
         n += int32_t(size < k ? size : k);
       }
@@ -59,12 +59,12 @@ struct Columns {
   int32_t keys, upto;
 };
 
-__device__ Columns load_columns(const uint8_t* mine, int64_t first, int64_t w, int64_t K,
+__device__ Columns load_columns(const uint8_t* selected, int64_t first, int64_t w, int64_t K,
                                 int64_t k) {
   const int lane = int(threadIdx.x) % kWarp;
   const int64_t c = first + lane;
   Columns out{0, 0, 0};
-  if (c < K && mine[c]) {
+  if (c < K && selected[c]) {
     out.begin = column_begin(c, w, K);
     out.keys = int32_t(column_begin(c + 1, w, K) - out.begin);
     out.upto = int32_t(out.keys < k ? out.keys : k);
@@ -104,9 +104,9 @@ __global__ void fill_kernel(int32_t* columns, MaskRows rows, Chosen chosen, int6
     for (int64_t j = lane; j < w; j += kWarp) out[j] = int32_t(at.base + j);
     return;
   }
-  const uint8_t* mine = chosen.row(b, line - b * rows.H, t);
+  const uint8_t* selected = chosen.row(b, line - b * rows.H, t);
   for (int64_t first = 0; first < K; first += kWarp) {
-    const Columns some = load_columns(mine, first, w, K, k);
+    const Columns some = load_columns(selected, first, w, K, k);
     const int32_t n = __shfl_sync(kAllLanes, some.upto, kWarp - 1);
     for (int32_t start = 0; start < n; start += kWarp) {
       const int32_t e = start + lane;

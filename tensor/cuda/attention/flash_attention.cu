@@ -59,7 +59,7 @@ __device__ inline void finish(const Operands<T>& in, const AttentionSizes& at, i
       if (column < at.d) y[column] = valid ? out[i][c] * share : T(0);
     }
     if (Layout::key(0) == 0) {
-      in.lse[bh * at.T + t] = valid ? run.most[i] * in.scale + math::log(run.sum[i]) : T(0);
+      in.lse[bh * at.T + t] = valid ? run.max[i] * in.scale + math::log(run.sum[i]) : T(0);
     }
   }
 }
@@ -67,7 +67,7 @@ __device__ inline void finish(const Operands<T>& in, const AttentionSizes& at, i
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads)
     attend_kernel(const Operands<T> in, const AttentionSizes at, int64_t heads) {
-  constexpr int M = Layout::rows, R = Layout::own;
+  constexpr int M = Layout::rows, R = Layout::thread_rows;
   T* q = dynamic_shared<T>();
   T *kv = q + M * Layout::step, *room = kv + M * Layout::step;
   // The long tiles of a causal mask come first, so that blocks finish at similar times.
@@ -112,7 +112,7 @@ __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at
     q[c] = visible ? in.q[head + t * d + c] : T(0);
     out[c] = 0;
   }
-  T most = std::numeric_limits<T>::lowest(), sum = 0;
+  T max_score = std::numeric_limits<T>::lowest(), sum = 0;
   for (int64_t j = 0; j < visible; j += blockDim.x) {
     const int keys = int(visible - j < blockDim.x ? visible - j : blockDim.x);
     __syncthreads();
@@ -124,13 +124,13 @@ __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at
       if (lane == 0) p[n] = dot;
     }
     __syncthreads();
-    const bool mine = int(threadIdx.x) < keys;
-    const T score = mine ? p[threadIdx.x] : std::numeric_limits<T>::lowest();
-    const T before = most;
-    most = Max{}(most, block_reduce(score, std::numeric_limits<T>::lowest(), Max{}));
-    const T rescale = math::exp_nonpositive((before - most) * in.scale);
-    const T share = mine ? math::exp_nonpositive(score * in.scale - most * in.scale) : T(0);
-    if (mine) p[threadIdx.x] = share;
+    const bool valid = int(threadIdx.x) < keys;
+    const T score = valid ? p[threadIdx.x] : std::numeric_limits<T>::lowest();
+    const T before = max_score;
+    max_score = Max{}(max_score, block_reduce(score, std::numeric_limits<T>::lowest(), Max{}));
+    const T rescale = math::exp_nonpositive((before - max_score) * in.scale);
+    const T share = valid ? math::exp_nonpositive(score * in.scale - max_score * in.scale) : T(0);
+    if (valid) p[threadIdx.x] = share;
     sum = sum * rescale + block_sum(share);
     __syncthreads();
     for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
@@ -141,7 +141,8 @@ __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at
   }
   T* y = in.y + ((b * at.T + t) * at.H + bh % at.H) * d;
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) y[c] = visible ? out[c] / sum : T(0);
-  if (threadIdx.x == 0) in.lse[bh * at.T + t] = visible ? most * in.scale + math::log(sum) : T(0);
+  if (threadIdx.x == 0)
+    in.lse[bh * at.T + t] = visible ? max_score * in.scale + math::log(sum) : T(0);
 }
 
 }  // namespace

@@ -85,16 +85,16 @@ __device__ inline Range range_of(const RowWidths& widths, int64_t valid, int64_t
 }
 
 // scores -> probabilities; slopes, the gradients of the probabilities -> those of the unscaled
-// scores. The tiles start at the rows `own` and `other`; there are no moving rows from `end` on.
+// scores. The tiles start at the rows `first` and `other`; there are no moving rows from `end` on.
 template <bool ByKeys, class Layout, class T, int R, int C>
 __device__ inline void differentiate(T (&scores)[R][C], T (&slopes)[R][C], const Sides<T>& side,
-                                     int64_t own, int64_t valid, int64_t other, int64_t end,
+                                     int64_t first, int64_t valid, int64_t other, int64_t end,
                                      bool causal, T scale) {
   constexpr int Rows = ByKeys ? C : R;
   T shift[Rows], mean[Rows];
 #pragma unroll
   for (int i = 0; i < Rows; ++i) {
-    const int64_t query = ByKeys ? other + Layout::key(i) : own + Layout::row(i);
+    const int64_t query = ByKeys ? other + Layout::key(i) : first + Layout::row(i);
     shift[i] = query < valid ? side.lse[query] : T(0);
     mean[i] = query < valid ? side.dot[query] : T(0);
   }
@@ -102,7 +102,7 @@ __device__ inline void differentiate(T (&scores)[R][C], T (&slopes)[R][C], const
   for (int i = 0; i < R; ++i) {
 #pragma unroll
     for (int n = 0; n < C; ++n) {
-      const int64_t stays = own + Layout::row(i), moves = other + Layout::key(n);
+      const int64_t stays = first + Layout::row(i), moves = other + Layout::key(n);
       const bool hidden = moves >= end || (causal && (ByKeys ? stays > moves : moves > stays));
       const int row = ByKeys ? n : i;
       const T p = hidden ? T(0) : math::exp_nonpositive(scores[i][n] * scale - shift[row]);
@@ -132,7 +132,7 @@ template <class Layout, bool ByKeys, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     differentiate_kernel(const Results<T> to, const Operands<T> in, const AttentionSizes at,
                          int64_t heads) {
-  constexpr int M = Layout::rows, R = Layout::own, tile_size = M * Layout::step;
+  constexpr int M = Layout::rows, R = Layout::thread_rows, tile_size = M * Layout::step;
   T *along = dynamic_shared<T>(), *across = along + tile_size;
   T *moving = across + tile_size, *moving_across = moving + tile_size;
   T* room = moving_across + tile_size;
@@ -176,17 +176,17 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
 template <class T, bool ByKeys>
 __global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T> in,
                                           const AttentionSizes at) {
-  const int64_t d = at.d, bh = int64_t(blockIdx.x) / at.T, own = int64_t(blockIdx.x) % at.T;
+  const int64_t d = at.d, bh = int64_t(blockIdx.x) / at.T, position = int64_t(blockIdx.x) % at.T;
   const int64_t valid = at.widths.valid(bh / at.H);
-  const bool seen = own < valid;
-  const Range range = range_of<ByKeys>(at.widths, valid, own, seen ? 1 : 0);
+  const bool seen = position < valid;
+  const Range range = range_of<ByKeys>(at.widths, valid, position, seen ? 1 : 0);
   const Sides<T> side = sides_of<ByKeys>(in, at, bh);
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   T *along = dynamic_shared<T>(), *across = along + d, *sums = across + d, *more = sums + d;
   T *p = more + d, *slope = p + blockDim.x;
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
-    along[c] = seen ? side.stays.along.row(own)[c] : T(0);
-    across[c] = seen ? side.stays.across.row(own)[c] : T(0);
+    along[c] = seen ? side.stays.along.row(position)[c] : T(0);
+    across[c] = seen ? side.stays.across.row(position)[c] : T(0);
     sums[c] = more[c] = 0;
   }
   for (int64_t j = range.begin; j < range.end; j += blockDim.x) {
@@ -202,7 +202,7 @@ __global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T>
       score = warp_sum(score);
       rate = warp_sum(rate);
       if (lane != 0) continue;
-      const int64_t query = ByKeys ? j + i : own;
+      const int64_t query = ByKeys ? j + i : position;
       p[i] = math::exp_nonpositive(score * in.scale - side.lse[query]);
       slope[i] = p[i] * (in.scale * rate - side.dot[query]);
     }
@@ -217,7 +217,7 @@ __global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T>
       more[c] = other;
     }
   }
-  const int64_t row = (bh * at.T + own) * d;
+  const int64_t row = (bh * at.T + position) * d;
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
     if (to.along) to.along[row + c] = sums[c];
     if (to.across) to.across[row + c] = more[c];

@@ -8,15 +8,15 @@
 namespace brine::cuda {
 namespace {
 
-// In addition to cuDNN's own limits: the supported sizes of its fused kernels.
+// In addition to cuDNN's limits: the supported sizes of its fused kernels.
 constexpr int64_t kWidest = 128;
 
 // A sequence without tokens gets one token, whose result is discarded.
 __global__ void lengths_kernel(int32_t* to, const RowWidths widths, int64_t B) {
   const int64_t b = piece();
   if (b >= B) return;
-  const int64_t own = widths.valid(b);
-  to[b] = int32_t(own > 1 ? own : 1);
+  const int64_t valid = widths.valid(b);
+  to[b] = int32_t(valid > 1 ? valid : 1);
 }
 
 // y [B, T, C] = from in rows with tokens, 0 in the others.
@@ -50,10 +50,10 @@ Tensor of_heads(const Tensor& x, int64_t H) {
 
 bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
                            const Visibility& visible, double scale) {
-  constexpr int64_t kMost = int64_t(1) << 31;
+  constexpr int64_t kMax = int64_t(1) << 31;
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   if (!cudnn_serves() || !has_16_bits(q.dtype()) || d % 8 != 0 || d > kWidest ||
-      q.numel() >= kMost) {
+      q.numel() >= kMax) {
     return false;
   }
   const Device device = q.device();

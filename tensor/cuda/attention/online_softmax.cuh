@@ -13,12 +13,12 @@ namespace brine::cuda {
 // the rounding error is relative to the differences of the values, not to their common part.
 template <class T, int R>
 struct Running {
-  T most[R], sum[R], kept[R];
+  T max[R], sum[R], kept[R];
 
   __device__ void begin() {
 #pragma unroll
     for (int i = 0; i < R; ++i) {
-      most[i] = std::numeric_limits<T>::lowest();
+      max[i] = std::numeric_limits<T>::lowest();
       sum[i] = kept[i] = 0;
     }
   }
@@ -30,11 +30,12 @@ template <class Layout, class T, int R, int C, int O>
 __device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& run, T scale) {
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    T most = scores[i][0];
+    T max_score = scores[i][0];
 #pragma unroll
-    for (int j = 1; j < C; ++j) most = Max{}(most, scores[i][j]);
-    most = Max{}(run.most[i], reduce_across<Layout>(most, Max{}));
-    const T rescale = math::exp_nonpositive((run.most[i] - most) * scale), shift = most * scale;
+    for (int j = 1; j < C; ++j) max_score = Max{}(max_score, scores[i][j]);
+    max_score = Max{}(run.max[i], reduce_across<Layout>(max_score, Max{}));
+    const T rescale = math::exp_nonpositive((run.max[i] - max_score) * scale),
+            shift = max_score * scale;
     T sum = 0, kept = 0;
 #pragma unroll
     for (int j = 0; j < C; ++j) {
@@ -43,7 +44,7 @@ __device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& 
       sum += weight;
       kept += scores[i][j];
     }
-    run.most[i] = most;
+    run.max[i] = max_score;
     run.sum[i] = run.sum[i] * rescale + reduce_across<Layout>(sum, Plus{});
     run.kept[i] = run.kept[i] * rescale + reduce_across<Layout>(kept, Plus{});
 #pragma unroll

@@ -47,13 +47,13 @@ __global__ void __launch_bounds__(kThreads, kStripBlocks<T>) refine_kernel(Refin
     for (int64_t e = int64_t(threadIdx.x) % kWarp; e < at.count; e += kWarp) out[e] = at.columns[e];
     return;
   }
-  OrderKey<T>* own = a.scratch + at.first;
+  OrderKey<T>* order_keys = a.scratch + at.first;
   const S* keys = a.k + r / (a.candidates.T * a.group) * a.candidates.S * a.d;
   each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d,
-                         [&](int64_t e, T product) { own[e] = order_key(product); });
+                         [&](int64_t e, T product) { order_keys[e] = order_key(product); });
   const WarpGroup warp;
   warp.sync();
-  each_largest(warp, own, at.count, a.keys,
+  each_largest(warp, order_keys, at.count, a.keys,
                [&](int64_t rank, int64_t e) { out[rank] = at.columns[e]; });
 }
 

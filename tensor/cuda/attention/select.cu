@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kWarpBytes = 16 * 1024;     // keys that a warp takes
 constexpr int64_t kSharedBytes = 192 * 1024;  // keys that a block has in shared memory, at most
-constexpr int64_t kOwnBytes = 4 * 1024;       // shared memory for the kernel's own declarations
+constexpr int64_t kStaticBytes = 4 * 1024;    // static shared memory of the kernel
 
 struct Job {
   uint8_t* selected;
@@ -160,14 +160,14 @@ __global__ void count_digits_kernel(Job job, Search search, const T* estimate, i
   __shared__ unsigned counts[kDigits];
   const int64_t g = quotient(blockIdx.x, search.pieces);
   const List<T> list(job, estimate, g);
-  const Piece own(blockIdx.x - g * search.pieces, list.n);
-  if (list.w == 0 || own.begin >= own.end) return;
+  const Piece range(blockIdx.x - g * search.pieces, list.n);
+  if (list.w == 0 || range.begin >= range.end) return;
   counts[threadIdx.x] = 0;
   __syncthreads();
   const bool top = shift + 8 == 8 * int(sizeof(T));
   const Key known = top ? Key(0) : Key(Key(-1) << (shift + 8)), prefix = Key(search.prefix[g]);
   unsigned nans = 0;
-  for (int64_t i = own.begin + threadIdx.x; i < own.end; i += kThreads) {
+  for (int64_t i = range.begin + threadIdx.x; i < range.end; i += kThreads) {
     bool nan;
     const Key key = list.key(i, &nan);
     nans += nan;
@@ -184,11 +184,11 @@ __global__ void count_digits_kernel(Job job, Search search, const T* estimate, i
 __global__ void narrow_kernel(Search search, int shift) {
   const int64_t g = blockIdx.x, take = search.take[g];
   Count* counts = search.counts + g * kDigits + (kDigits - 1 - int(threadIdx.x));
-  const int64_t own = int64_t(*counts);
+  const int64_t count = int64_t(*counts);
   int64_t total;
-  const int64_t above = block_exclusive_sum(own, &total);
+  const int64_t above = block_exclusive_sum(count, &total);
   *counts = 0;
-  if (above < take && take <= above + own) {
+  if (above < take && take <= above + count) {
     search.take[g] = take - above;
     search.prefix[g] |= Count(kDigits - 1 - int(threadIdx.x)) << shift;
   }
@@ -198,10 +198,10 @@ template <class T>
 __global__ void count_ties_kernel(Job job, Search search, const T* estimate) {
   const int64_t g = quotient(blockIdx.x, search.pieces);
   const List<T> list(job, estimate, g);
-  const Piece own(blockIdx.x - g * search.pieces, list.n);
+  const Piece range(blockIdx.x - g * search.pieces, list.n);
   const auto prefix = OrderKey<T>(search.prefix[g]);
   int64_t ties = 0;
-  for (int64_t i = own.begin + threadIdx.x; i < own.end && list.w > 0; i += kThreads) {
+  for (int64_t i = range.begin + threadIdx.x; i < range.end && list.w > 0; i += kThreads) {
     bool nan;
     ties += list.key(i, &nan) == prefix;
   }
@@ -231,19 +231,19 @@ template <class T>
 __global__ void mark_kernel(Job job, Search search, const T* estimate) {
   const int64_t g = quotient(blockIdx.x, search.pieces);
   const List<T> list(job, estimate, g);
-  const Piece own(blockIdx.x - g * search.pieces, list.n);
-  if (list.w == 0 || own.begin >= own.end || search.nans[g] > 0) return;
+  const Piece range(blockIdx.x - g * search.pieces, list.n);
+  if (list.w == 0 || range.begin >= range.end || search.nans[g] > 0) return;
   const auto prefix = OrderKey<T>(search.prefix[g]);
   const int64_t skip = search.take[g] - search.ties[blockIdx.x];
   uint8_t* selected = job.selected;
   auto key = [=](int64_t i) {
     bool nan;
-    return list.key(own.begin + i, &nan);
+    return list.key(range.begin + i, &nan);
   };
   BlockGroup{}.scan(
-      own.end - own.begin, [=](int64_t i) { return key(i) == prefix; },
+      range.end - range.begin, [=](int64_t i) { return key(i) == prefix; },
       [=](int64_t i, bool tie, int64_t rank) {
-        selected[list.place(own.begin + i)] = key(i) > prefix || (tie && rank >= skip);
+        selected[list.place(range.begin + i)] = key(i) > prefix || (tie && rank >= skip);
       });
 }
 
@@ -288,7 +288,7 @@ void launch_select(const Job& job, const Tensor& estimate, int64_t groups, int64
            dim3(unsigned(warps * kWarp)), size_t(warps * bytes), job, x, groups, capacity);
     return;
   }
-  const bool fits = bytes <= std::min(kSharedBytes, int64_t(most_shared()) - kOwnBytes);
+  const bool fits = bytes <= std::min(kSharedBytes, int64_t(most_shared()) - kStaticBytes);
   const bool rows = job.mode == SelectMode::per_head || job.mode == SelectMode::per_batch;
   if (!fits && rows) return select_by_grid<T>(job, estimate, groups, capacity);
   Tensor scratch;

@@ -28,13 +28,13 @@ struct Forward {
 template <int D, bool Whole, class T, class S>
 __device__ T score(const Forward<T, S>& a, const RowEntries& at, int64_t r) {
   const S* keys = a.k + a.keys_of(r);
-  T most = -INFINITY;
+  T max_score = -INFINITY;
   each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d, [&](int64_t e, T product) {
     product *= a.scale;
     a.p[at.first + e] = product;
-    most = product > most ? product : most;
+    max_score = product > max_score ? product : max_score;
   });
-  return warp_max(most);
+  return warp_max(max_score);
 }
 
 // A lane reads only those elements of p that it wrote.
@@ -45,10 +45,10 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) forward_kernel
   const RowEntries at = a.rows(r);
   const int lane = int(threadIdx.x) % kWarp;
   T* p = a.p + at.first;
-  const T most = score<D, Whole>(a, at, r);
+  const T max_score = score<D, Whole>(a, at, r);
   T sum = 0;
   for (int64_t e = lane; e < at.count; e += kWarp) {
-    p[e] = math::exp(p[e] - most);
+    p[e] = math::exp(p[e] - max_score);
     sum += p[e];
   }
   sum = warp_sum(sum);

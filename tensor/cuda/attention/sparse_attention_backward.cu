@@ -108,13 +108,14 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>)
   __shared__ T parts[kWarps][D];
   const Side<T, S> side = blockIdx.y == 0 ? first : second;
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int64_t begin_key = int64_t(blockIdx.x) * kWarps, own = begin_key + warp;
+  const int64_t begin_key = int64_t(blockIdx.x) * kWarps, warp_key = begin_key + warp;
   Columns strip{lists.d};
   for (; strip.first < strip.width(); strip.first += D) {
-    if (own < lists.keys && !lists.is_long(own)) {
+    if (warp_key < lists.keys && !lists.is_long(warp_key)) {
       T sums[Columns::kSize] = {};
-      sum_entries(sums, strip, side, lists, own, lists.starts[own], lists.starts[own + 1]);
-      strip.store(side.y + own * strip.width(), sums);
+      sum_entries(sums, strip, side, lists, warp_key, lists.starts[warp_key],
+                  lists.starts[warp_key + 1]);
+      strip.store(side.y + warp_key * strip.width(), sums);
     }
     for (int64_t key = begin_key; key < begin_key + kWarps && key < lists.keys; ++key) {
       if (!lists.is_long(key)) continue;

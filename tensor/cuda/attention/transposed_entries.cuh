@@ -38,8 +38,9 @@ __global__ void count_keys_kernel(int32_t* counts, Chunks<Rows> a, int64_t piece
   const int64_t r = piece() / kWarp;
   if (r >= pieces) return;
   const auto at = a.rows(r);
-  int32_t* mine = counts + a.keys_of(r);
-  for (int64_t e = threadIdx.x % kWarp; e < at.count; e += kWarp) atomicAdd(mine + at.key(e), 1);
+  int32_t* row_counts = counts + a.keys_of(r);
+  for (int64_t e = threadIdx.x % kWarp; e < at.count; e += kWarp)
+    atomicAdd(row_counts + at.key(e), 1);
 }
 
 // counts become the sums over the chunks before, sizes [B G, S] those over all.
@@ -47,11 +48,11 @@ static __global__ void sum_chunks_kernel(int64_t* sizes, int32_t* counts, int64_
                                          int64_t keys) {
   const int64_t i = piece();
   if (i >= keys) return;
-  int32_t* mine = counts + i / S * chunks * S + i % S;
+  int32_t* key_counts = counts + i / S * chunks * S + i % S;
   int32_t sum = 0;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int32_t n = mine[chunk * S];
-    mine[chunk * S] = sum;
+    const int32_t n = key_counts[chunk * S];
+    key_counts[chunk * S] = sum;
     sum += n;
   }
   sizes[i] = sum;

@@ -42,7 +42,7 @@ __device__ inline void finish(const Operands<T>& in, const BlockSizes& at, const
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     const int lane = Layout::row(i);
-    if (tile.head(lane, at) >= tile.heads || tile.row(lane, at) >= tile.there) continue;
+    if (tile.head(lane, at) >= tile.heads || tile.row(lane, at) >= tile.q_rows) continue;
     const bool valid = tile.row(lane, at) < tile.rows;
     const T share = valid ? 1 / run.kept[i] : T(0);
     const int64_t row = tile.of_q(lane, at);
@@ -52,7 +52,7 @@ __device__ inline void finish(const Operands<T>& in, const BlockSizes& at, const
       if (column < at.d) in.y[row * at.d + column] = valid ? out[i][c] * share : T(0);
     }
     if (Layout::key(0) == 0) {
-      in.lse[row] = valid ? run.most[i] * in.scale + math::log(run.sum[i]) : T(0);
+      in.lse[row] = valid ? run.max[i] * in.scale + math::log(run.sum[i]) : T(0);
     }
   }
 }
@@ -60,7 +60,7 @@ __device__ inline void finish(const Operands<T>& in, const BlockSizes& at, const
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads)
     attend_kernel(const Operands<T> in, const BlockSizes at) {
-  constexpr int M = Layout::rows, R = Layout::own;
+  constexpr int M = Layout::rows, R = Layout::thread_rows;
   T* q = dynamic_shared<T>();
   T *kv = q + M * Layout::step, *room = kv + M * Layout::step;
   auto& keys = *reinterpret_cast<ListKeys<M>*>(room + Layout::weights);
@@ -113,7 +113,7 @@ __global__ void attend_wide_kernel(const Operands<T> in, const BlockSizes at) {
   const int64_t d = at.d;
   const BlockTile tile(at);
   const int64_t row = tile.of_q(0, at), group = tile.bg * at.T * d;
-  if (tile.there == 0) return;
+  if (tile.q_rows == 0) return;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   T *out = dynamic_shared<T>(), *q = out + d, *p = q + d;
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
@@ -121,7 +121,7 @@ __global__ void attend_wide_kernel(const Operands<T> in, const BlockSizes at) {
     out[c] = 0;
   }
   constexpr T kLowest = std::numeric_limits<T>::lowest();
-  T most = kLowest, sum = 0;
+  T max_score = kLowest, sum = 0;
   for (int64_t j = 0; j < tile.keys; j += blockDim.x) {
     __syncthreads();
     keys.load(tile, at, j);
@@ -135,11 +135,11 @@ __global__ void attend_wide_kernel(const Operands<T> in, const BlockSizes at) {
       if (lane == 0) p[n] = dot;
     }
     __syncthreads();
-    const bool mine = keys.seen_from[threadIdx.x] <= tile.r0;
-    const T score = mine ? p[threadIdx.x] : kLowest, before = most;
-    most = Max{}(most, block_reduce(score, kLowest, Max{}));
-    const T rescale = math::exp_nonpositive((before - most) * in.scale);
-    const T share = mine ? math::exp_nonpositive(score * in.scale - most * in.scale) : T(0);
+    const bool visible = keys.seen_from[threadIdx.x] <= tile.r0;
+    const T score = visible ? p[threadIdx.x] : kLowest, before = max_score;
+    max_score = Max{}(max_score, block_reduce(score, kLowest, Max{}));
+    const T rescale = math::exp_nonpositive((before - max_score) * in.scale);
+    const T share = visible ? math::exp_nonpositive(score * in.scale - max_score * in.scale) : T(0);
     p[threadIdx.x] = share;
     sum = sum * rescale + block_sum(share);
     __syncthreads();
@@ -154,7 +154,7 @@ __global__ void attend_wide_kernel(const Operands<T> in, const BlockSizes at) {
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
     in.y[row * d + c] = tile.rows ? out[c] / sum : T(0);
   }
-  if (threadIdx.x == 0) in.lse[row] = tile.rows ? most * in.scale + math::log(sum) : T(0);
+  if (threadIdx.x == 0) in.lse[row] = tile.rows ? max_score * in.scale + math::log(sum) : T(0);
 }
 
 }  // namespace

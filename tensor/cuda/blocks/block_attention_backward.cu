@@ -57,7 +57,7 @@ __device__ inline void differentiate(T& score, T& slope, bool hidden, T shift, T
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     queries_kernel(T* dq, const Operands<T> in, const BlockSizes at) {
-  constexpr int M = Layout::rows, R = Layout::own, tile_size = M * Layout::step;
+  constexpr int M = Layout::rows, R = Layout::thread_rows, tile_size = M * Layout::step;
   T *q = dynamic_shared<T>(), *dy = q + tile_size, *k = dy + tile_size, *v = k + tile_size;
   T* room = v + tile_size;
   auto& keys = *reinterpret_cast<ListKeys<M>*>(room + Layout::weights);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     const int lane = Layout::row(i);
-    if (tile.head(lane, at) >= tile.heads || tile.row(lane, at) >= tile.there) continue;
+    if (tile.head(lane, at) >= tile.heads || tile.row(lane, at) >= tile.q_rows) continue;
 #pragma unroll
     for (int c = 0; c < Layout::columns; ++c) {
       const int column = Layout::column(c);
@@ -127,7 +127,7 @@ __global__ void queries_wide_kernel(T* dq, const Operands<T> in, const BlockSize
   __shared__ T slopes[kThreadsOfWide];
   const int64_t d = at.d;
   const BlockTile tile(at);
-  if (tile.there == 0) return;
+  if (tile.q_rows == 0) return;
   const int64_t row = tile.of_q(0, at), group = tile.bg * at.T * d;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   T *q = dynamic_shared<T>(), *dy = q + d, *sums = dy + d;
@@ -195,17 +195,18 @@ struct Lanes {
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     keys_kernel(const KeySums<T> to, const Operands<T> in, const BlockSizes at) {
-  constexpr int M = Layout::rows, R = Layout::own, tile_size = M * Layout::step;
+  constexpr int M = Layout::rows, R = Layout::thread_rows, tile_size = M * Layout::step;
   T *k = dynamic_shared<T>(), *v = k + tile_size, *q = v + tile_size, *dy = q + tile_size;
   T* room = dy + tile_size;
   auto& lanes = *reinterpret_cast<Lanes<T, M>*>(room + Layout::weights);
   const KeyTile<T> tile(to, at);
   if (tile.keys == 0 || tile.slice >= tile.used) return;
   const bool works = has_lanes<Layout>(tile.keys);
-  auto load_keys = [&](T* own, const T* from) {
+  auto load_keys = [&](T* stationary, const T* from) {
     const T* first = from + (tile.bg * at.T + tile.first) * at.d;
     load_rows<Layout>(
-        own, [&](int n) { return n < tile.keys ? first + n * at.d : nullptr; }, at.d, at.packed);
+        stationary, [&](int n) { return n < tile.keys ? first + n * at.d : nullptr; }, at.d,
+        at.packed);
   };
   load_keys(k, in.k);
   load_keys(v, in.v);

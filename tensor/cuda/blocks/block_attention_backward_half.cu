@@ -26,10 +26,10 @@ struct alignas(8) RowMeans {
 
 template <class S>
 struct Operands {
-  const S *q, *dy;        // [B, H, rows, d]; dy times the factor
-  const S *k, *v;         // [B, G, T, d]
-  const RowMeans* means;  // [B, H, rows]
-  const uint32_t* most;   // the bits of the largest |dy|, null: the factor is 1
+  const S *q, *dy;           // [B, H, rows, d]; dy times the factor
+  const S *k, *v;            // [B, G, T, d]
+  const RowMeans* means;     // [B, H, rows]
+  const uint32_t* max_bits;  // the bits of the largest |dy|, null: the factor is 1
   float scale;
 };
 
@@ -37,8 +37,8 @@ struct Operands {
 // to [1, 2), its inverse what results are multiplied by.
 struct Factor {
   float up = 1, down = 1;
-  __device__ explicit Factor(const uint32_t* most) {
-    const uint32_t exponent = most ? *most >> 23 : 127;
+  __device__ explicit Factor(const uint32_t* max_bits) {
+    const uint32_t exponent = max_bits ? *max_bits >> 23 : 127;
     if (exponent < 1 || exponent > 253) return;  // zero, or not finite
     up = std::bit_cast<float>((254 - exponent) << 23);
     down = std::bit_cast<float>(exponent << 23);
@@ -50,28 +50,30 @@ __device__ inline bool is_padding(const BlockSizes& at, int64_t r) {
   return row - n * at.R >= at.valid(quotient(head, at.H), n);
 }
 
-// most: initially zero. Rows of padding are not read.
-__global__ void most_kernel(uint32_t* most, const float* dy, const BlockSizes at, int64_t packs) {
-  uint32_t own = 0;
+// max_bits: initially zero. Rows of padding are not read.
+__global__ void max_bits_kernel(uint32_t* max_bits, const float* dy, const BlockSizes at,
+                                int64_t packs) {
+  uint32_t local_max = 0;
   for (int64_t i = piece(); i < packs; i += int64_t(gridDim.x) * blockDim.x) {
     if (is_padding(at, quotient(4 * i, at.d))) continue;
     const Pack<float, 4> x = load_pack<4>(dy + 4 * i);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) own = Max{}(own, std::bit_cast<uint32_t>(x.v[e]) & 0x7fffffffu);
+    for (int e = 0; e < 4; ++e)
+      local_max = Max{}(local_max, std::bit_cast<uint32_t>(x.v[e]) & 0x7fffffffu);
   }
-  own = warp_reduce(own, Max{});
-  if (threadIdx.x % kWarp == 0 && own > 0) atomicMax(most, own);
+  local_max = warp_reduce(local_max, Max{});
+  if (threadIdx.x % kWarp == 0 && local_max > 0) atomicMax(max_bits, local_max);
 }
 
 // A warp for each row: dy in 16 bits, and the means. What is subtracted from products of the
 // rounded dy is a product of it too. Nothing is written for rows of padding.
 template <class S>
 __global__ void prepare_kernel(S* to, RowMeans* means, const float* dy, const float* y,
-                               const float* lse, const uint32_t* most, const BlockSizes at,
+                               const float* lse, const uint32_t* max_bits, const BlockSizes at,
                                int64_t rows) {
   const int64_t r = piece() / kWarp;
   if (r >= rows || is_padding(at, r)) return;
-  const Factor factor(most);
+  const Factor factor(max_bits);
   const int lane = int(threadIdx.x) % kWarp;
   float sum = 0;
   for (int64_t c = 2 * lane; c < at.d; c += 2 * kWarp) {
@@ -89,7 +91,7 @@ template <class Number, int D, int Bands>
 struct Tile {
   using S = Number;
   static constexpr int size = D, bands = Bands, splits = Bands < 4 ? 4 / Bands : 1;
-  static constexpr int own = 16 * Bands, threads = kWarp * Bands * splits;
+  static constexpr int sum_rows = 16 * Bands, threads = kWarp * Bands * splits;
   static constexpr int chunk = 64, each = chunk / splits;  // rows of a step; of a warp
   static constexpr int step = D + 8;  // 16 bytes more: rows of a matrix are in different banks
   static constexpr int room = chunk * step;        // numbers of one of the two factors of a step
@@ -123,13 +125,13 @@ struct Places {
         band(thread / kWarp / Tile::splits) {}
 
   // Begins to copy the thread's part of a row of both factors.
-  __device__ void copy(int turn, const S* first, const S* second, bool there, int64_t d) const {
+  __device__ void copy(int turn, const S* first, const S* second, bool present, int64_t d) const {
     S* to = room + 2 * turn * Tile::room + thread / Tile::loaders * Tile::step;
 #pragma unroll
     for (int i = 0; i < Tile::size; i += Tile::loaders * 8) {
       const int c = i + thread % Tile::loaders * 8;
       if (Tile::size % (Tile::loaders * 8) > 0 && c >= Tile::size) break;
-      const bool some = there && c < d;
+      const bool some = present && c < d;
       copy_16(to + c, first + (some ? c : 0), some);
       copy_16(to + Tile::room + c, second + (some ? c : 0), some);
     }
@@ -252,26 +254,26 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   }
 
   // A step copies the keys whose entry the step before has read.
-  const int own = my.thread / Tile::loaders;
+  const int slot = my.thread / Tile::loaders;
   const int count = int(tile.keys), block = int(at.block), before = int(tile.first) - tile.r0;
   const S *all_k = in.k + tile.bg * at.T * at.d, *all_v = in.v + tile.bg * at.T * at.d;
   int32_t entry = 0, offset = 0;  // of the thread's next key; its number in the block
   auto read = [&](int j) {
-    const unsigned p = unsigned(j + own), e = p / unsigned(block);
-    if (j + own >= count) return;
+    const unsigned p = unsigned(j + slot), e = p / unsigned(block);
+    if (j + slot >= count) return;
     entry = tile.entries[e];
     offset = int32_t(p - e * unsigned(block));
   };
   auto load = [&](int j, int turn) {
-    const bool there = j + own < count;
-    const int32_t key = there ? int(entry_block(entry)) * block + offset : 0;
+    const bool present = j + slot < count;
+    const int32_t key = present ? int(entry_block(entry)) * block + offset : 0;
     if (my.thread % Tile::loaders == 0) {
       const int32_t first = key - before, row = int32_t(entry_row(entry));
-      my.seen[turn * Tile::chunk + own] =
-          there ? (first > row ? first : row) : std::numeric_limits<int32_t>::max();
+      my.seen[turn * Tile::chunk + slot] =
+          present ? (first > row ? first : row) : std::numeric_limits<int32_t>::max();
     }
     const int64_t to_key = key * at.d;
-    my.copy(turn, all_k + to_key, all_v + to_key, there, at.d);
+    my.copy(turn, all_k + to_key, all_v + to_key, present, at.d);
     end_copies();
     read(j + Tile::chunk);
   };
@@ -307,11 +309,11 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
 
   add_splits<Tile>(sums, my);
   if (my.split > 0) return;
-  const float share = in.scale * Factor(in.most).down;
+  const float share = in.scale * Factor(in.max_bits).down;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int l = 16 * my.band + my.g + 8 * i;
-    if (tile.head(l, at) >= tile.heads || tile.row(l, at) >= tile.there) continue;
+    if (tile.head(l, at) >= tile.heads || tile.row(l, at) >= tile.q_rows) continue;
     // Rows of padding have zeros.
     store_row(dq + tile.of_q(l, at) * at.d, sums, i, my.t, at.d, share);
   }
@@ -327,25 +329,25 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   if (tile.keys == 0 || tile.slice >= tile.used) return;
   const float scale = in.scale * kLog2e;
 
-  int own_keys[2];
+  int thread_keys[2];
   uint32_t k[D / 16][4], v[D / 16][4];
   {
     const S *of_k[2], *of_v[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int n = 16 * my.band + my.g + 8 * i;
-      const bool there = n < tile.keys;
+      const bool present = n < tile.keys;
       const int64_t first = (tile.bg * at.T + tile.first + n) * at.d;
-      own_keys[i] = there ? n : std::numeric_limits<int32_t>::max();
-      of_k[i] = there ? in.k + first : nullptr;
-      of_v[i] = there ? in.v + first : nullptr;
+      thread_keys[i] = present ? n : std::numeric_limits<int32_t>::max();
+      of_k[i] = present ? in.k + first : nullptr;
+      of_v[i] = present ? in.v + first : nullptr;
     }
     load_left<S, D>(k, of_k, my.t, at.d);
     load_left<S, D>(v, of_v, my.t, at.d);
   }
 
-  // As in queries_kernel; what is seen of a lane are the keys up to its own, -1: none.
-  const int own = my.thread / Tile::loaders;
+  // As in queries_kernel; what is seen of a lane are the keys up to its position, -1: none.
+  const int slot = my.thread / Tile::loaders;
   const int count = int(tile.lanes), heads = int(at.heads), R = int(at.R), before = int(tile.first);
   const int b = int(tile.b);
   const int64_t of_group = tile.bg * heads * at.rows;
@@ -353,8 +355,8 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   const RowMeans* means = in.means + of_group;
   int32_t entry = 0, head = 0, row = 0;  // of the thread's next lane
   auto read = [&](int j) {
-    if (j + own >= count) return;
-    const unsigned l = unsigned(j + own), head_rows = l / unsigned(R),
+    if (j + slot >= count) return;
+    const unsigned l = unsigned(j + slot), head_rows = l / unsigned(R),
                    e = head_rows / unsigned(heads);
     entry = tile.tiles[e];
     head = int32_t(head_rows - e * unsigned(heads));
@@ -362,13 +364,13 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   };
   auto load = [&](int j, int turn) {
     const int n = int(entry_block(entry));
-    const bool there = j + own < count && row >= entry_row(entry) && row < at.valid(b, n);
-    const int64_t of_q = there ? head * at.rows + n * R + row : 0;
+    const bool present = j + slot < count && row >= entry_row(entry) && row < at.valid(b, n);
+    const int64_t of_q = present ? head * at.rows + n * R + row : 0;
     if (my.thread % Tile::loaders == 0) {
-      my.seen[turn * Tile::chunk + own] = there ? int(at.place(n)) * R + row - before : -1;
-      copy_8(my.means + turn * Tile::chunk + own, means + of_q, there);
+      my.seen[turn * Tile::chunk + slot] = present ? int(at.place(n)) * R + row - before : -1;
+      copy_8(my.means + turn * Tile::chunk + slot, means + of_q, present);
     }
-    my.copy(turn, all_q + of_q * at.d, all_dy + of_q * at.d, there, at.d);
+    my.copy(turn, all_q + of_q * at.d, all_dy + of_q * at.d, present, at.d);
     end_copies();
     read(j + Tile::chunk);
   };
@@ -395,7 +397,8 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int of = turn * Tile::chunk + l + 8 * m + 2 * my.t + e % 2;
-          differentiate(s[m][e], slope[m][e], own_keys[e / 2] > my.seen[of], my.means[of], scale);
+          differentiate(s[m][e], slope[m][e], thread_keys[e / 2] > my.seen[of], my.means[of],
+                        scale);
         }
       }
       if (to.dv) add_rows<S, D>(dv, s, dy, my.lane);
@@ -403,7 +406,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
     }
   }
 
-  const float down = Factor(in.most).down;
+  const float down = Factor(in.max_bits).down;
   auto store = [&](float(&sums)[D / 8][4], float* all, float* parts, float share) {
     if (!all) return;
     add_splits<Tile>(sums, my);
@@ -411,8 +414,8 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
     float* first = tile.place(to, at, all, parts);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (own_keys[i] >= tile.keys) continue;
-      store_row(first + own_keys[i] * at.d, sums, i, my.t, at.d, share);
+      if (thread_keys[i] >= tile.keys) continue;
+      store_row(first + thread_keys[i] * at.d, sums, i, my.t, at.d, share);
     }
   };
   store(dk, to.dk, to.dk_parts, in.scale * down);
@@ -434,7 +437,7 @@ class Backward {
     of_size([&]<int D>() {
       auto run = [&]<int Bands>() {
         using Layout = Tile<S, D, Bands>;
-        const BlockSizes at = call_.sizes(Layout::own, true);
+        const BlockSizes at = call_.sizes(Layout::sum_rows, true);
         launch(kName, queries_kernel<Layout>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
                dim3(Layout::threads), Layout::shared, dq.data<float>(), in, at);
       };
@@ -454,7 +457,7 @@ class Backward {
       auto run = [&]<int Bands>() {
         using Layout = Tile<S, D, Bands>;
         auto to = lists.template sums<float>(dk, dv, kLanesOfSlice);
-        to.span = int(std::min<int64_t>(mask_.block, Layout::own));
+        to.span = int(std::min<int64_t>(mask_.block, Layout::sum_rows));
         in_turns(kName, to, at, device_, [&](const KeySums<float>& turn, dim3 thread_blocks) {
           launch(kName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads), Layout::shared,
                  turn, in, at);
@@ -498,7 +501,7 @@ bool block_attention_backward_half(Tensor dq, Tensor dk, Tensor dv, Tensor dy, T
         !at_pack(dv) || !at_pack(dy) || !at_pack(y) || Backward<S>::shared(d) > most_shared()) {
       return false;
     }
-    const Tensor slopes = Tensor::like(q), most = Tensor::empty({1}, Dtype::i32, q.device()),
+    const Tensor slopes = Tensor::like(q), max_bits = Tensor::empty({1}, Dtype::i32, q.device()),
                  means = Tensor::empty({rows, 2}, Dtype::f32, q.device());
     auto* of_rows = reinterpret_cast<RowMeans*>(means.data<float>());
     const Operands<S> in{.q = q.data<S>(),
@@ -506,20 +509,20 @@ bool block_attention_backward_half(Tensor dq, Tensor dk, Tensor dv, Tensor dy, T
                          .k = k.data<S>(),
                          .v = v.data<S>(),
                          .means = of_rows,
-                         .most = std::is_same_v<S, f16>
-                                     ? reinterpret_cast<const uint32_t*>(most.data<int32_t>())
-                                     : nullptr,
+                         .max_bits = std::is_same_v<S, f16> ? reinterpret_cast<const uint32_t*>(
+                                                                  max_bits.data<int32_t>())
+                                                            : nullptr,
                          .scale = float(scale)};
     const BlockSizes at = call.sizes(1, true);
     const int64_t packs = rows * d / 4;
-    if (in.most && packs > 0) {
-      auto* to = reinterpret_cast<uint32_t*>(most.data<int32_t>());
+    if (in.max_bits && packs > 0) {
+      auto* to = reinterpret_cast<uint32_t*>(max_bits.data<int32_t>());
       check_cuda(cudaMemsetAsync(to, 0, sizeof(uint32_t), stream()), kName);
-      launch(kName, most_kernel, dim3(blocks_for(std::min<int64_t>(packs, 1 << 18), kThreads)),
+      launch(kName, max_bits_kernel, dim3(blocks_for(std::min<int64_t>(packs, 1 << 18), kThreads)),
              dim3(kThreads), 0, to, dy.data<float>(), at, packs);
     }
     launch_each(kName, rows * kWarp, prepare_kernel<S>, slopes.data<S>(), of_rows, dy.data<float>(),
-                y.data<float>(), lse.data<float>(), in.most, at, rows);
+                y.data<float>(), lse.data<float>(), in.max_bits, at, rows);
     const Backward<S> pass(mask, call, q, k);
     pass.queries(dq, in);
     pass.keys(dk, dv, in);

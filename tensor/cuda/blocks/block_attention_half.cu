@@ -40,10 +40,10 @@ struct HalfTile {
 template <int D>
 struct BandSums {
   float out[D / 8][4] = {};  // columns of eight, as multiply_add() has them
-  float most[2], sum[2] = {}, kept[2] = {};
+  float max[2], sum[2] = {}, kept[2] = {};
 
   __device__ BandSums() {
-    for (float& x : most) x = std::numeric_limits<float>::lowest();
+    for (float& x : max) x = std::numeric_limits<float>::lowest();
   }
 
   __device__ void rescale(int i, float share) {
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   }
 
   auto load = [&](int64_t j, int turn) {
-    const int own = thread / Tile::loaders;
-    const int64_t p = j + own;
+    const int slot = thread / Tile::loaders;
+    const int64_t p = j + slot;
     int32_t key = -1, from = std::numeric_limits<int32_t>::max();
     if (p < tile.keys) {
       const int64_t e = quotient(p, at.block);
@@ -95,13 +95,13 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
       const int32_t before = key - int32_t(tile.first - tile.r0), row = int32_t(entry_row(entry));
       from = before > row ? before : row;
     }
-    if (thread % Tile::loaders == 0) seen[turn * Tile::chunk + own] = from;
-    S* to = room + 2 * turn * Tile::room + own * Tile::step;
+    if (thread % Tile::loaders == 0) seen[turn * Tile::chunk + slot] = from;
+    S* to = room + 2 * turn * Tile::room + slot * Tile::step;
     const int64_t first = (tile.bg * at.T + (key < 0 ? 0 : key)) * at.d;
     for (int c = thread % Tile::loaders * 8; c < D; c += Tile::loaders * 8) {
-      const bool there = key >= 0 && c < at.d;
-      copy_16(to + c, in.k + first + (there ? c : 0), there);
-      copy_16(to + Tile::room + c, in.v + first + (there ? c : 0), there);
+      const bool present = key >= 0 && c < at.d;
+      copy_16(to + c, in.k + first + (present ? c : 0), present);
+      copy_16(to + Tile::room + c, in.v + first + (present ? c : 0), present);
     }
     end_copies();
   };
@@ -143,17 +143,18 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
       uint32_t p[kTiles][2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float most = run.most[i];
+        float max_score = run.max[i];
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) most = Max{}(most, Max{}(s[n][2 * i], s[n][2 * i + 1]));
-        most = Max{}(most, __shfl_xor_sync(kAllLanes, most, 1));
-        most = Max{}(most, __shfl_xor_sync(kAllLanes, most, 2));
-        run.rescale(i, exp2_nonpositive((run.most[i] - most) * scale));
-        run.most[i] = most;
+        for (int n = 0; n < kTiles; ++n)
+          max_score = Max{}(max_score, Max{}(s[n][2 * i], s[n][2 * i + 1]));
+        max_score = Max{}(max_score, __shfl_xor_sync(kAllLanes, max_score, 1));
+        max_score = Max{}(max_score, __shfl_xor_sync(kAllLanes, max_score, 2));
+        run.rescale(i, exp2_nonpositive((run.max[i] - max_score) * scale));
+        run.max[i] = max_score;
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          const float a = exp2_nonpositive((s[n][2 * i] - most) * scale),
-                      b = exp2_nonpositive((s[n][2 * i + 1] - most) * scale);
+          const float a = exp2_nonpositive((s[n][2 * i] - max_score) * scale),
+                      b = exp2_nonpositive((s[n][2 * i + 1] - max_score) * scale);
           p[n][i] = pair_of<S>(a, b);
           run.sum[i] += a + b;
           run.kept[i] += first_of<S>(p[n][i]) + second_of<S>(p[n][i]);
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     __syncthreads();
   }
 
-  // Each lane has the sums of its own keys.
+  // Each lane has the sums over the keys that it multiplied.
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     if (split > 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        place(split, i) = run.most[i];
+        place(split, i) = run.max[i];
         place(split, 2 + i) = run.sum[i];
         place(split, 4 + i) = run.kept[i];
       }
@@ -203,10 +204,10 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     for (int of = 1; of < Tile::splits; ++of) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float theirs = place(of, i), most = Max{}(run.most[i], theirs),
-                    share = exp2_nonpositive((theirs - most) * scale);
-        run.rescale(i, exp2_nonpositive((run.most[i] - most) * scale));
-        run.most[i] = most;
+        const float split_max = place(of, i), max_score = Max{}(run.max[i], split_max),
+                    share = exp2_nonpositive((split_max - max_score) * scale);
+        run.rescale(i, exp2_nonpositive((run.max[i] - max_score) * scale));
+        run.max[i] = max_score;
         run.sum[i] += place(of, 2 + i) * share;
         run.kept[i] += place(of, 4 + i) * share;
 #pragma unroll
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int l = 16 * band + g + 8 * i;
-    if (tile.head(l, at) >= tile.heads || tile.row(l, at) >= tile.there) continue;
+    if (tile.head(l, at) >= tile.heads || tile.row(l, at) >= tile.q_rows) continue;
     const bool valid = tile.row(l, at) < tile.rows;  // rows of padding become 0
     const float share = valid ? 1 / run.kept[i] : 0.0f;
     const int64_t row = tile.of_q(l, at);
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
                              valid ? run.out[n][2 * i + 1] * share : 0.0f};
       store_pack(in.y + row * at.d + column, y);
     }
-    if (t == 0) in.lse[row] = valid ? run.most[i] * in.scale + math::log(run.sum[i]) : 0.0f;
+    if (t == 0) in.lse[row] = valid ? run.max[i] * in.scale + math::log(run.sum[i]) : 0.0f;
   }
 }
 

@@ -32,7 +32,7 @@ struct CachedBlocks {
 void block_attention_step(Tensor y, Tensor q, Tensor k, Tensor v, BlockMask mask, Tensor width,
                           double scale) {
   if (q.numel() == 0) return;
-  const int64_t H = q.dim(1), S = k.dim(2), most = mask.capacity() * mask.block;
+  const int64_t H = q.dim(1), S = k.dim(2), max_keys = mask.capacity() * mask.block;
   const OnDevice widths(width, y.device());
   const CachedBlocks keys{.counts = mask.counts.data<int32_t>(),
                           .entries = mask.entries.data<int32_t>(),
@@ -43,7 +43,7 @@ void block_attention_step(Tensor y, Tensor q, Tensor k, Tensor v, BlockMask mask
                           .capacity = mask.capacity(),
                           .block = mask.block};
   dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class Stored>() {
-    attend_spans<T, Stored>("block_attention_step", y, q, k, v, keys, std::min(S, most), scale);
+    attend_spans<T, Stored>("block_attention_step", y, q, k, v, keys, std::min(S, max_keys), scale);
   });
 }
 

@@ -66,7 +66,7 @@ struct ChoiceRoom {
   T* x;                          // [lanes, C] products of features
   OrderKey<T>* keys;             // [R, C] of the sums of probabilities; 0: may not be chosen
   T *total, *share, *raw_share;  // [lanes] of features; 1 / sum of s, of raw
-  T* open;                       // [R, m] sums of features of a row's own block
+  T* open;                       // [R, m] sums of features of the block of a row
   int32_t *list, *first_row;     // [C] candidates; [blocks + 1] of the union
   uint8_t *allowed, *survives;   // [R, C]; [R + 1, S], the last row: for any
   int64_t C, S, P;
@@ -116,7 +116,7 @@ class BlockChoice {
       begin_union(entries, job_.continues ? count : 0);
       choose();
     }
-    const int64_t end = job_.count > 0 ? job_.own + 1 : 0;
+    const int64_t end = job_.count > 0 ? job_.block + 1 : 0;
     auto kept = [&](int64_t b) { return room_.first_row[b] < kNoRow; };
     const int64_t n = group.reduce(
         end, int64_t(0), [&](int64_t b) { return int64_t(kept(b)); }, Plus{});
@@ -150,16 +150,17 @@ class BlockChoice {
 
   __noinline__ __device__ void begin_union(const int32_t* entries, int64_t count) {
     const BlockGroup group;
-    group.each(job_.own + 1,
-               [&](int64_t b) { room_.first_row[b] = config_.is_fixed(b, job_.own) ? 0 : kNoRow; });
+    group.each(job_.block + 1, [&](int64_t b) {
+      room_.first_row[b] = config_.is_fixed(b, job_.block) ? 0 : kNoRow;
+    });
     group.each(count, [&](int64_t e) {
       atomicMin(room_.first_row + entry_block(entries[e]), int32_t(entry_row(entries[e])));
     });
   }
 
   __device__ void choose() {
-    int z = in_.shares ? 0 : config_.level(job_.own);
-    candidates_ = job_.own >> z;
+    int z = in_.shares ? 0 : config_.level(job_.block);
+    candidates_ = job_.block >> z;
     if (candidates_ == 0) return;
     if (in_.shares) {
       add_given();
@@ -185,7 +186,7 @@ class BlockChoice {
   template <class Begin, class Put>
   __device__ void multiply(const T* x, const LevelRows<T>& of_parts, int z, int parts, Begin begin,
                            Put put) const {
-    T *own = reinterpret_cast<T*>(shared_), *first = own + Layout::rows * Layout::step;
+    T *x_tile = reinterpret_cast<T*>(shared_), *first = x_tile + Layout::rows * Layout::step;
     T* products = reinterpret_cast<T*>(shared_ + Shared::tiles);
     int shift = 0;
     while (1 << shift < parts) ++shift;
@@ -198,9 +199,9 @@ class BlockChoice {
         (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(T)) %
             16 ==
         0;
-    auto load_own = [&](int l0, int w) {
+    auto load_x = [&](int l0, int w) {
       load_choice_rows<Layout, Layout::rows>(
-          own, [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
+          x_tile, [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
           width - w, packed);
     };
     auto load = [&](int c0, int w, int turn) {
@@ -218,7 +219,7 @@ class BlockChoice {
       __syncthreads();
       begin(l0);
       if (width <= kChoiceColumns) {
-        load_own(l0, 0);
+        load_x(l0, 0);
         load(0, 0, 0);
       }
       for (int c0 = 0, turn = 0; c0 < count; c0 += slots, turn ^= 1) {
@@ -231,15 +232,15 @@ class BlockChoice {
             wait_copies<0>();
           }
           __syncthreads();
-          Layout::add(s, own, first + turn * slots * Layout::step, width);
+          Layout::add(s, x_tile, first + turn * slots * Layout::step, width);
         } else {
           for (int w = 0; w < width; w += kChoiceColumns) {
             __syncthreads();
-            load_own(l0, w);
+            load_x(l0, w);
             load(c0, w, 0);
             wait_copies<0>();
             __syncthreads();
-            Layout::add(s, own, first, width - w < kChoiceColumns ? width - w : kChoiceColumns);
+            Layout::add(s, x_tile, first, width - w < kChoiceColumns ? width - w : kChoiceColumns);
           }
         }
         // Parts apart, so that neighbouring threads read neighbouring blocks.
@@ -249,11 +250,12 @@ class BlockChoice {
         });
         __syncthreads();
         const int part = c0 & ((1 << shift) - 1), left = parts - part;
-        const int there = left < 1 << part_bits ? left : 1 << part_bits;
+        const int tile_parts = left < 1 << part_bits ? left : 1 << part_bits;
         for (int i = threadIdx.x; i < Layout::rows << block_bits; i += Layout::threads) {
           const int r = i >> block_bits, b = i & (blocks - 1), block = (c0 >> shift) + b;
-          if (block < candidates_ && there > 0) {
-            put(r, l0 + r, block, part, there, products + r * Shared::product_step + b, blocks);
+          if (block < candidates_ && tile_parts > 0) {
+            put(r, l0 + r, block, part, tile_parts, products + r * Shared::product_step + b,
+                blocks);
           }
         }
       }
@@ -298,15 +300,15 @@ class BlockChoice {
                            const T& before) {
     auto score = [&](int p) { return products[p * step] * factor + logs[p]; };
     if (n == 1 && !more) return score(0);
-    T most = score(0);
-    for (int p = 1; p < n; ++p) most = Max{}(most, score(p));
-    if (more) most = Max{}(most, before);
-    T sum = more ? exp_of_part(before - most) : T(0);
-    for (int p = 0; p < n; ++p) sum += exp_of_part(score(p) - most);
-    return most + math::log(sum);
+    T max_score = score(0);
+    for (int p = 1; p < n; ++p) max_score = Max{}(max_score, score(p));
+    if (more) max_score = Max{}(max_score, before);
+    T sum = more ? exp_of_part(before - max_score) : T(0);
+    for (int p = 0; p < n; ++p) sum += exp_of_part(score(p) - max_score);
+    return max_score + math::log(sum);
   }
 
-  // open [R, m] = sums of the features of the keys of the own block that a row sees.
+  // open [R, m] = sums of the features of the keys of its block that a row sees.
   __device__ void add_open() const {
     BlockGroup{}.each(in_.m, [&](int64_t i) {
       double sum = 0;
@@ -315,7 +317,7 @@ class BlockChoice {
         return;
       }
       const T* psi = in_.psi_k + job_.bg * in_.T_keys * in_.m + i;
-      for (int64_t t = job_.own * config_.block; t < job_.first + job_.count; ++t) {
+      for (int64_t t = job_.block * config_.block; t < job_.first + job_.count; ++t) {
         sum += double(psi[t * in_.m]);
         if (t >= job_.first) room_.open[(t - job_.first) * in_.m + i] = T(sum);
       }
@@ -332,7 +334,7 @@ class BlockChoice {
       total += group.reduce(
           in_.m, T(0), [&](int64_t i) { return psi[i] * sums[i]; }, Plus{});
     };
-    for (int64_t b = job_.own >> z << z; b < job_.own; ++b) {
+    for (int64_t b = job_.block >> z << z; b < job_.block; ++b) {
       add(in_.features.of(0, job_.bg) + b * in_.m);
     }
     add(room_.open + lane % job_.R * in_.m);
@@ -368,15 +370,16 @@ class BlockChoice {
       T sum = 0;
       for (int h = 0; h < job_.heads; ++h) {
         const int64_t lane = h * job_.R + r, at = lane * room_.C + c;
-        const T own = room_.s[at] * room_.share[lane];
-        sum += opinion ? rest * own + given * (room_.raw[at] * room_.raw_share[lane]) : own;
+        const T probability = room_.s[at] * room_.share[lane];
+        sum += opinion ? rest * probability + given * (room_.raw[at] * room_.raw_share[lane])
+                       : probability;
       }
       set_key(r, c, sum, last);
     });
   }
 
   __device__ void set_key(int r, int64_t c, T sum, bool last) const {
-    const bool may = is_allowed(r, c) && !(last && config_.is_fixed(candidate(c), job_.own));
+    const bool may = is_allowed(r, c) && !(last && config_.is_fixed(candidate(c), job_.block));
     room_.keys[r * room_.C + c] = may ? order_key(sum) : OrderKey<T>(0);
   }
 
@@ -401,12 +404,12 @@ class BlockChoice {
     T* s = scores + lane * room_.C;
     const int r = lane % int(job_.R);
     constexpr T kLowest = std::numeric_limits<T>::lowest();
-    const T most = group.reduce(
+    const T max_score = group.reduce(
         candidates_, kLowest, [&](int64_t c) { return is_allowed(r, c) ? s[c] : kLowest; }, Max{});
     const T norm = group.reduce(
         candidates_, T(0),
         [&](int64_t c) {
-          const T e = is_allowed(r, c) ? exp_of_part(s[c] - most) : T(0);
+          const T e = is_allowed(r, c) ? exp_of_part(s[c] - max_score) : T(0);
           s[c] = e;
           return e;
         },
@@ -425,43 +428,43 @@ class BlockChoice {
     });
   }
 
-  // put(row, candidate) for the `most` largest of every row, of equal ones the later.
+  // put(row, candidate) for the `k` largest of every row, of equal ones the later.
   template <class Put>
-  __noinline__ __device__ void take(int64_t most, Put put) const {
+  __noinline__ __device__ void take(int64_t k, Put put) const {
     const WarpGroup group;
     for (int r = int(threadIdx.x) / kWarp; r < job_.count; r += kWarps) {
       OrderKey<T>* keys = room_.keys + r * room_.C;
       if constexpr (sizeof(T) == 4) {
         if (candidates_ <= 4 * kWarp) {
-          take_few_of<4>(r, most, put);
+          take_few_of<4>(r, k, put);
           continue;
         }
         if (candidates_ <= 16 * kWarp) {
-          take_few_of<16>(r, most, put);
+          take_few_of<16>(r, k, put);
           continue;
         }
         if (candidates_ <= 32 * kWarp) {
-          take_few_of<32>(r, most, put);
+          take_few_of<32>(r, k, put);
           continue;
         }
       }
       const int64_t may = group.reduce(
           candidates_, int64_t(0), [&](int64_t c) { return int64_t(keys[c] != 0); }, Plus{});
-      each_largest(group, keys, candidates_, most < may ? most : may,
+      each_largest(group, keys, candidates_, k < may ? k : may,
                    [&](int64_t, int64_t c) { put(r, c); });
     }
     __syncthreads();
   }
 
-  template <int kOwn, class Put>
-  __device__ void take_few_of(int r, int64_t most, Put put) const {
-    uint32_t key[kOwn];
+  template <int kPerLane, class Put>
+  __device__ void take_few_of(int r, int64_t k, Put put) const {
+    uint32_t key[kPerLane];
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
+    for (int j = 0; j < kPerLane; ++j) {
       const int c = int(threadIdx.x) % kWarp + j * kWarp;
       key[j] = c < candidates_ ? room_.keys[r * room_.C + c] : 0;
     }
-    take_few(key, most, [&](int64_t c) { put(r, c); });
+    take_few(key, k, [&](int64_t c) { put(r, c); });
   }
 
   // survives [r, super-block], the incomplete one for every row.
@@ -486,17 +489,17 @@ class BlockChoice {
     const BlockGroup group;
     const int64_t S = room_.S;
     const uint8_t* any = room_.survives + job_.count * S;
-    auto flag = [&](int64_t b) { return any[b >> z] || config_.is_fixed(b, job_.own); };
+    auto flag = [&](int64_t b) { return any[b >> z] || config_.is_fixed(b, job_.block); };
     candidates_ = group.reduce(
-        job_.own, int64_t(0), [&](int64_t b) { return int64_t(flag(b)); }, Plus{});
-    group.scan(job_.own, flag, [&](int64_t b, bool yes, int64_t rank) {
+        job_.block, int64_t(0), [&](int64_t b) { return int64_t(flag(b)); }, Plus{});
+    group.scan(job_.block, flag, [&](int64_t b, bool yes, int64_t rank) {
       if (yes) room_.list[rank] = int32_t(b);
     });
     narrowed_ = true;
     each_candidate([&](int r, int64_t c) {
       const int64_t b = room_.list[c];
       room_.allowed[r * room_.C + c] =
-          config_.is_fixed(b, job_.own) || room_.survives[r * S + (b >> z)];
+          config_.is_fixed(b, job_.block) || room_.survives[r * S + (b >> z)];
     });
   }
 

@@ -74,7 +74,7 @@ struct KeyTile {
     bg = to.bg0 + of_turn;
     b = at.sequence(bg);
     first = block * at.block + part * to.span;
-    const int64_t behind = (block + 1) * at.block, end = behind < at.T ? behind : at.T;
+    const int64_t block_end = (block + 1) * at.block, end = block_end < at.T ? block_end : at.T;
     keys = int(end - first < 0 ? 0 : (end - first < to.span ? end - first : to.span));
     const int64_t* start = to.starts + bg * to.blocks + block;
     const int64_t count = start[1] - start[0];
@@ -97,15 +97,16 @@ __global__ void add_slices_kernel(T* all, const T* parts, const KeySums<T> to, c
                                   int64_t n) {
   const int64_t i = piece();
   if (i >= n) return;
-  const int64_t of_group = at.T * at.d, group = quotient(i, of_group), own = i - group * of_group;
+  const int64_t of_group = at.T * at.d, group = quotient(i, of_group),
+                offset = i - group * of_group;
   const int64_t bg = to.bg0 + group;
-  const int64_t* start = to.starts + bg * to.blocks + quotient(quotient(own, at.d), at.block);
+  const int64_t* start = to.starts + bg * to.blocks + quotient(quotient(offset, at.d), at.block);
   const int64_t used = to.used(start[1] - start[0], at);
   if (used == 1) return;
-  const T* mine = parts + group * to.slices * of_group + own;
-  T sum = mine[0];
-  for (int64_t s = 1; s < used; ++s) sum += mine[s * of_group];
-  all[bg * of_group + own] = sum;
+  const T* first_slice = parts + group * to.slices * of_group + offset;
+  T sum = first_slice[0];
+  for (int64_t s = 1; s < used; ++s) sum += first_slice[s * of_group];
+  all[bg * of_group + offset] = sum;
 }
 
 template <class T>
@@ -118,12 +119,12 @@ class BlockLists {
  public:
   BlockLists(const char* name, const BlockMask& mask, int64_t groups, int64_t keys)
       : blocks_((keys + mask.block - 1) / mask.block),
-        most_(mask.tile_count()),
+        tile_count_(mask.tile_count()),
         starts_(Tensor::empty({groups * blocks_ + 1}, Dtype::i64, mask.entries.device())),
         tiles_(Tensor::like(mask.entries)) {
     const auto *counts = mask.counts.data<int32_t>(), *entries = mask.entries.data<int32_t>();
     transpose_rows(name, TileLists{tiles_.data<int32_t>(), entries}, starts_,
-                   TileRows{counts, entries, mask.capacity()}, groups, most_, blocks_);
+                   TileRows{counts, entries, mask.capacity()}, groups, tile_count_, blocks_);
   }
 
   // Of parts of one key. Slices: enough thread blocks of similar length where all tiles keep a
@@ -137,7 +138,7 @@ class BlockLists {
             .dk_parts = nullptr,
             .dv_parts = nullptr,
             .blocks = blocks_,
-            .slices = std::clamp<int64_t>(most_ / 64, 1, 8),
+            .slices = std::clamp<int64_t>(tile_count_ / 64, 1, 8),
             .bg0 = 0,
             .least = least,
             .span = 1,
@@ -145,7 +146,7 @@ class BlockLists {
   }
 
  private:
-  int64_t blocks_, most_;
+  int64_t blocks_, tile_count_;
   Tensor starts_, tiles_;
 };
 

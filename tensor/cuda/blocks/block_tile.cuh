@@ -48,8 +48,10 @@ class BlockCall {
 
   // For layouts of this many rows.
   BlockSizes sizes(int64_t lanes, bool packed) const {
-    const int64_t heads = q_[1] / k_[1], span = std::min(mask_.tile, lanes), most = lanes / span;
-    const int64_t passes = (heads + most - 1) / most, parts = (mask_.tile + span - 1) / span;
+    const int64_t heads = q_[1] / k_[1], span = std::min(mask_.tile, lanes),
+                  max_heads = lanes / span;
+    const int64_t passes = (heads + max_heads - 1) / max_heads,
+                  parts = (mask_.tile + span - 1) / span;
     return {.counts = mask_.counts.data<int32_t>(),
             .entries = mask_.entries.data<int32_t>(),
             .places = places_.data<int32_t>(),
@@ -91,7 +93,7 @@ bool block_attention_backward_half(Tensor dq, Tensor dk, Tensor dv, Tensor dy, T
 // they read the same keys. The long lists of late tiles come first.
 struct BlockTile {
   int64_t bg, bh, row0, first;  // bh: of the first lane; its row of q and the row's ordinal
-  int r0, rows, there, heads;   // first row in the tile; valid rows, rows of q, heads of the pass
+  int r0, rows, q_rows, heads;  // first row in the tile; valid rows, rows of q, heads of the pass
   const int32_t* entries;
   int64_t keys;  // of the list, before the last valid row
 
@@ -107,15 +109,15 @@ struct BlockTile {
     first = at.place(n) * at.R + r0;
     const int64_t valid = at.valid(b, n) - r0, in = at.rows - row0;
     const int64_t part = at.R - r0 < at.span ? at.R - r0 : at.span;
-    there = int(in < 0 ? 0 : (in < part ? in : part));
-    rows = int(valid < 0 ? 0 : (valid < there ? valid : there));
+    q_rows = int(in < 0 ? 0 : (in < part ? in : part));
+    rows = int(valid < 0 ? 0 : (valid < q_rows ? valid : q_rows));
     entries = at.list(bg, n);
     const int64_t count = at.count(bg, n);
     keys = 0;
     if (rows == 0 || count == 0) return;
     // All blocks before the last are complete.
-    const int64_t last = entry_block(entries[count - 1]) * at.block, behind = first + rows - last;
-    keys = (count - 1) * at.block + (behind < at.block ? behind : at.block);
+    const int64_t last = entry_block(entries[count - 1]) * at.block, left = first + rows - last;
+    keys = (count - 1) * at.block + (left < at.block ? left : at.block);
   }
   // The row of a lane in the pass, and its row of all heads of q.
   __device__ int row(int lane, const BlockSizes& at) const { return lane % at.span; }

@@ -7,16 +7,16 @@
 
 namespace brine::cuda {
 
-constexpr int kMostLevels = 26;  // of 2^25 blocks, the most that block_entry() numbers
+constexpr int kMaxLevels = 26;  // of 2^25 blocks, the most that block_entry() numbers
 
 // Rows of `width` numbers of the complete super-blocks of every level.
 template <class T>
 struct LevelRows {
-  const T* data[kMostLevels] = {};
-  int64_t rows[kMostLevels] = {}, width = 1;  // rows of a group
+  const T* data[kMaxLevels] = {};
+  int64_t rows[kMaxLevels] = {}, width = 1;  // rows of a group
 
   void set(size_t z, const Tensor& level) {
-    if (z >= size_t(kMostLevels)) return;
+    if (z >= size_t(kMaxLevels)) return;
     data[z] = level.data<T>();
     rows[z] = level.dim(2);
     if (level.rank() > 3) width = level.dim(3);
@@ -30,7 +30,7 @@ struct ChoiceInputs {
   const S* q;
   const T *gain, *psi_q, *prior_gain, *shares;
   const T* psi_k = nullptr;          // of every key, or null:
-  const double* psi_open = nullptr;  // sums of the features of the row's own block
+  const double* psi_open = nullptr;  // sums of the features of the row's block
   LevelRows<S> keys;
   LevelRows<T> logs, features;
   int64_t H, d, m, T_keys = 0, blocks;  // psi_k [., T_keys, m], shares [., blocks]
@@ -65,12 +65,12 @@ struct ChoiceInputs {
   static const T* data(const Tensor& x) { return x.defined() ? x.template data<T>() : nullptr; }
 };
 
-// The rows of a group that choose together: all are in block `own`.
+// The rows of a group that choose together: all are in block `block`.
 struct ChoiceJob {
-  int64_t bg, list, own, first;  // list of the mask; ordinal of the first row
-  int64_t row, head_rows;        // first row of the first head in q; rows of a head
-  int count, R, r0, heads;       // rows; lanes of a head; the first row in its tile
-  bool continues;                // the list has what earlier rows of the tile keep
+  int64_t bg, list, block, first;  // list of the mask; ordinal of the first row
+  int64_t row, head_rows;          // first row of the first head in q; rows of a head
+  int count, R, r0, heads;         // rows; lanes of a head; the first row in its tile
+  bool continues;                  // the list has what earlier rows of the tile keep
 };
 
 // A mask and where the rows of its tiles are.
@@ -96,7 +96,7 @@ struct TileJobs {
     const int64_t left = lengths ? lengths[to.sequence(bg)] - first : in;
     return {.bg = bg,
             .list = bg * to.tiles + n,
-            .own = first / config.block,
+            .block = first / config.block,
             .first = first,
             .row = bg * to.heads * to.rows + n * R,
             .head_rows = to.rows,

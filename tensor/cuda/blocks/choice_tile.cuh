@@ -16,13 +16,13 @@ template <class Number, int Lanes>
 struct ChoiceTile {
   using T = Number;
   static constexpr int rows = Lanes, slots = kChoiceSlots[sizeof(T) / 8];
-  static constexpr int own = 4, apart = Lanes / own, keys = slots / kAcross;
-  static constexpr int threads = apart * kAcross, step = row_step<T>(kChoiceColumns);
+  static constexpr int thread_rows = 4, row_stride = Lanes / thread_rows, keys = slots / kAcross;
+  static constexpr int threads = row_stride * kAcross, step = row_step<T>(kChoiceColumns);
   struct Sums {
-    T of[own][keys] = {};
+    T of[thread_rows][keys] = {};
   };
 
-  __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * apart; }
+  __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * row_stride; }
   __device__ static int slot(int n) { return int(threadIdx.x) % kAcross + n * kAcross; }
 
   // sums += x y^T, of which only the first `used` columns are not 0.
@@ -30,16 +30,16 @@ struct ChoiceTile {
     constexpr int n = kWide<T>;
 #pragma unroll 2
     for (int c = 0; c < used; c += n) {
-      Pack<T, n> mine[own];
+      Pack<T, n> row_packs[thread_rows];
 #pragma unroll
-      for (int i = 0; i < own; ++i) mine[i] = load_pack<n>(x + row(i) * step + c);
+      for (int i = 0; i < thread_rows; ++i) row_packs[i] = load_pack<n>(x + row(i) * step + c);
 #pragma unroll
       for (int j = 0; j < keys; ++j) {
         const Pack<T, n> other = load_pack<n>(y + slot(j) * step + c);
 #pragma unroll
-        for (int i = 0; i < own; ++i) {
+        for (int i = 0; i < thread_rows; ++i) {
 #pragma unroll
-          for (int e = 0; e < n; ++e) sums.of[i][j] += mine[i].v[e] * other.v[e];
+          for (int e = 0; e < n; ++e) sums.of[i][j] += row_packs[i].v[e] * other.v[e];
         }
       }
     }
@@ -50,7 +50,7 @@ struct ChoiceTile {
 #pragma unroll
     for (int j = 0; j < keys; ++j) {
 #pragma unroll
-      for (int i = 0; i < own; ++i) f(row(i), slot(j), sums.of[i][j]);
+      for (int i = 0; i < thread_rows; ++i) f(row(i), slot(j), sums.of[i][j]);
     }
   }
 };
@@ -78,8 +78,8 @@ __device__ inline void load_choice_rows(T* tile, F&& from, int64_t d, bool packe
     const T* row = from(r);
     T* to = tile + r * Layout::step + c;
     if (packed) {
-      const bool there = row && c < d;
-      copy_16(to, there ? row + c : nullptr, there);
+      const bool present = row && c < d;
+      copy_16(to, present ? row + c : nullptr, present);
     } else {
 #pragma unroll
       for (int e = 0; e < n; ++e) to[e] = row && c + e < d ? row[c + e] : T{};
@@ -95,26 +95,26 @@ __device__ inline uint32_t warp_count(uint32_t x) {
 #endif
 }
 
-// put(i) for the `most` largest of a warp's keys that are not 0, of equal ones the later: as
+// put(i) for the `k` largest of a warp's keys that are not 0, of equal ones the later: as
 // each_largest(), with key i in register i / kWarp of lane i % kWarp.
-template <int kOwn, class Put>
-__device__ inline void take_few(const uint32_t (&key)[kOwn], int64_t most, Put&& put) {
+template <int kPerLane, class Put>
+__device__ inline void take_few(const uint32_t (&key)[kPerLane], int64_t k, Put&& put) {
   const int lane = int(threadIdx.x) % kWarp;
-  uint32_t low = 0xffffffffu, high = 0, there = 0;
+  uint32_t low = 0xffffffffu, high = 0, nonzero = 0;
 #pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
+  for (int j = 0; j < kPerLane; ++j) {
     if (key[j] == 0) continue;
-    ++there;
+    ++nonzero;
     low = key[j] < low ? key[j] : low;
     high = key[j] > high ? key[j] : high;
   }
   auto count = [&](auto&& is) {
-    uint32_t own = 0;
+    uint32_t matches = 0;
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) own += is(key[j]);
-    return warp_count(own);
+    for (int j = 0; j < kPerLane; ++j) matches += is(key[j]);
+    return warp_count(matches);
   };
-  const uint32_t may = warp_count(there), take = most < may ? uint32_t(most) : may;
+  const uint32_t may = warp_count(nonzero), take = k < may ? uint32_t(k) : may;
   if (take == 0) return;
   low = warp_reduce(low, [](uint32_t a, uint32_t b) { return b < a ? b : a; });
   high = warp_reduce(high, Max{});
@@ -147,7 +147,7 @@ __device__ inline void take_few(const uint32_t (&key)[kOwn], int64_t most, Put&&
   }
   uint32_t ties = 0;
 #pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
+  for (int j = 0; j < kPerLane; ++j) {
     bool chosen = key[j] >= low && key[j] != 0;
     if (skip > 0) {
       const unsigned same = __ballot_sync(kAllLanes, key[j] == low);

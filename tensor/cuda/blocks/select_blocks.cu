@@ -9,7 +9,7 @@ namespace {
 
 // Thread blocks, each with scratch memory: as many as a device of 132 multiprocessors has at a
 // time, so that what they write stays in its L2.
-constexpr int64_t kMostSlots = 132 * 5;
+constexpr int64_t kMaxSlots = 132 * 5;
 
 // Clusters of the `size` rows from a thread block's first one on. Shared memory: T [2 size +
 // parts].
@@ -35,8 +35,8 @@ __global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int
     for (int s = int(threadIdx.x); s < size; s += int(blockDim.x)) {
       T distance = 0;
       for (int c = 0; c < d; ++c) {
-        const T apart = x[int64_t(s) * d + c] - x[int64_t(centre) * d + c];
-        distance += apart * apart;
+        const T difference = x[int64_t(s) * d + c] - x[int64_t(centre) * d + c];
+        distance += difference * difference;
       }
       if (distance < nearest[s]) {
         nearest[s] = distance;
@@ -76,7 +76,7 @@ struct StepJobs {
     const int64_t t = width[to.sequence(bg)] - 1;
     return {.bg = bg,
             .list = bg,
-            .own = t / config.block,
+            .block = t / config.block,
             .first = t,
             .row = bg * to.heads,
             .head_rows = 1,
@@ -126,7 +126,7 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
   const int64_t m = scores.psi_q.defined() && !scores.shares.defined() ? scores.psi_q.dim(3) : 0;
   const ChoiceSizes sizes(config, heads, R, m, blocks, scores.shares.defined());
   const int64_t slots = std::min(
-      {to.groups * to.tiles, kMostSlots, heads_per_turn(kMostSlots, sizes.all_bytes(sizeof(T)))});
+      {to.groups * to.tiles, kMaxSlots, heads_per_turn(kMaxSlots, sizes.all_bytes(sizeof(T)))});
   const Tensor floats = Tensor::empty({slots, sizes.floats()}, q.dtype(), device);
   const Tensor ints = Tensor::empty({slots, sizes.ints()}, Dtype::i32, device);
   const Tensor bytes = Tensor::empty({slots, sizes.bytes()}, Dtype::u8, device);

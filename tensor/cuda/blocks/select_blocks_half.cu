@@ -13,7 +13,7 @@ namespace brine::cuda {
 namespace {
 
 constexpr int kChunk = 64, kStages = 3;  // parts of candidates that are multiplied at once
-constexpr int kMostScores = 32 * kWarp;  // of a row, as a warp takes them
+constexpr int kMaxScores = 32 * kWarp;   // of a row, as a warp takes them
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr uint16_t kNowhere = 0xffff, kFixedAlone = 0x8000;
 
@@ -41,18 +41,18 @@ struct HalfSizes {
         chosen(int(std::min(c.chosen, all))),
         tile(int(c.tile)),
         several(heads > 1) {
-    int64_t most = std::min(c.columns, all);
+    int64_t max_scores = std::min(c.columns, all);
     for (int z = 1; z <= c.level(all); ++z) {
       const int64_t size = int64_t(1) << z;
-      const int64_t own =
+      const int64_t row_supers =
           std::min(c.survivors * c.chosen + 1 + whole(c.sinks, size) + whole(c.local, size) + 1,
                    c.columns + 1);
-      supers = std::max(supers, int(own));
+      supers = std::max(supers, int(row_supers));
       places = words * kWarp;
-      most = std::max(most, (own << z) + places / 2);  // behind a row's scores
+      max_scores = std::max(max_scores, (row_supers << z) + places / 2);  // after a row's scores
     }
     // A multiple of 32 and 4: eight rows' numbers are in different banks.
-    scores = int(std::min(whole(most, kWarp) * kWarp, int64_t(1) << 20)) + 4;
+    scores = int(std::min(whole(max_scores, kWarp) * kWarp, int64_t(1) << 20)) + 4;
   }
   size_t bytes(int step) const {
     const int64_t ints = int64_t(rows) * scores * (several ? 2 : 1) + (rows + 1) * (words + 1) +
@@ -86,9 +86,9 @@ class HalfChoice {
         config_(config),
         n_(n),
         job_(job),
-        own_(int(job.own)),
-        sinks_(int(config.sinks < job.own ? config.sinks : job.own)),
-        local_(int(config.local < job.own ? job.own - config.local : 0)) {
+        block_(int(job.block)),
+        sinks_(int(config.sinks < job.block ? config.sinks : job.block)),
+        local_(int(config.local < job.block ? job.block - config.local : 0)) {
     means_ = dynamic_shared<bf16>();
     auto* at = reinterpret_cast<int32_t*>(means_ + kStages * kChunk * step);
     auto take = [&](int count) {
@@ -112,7 +112,7 @@ class HalfChoice {
   // The list of the tile, ascending.
   __device__ void write(int32_t& count, int32_t* entries, int64_t capacity) {
     for (int w = thread(); w < n_.blocks; w += threads) {
-      kept_[w] = bits_between(0, sinks_, w) | bits_between(local_, own_ + 1, w);
+      kept_[w] = bits_between(0, sinks_, w) | bits_between(local_, block_ + 1, w);
     }
     for (int i = thread(); i < n_.kept; i += threads) first_row_[i] = int32_t(kMostTileRows);
     for (int r = thread(); r < n_.tile; r += threads) chosen_count_[r] = 0;
@@ -126,9 +126,9 @@ class HalfChoice {
       int32_t before = 0;
       for (int first = 0; first < n_.blocks; first += kWarp) {
         const int w = first + lane();
-        const int32_t mine = w < n_.blocks ? __popc(kept_[w]) : 0;
-        const int32_t sum = prefix(mine);
-        if (w < n_.blocks) kept_before_[w] = before + sum - mine;
+        const int32_t bit_count = w < n_.blocks ? __popc(kept_[w]) : 0;
+        const int32_t sum = prefix(bit_count);
+        if (w < n_.blocks) kept_before_[w] = before + sum - bit_count;
         before += __shfl_sync(kAllLanes, sum, kWarp - 1);
       }
       if (lane() == 0) kept_before_[n_.blocks] = before;
@@ -168,14 +168,14 @@ class HalfChoice {
   __device__ bool is_fixed(int b) const { return b < sinks_ || b >= local_; }
   // Of the super-blocks of 2^z blocks that have complete fixed ones, the bits of word w.
   __device__ uint32_t fixed_supers(int z, int w) const {
-    const int size = 1 << z, end = local_ < own_ ? (own_ + size - 1) >> z : 0;
+    const int size = 1 << z, end = local_ < block_ ? (block_ + size - 1) >> z : 0;
     return bits_between(0, (sinks_ + size - 1) >> z, w) | bits_between(local_ >> z, end, w);
   }
 
   __device__ void choose() {
-    const int z = config_.level(own_);
+    const int z = config_.level(block_);
     z_ = 0;
-    candidates_ = own_ >> z;
+    candidates_ = block_ >> z;
     if (candidates_ == 0) return;
     for (int i = thread(); i < (rows + 1) * n_.words && z > 0; i += threads) survive_[i] = 0;
     for (int h = 0; h < job_.heads; ++h) {
@@ -211,7 +211,7 @@ class HalfChoice {
       return;
     }
     const int u = c >> z_, in = c & ((1 << z_) - 1), b = (any_[u] << z_) + in;
-    if (b >= own_) return;
+    if (b >= block_) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = r + 8 * i;
@@ -234,10 +234,10 @@ class HalfChoice {
         const int row = i / kPacks, c = i % kPacks * 8;
         const int candidate = P == 4 ? c0 / 4 + row / 16 * 4 + row % 8 / 2 : c0 + row;
         const int part = P == 4 ? row / 8 % 2 * 2 + row % 2 : 0;
-        const int b = candidate < candidates_ ? block_of(candidate) : own_;
-        const bool there = c < d && (z_ == 0 ? candidate < candidates_ : b < own_);
+        const int b = candidate < candidates_ ? block_of(candidate) : block_;
+        const bool present = c < d && (z_ == 0 ? candidate < candidates_ : b < block_);
         copy_16(means_ + (turn * kChunk + row) * step + c,
-                from + (there ? (int64_t(b) * P + part) * d + c : 0), there);
+                from + (present ? (int64_t(b) * P + part) * d + c : 0), present);
       }
       end_copies();
     };
@@ -284,23 +284,24 @@ class HalfChoice {
         }
       }
       if constexpr (P == 4) {
-        // Means of no block, behind the last candidate, take the logarithms of one that exists.
+        // Means of no block, after the last candidate, take the logarithms of one that exists.
         const int c = (c0 + slots) / 4 + t, last = candidates_ - 1;
         const int b = block_of(c < last ? c : last);
         float log[4];
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
-          log[p] = logs[int64_t(b < own_ ? b : own_ - 1) * 4 + p] * 1.44269504f;
+          log[p] = logs[int64_t(b < block_ ? b : block_ - 1) * 4 + p] * 1.44269504f;
         }
         float value[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float x[4] = {s[0][2 * i] * factor + log[0], s[0][2 * i + 1] * factor + log[1],
                               s[1][2 * i] * factor + log[2], s[1][2 * i + 1] * factor + log[3]};
-          const float most = Max{}(Max{}(x[0], x[1]), Max{}(x[2], x[3]));
-          const float sum = exp2_nonpositive(x[0] - most) + exp2_nonpositive(x[1] - most) +
-                            exp2_nonpositive(x[2] - most) + exp2_nonpositive(x[3] - most);
-          value[i] = most + log2_of(sum);
+          const float max_score = Max{}(Max{}(x[0], x[1]), Max{}(x[2], x[3]));
+          const float sum = exp2_nonpositive(x[0] - max_score) +
+                            exp2_nonpositive(x[1] - max_score) +
+                            exp2_nonpositive(x[2] - max_score) + exp2_nonpositive(x[3] - max_score);
+          value[i] = max_score + log2_of(sum);
         }
         put(band + g, c, value);
       } else {
@@ -333,12 +334,12 @@ class HalfChoice {
     __syncthreads();
   }
 
-  template <int kOwn>
+  template <int kPerLane>
   __device__ void take_row(int r, int n, int h, bool survives) const {
     const float* scores = scores_ + r * n_.scores;
-    float x[kOwn];
+    float x[kPerLane];
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
+    for (int j = 0; j < kPerLane; ++j) {
       const int c = lane() + j * kWarp;
       x[j] = c < n ? scores[c] : kNone;
     }
@@ -346,9 +347,9 @@ class HalfChoice {
     if (h < job_.heads - 1) return;
     // Of one head, probabilities have the order of its scores; those of 0, ties for other kernels,
     // do not tie here.
-    uint32_t key[kOwn];
+    uint32_t key[kPerLane];
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
+    for (int j = 0; j < kPerLane; ++j) {
       const int c = lane() + j * kWarp;
       const bool may = c < n && x[j] != kNone && (survives || !is_fixed(block_of(r, c)));
       key[j] = may ? order_key(x[j]) : 0;
@@ -367,20 +368,20 @@ class HalfChoice {
 
   // Scores x of head h -> the sums of the probabilities up to that head, which total keeps for the
   // next.
-  template <int kOwn>
-  __device__ void add_probabilities(float (&x)[kOwn], float* total, int n, int h) const {
-    float most = std::numeric_limits<float>::lowest(), norm = 0;
+  template <int kPerLane>
+  __device__ void add_probabilities(float (&x)[kPerLane], float* total, int n, int h) const {
+    float max_score = std::numeric_limits<float>::lowest(), norm = 0;
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) most = Max{}(most, x[j]);
-    most = warp_max(most);
+    for (int j = 0; j < kPerLane; ++j) max_score = Max{}(max_score, x[j]);
+    max_score = warp_max(max_score);
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) norm += exp2_nonpositive(x[j] - most);
+    for (int j = 0; j < kPerLane; ++j) norm += exp2_nonpositive(x[j] - max_score);
     const float share = 1 / warp_sum(norm);
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
+    for (int j = 0; j < kPerLane; ++j) {
       const int c = lane() + j * kWarp;
       if (c >= n || x[j] == kNone) continue;
-      x[j] = exp2_nonpositive(x[j] - most) * share + (h > 0 ? total[c] : 0);
+      x[j] = exp2_nonpositive(x[j] - max_score) * share + (h > 0 ? total[c] : 0);
       if (h < job_.heads - 1) total[c] = x[j];
     }
   }
@@ -388,24 +389,24 @@ class HalfChoice {
   // The blocks of the surviving super-blocks, of the incomplete one and the fixed ones become the
   // candidates.
   __device__ void narrow(int z) {
-    const int complete = own_ >> z, incomplete = complete << z < own_ ? complete + 1 : complete;
+    const int complete = block_ >> z, incomplete = complete << z < block_ ? complete + 1 : complete;
     const bool has_word = lane() < n_.words;
     uint32_t* any_bits = survive_ + rows * n_.words;
     const uint32_t always = bits_between(complete, incomplete, lane()) | fixed_supers(z, lane());
     for (int r = warp(); r < rows_; r += warps) {
       if (!has_word) continue;
-      uint32_t& mine = survive_[r * n_.words + lane()];
-      mine |= bits_between(complete, incomplete, lane());
-      atomicOr(any_bits + lane(), mine | always);
+      uint32_t& row_bits = survive_[r * n_.words + lane()];
+      row_bits |= bits_between(complete, incomplete, lane());
+      atomicOr(any_bits + lane(), row_bits | always);
     }
     __syncthreads();
     auto list = [&](uint32_t bits, uint16_t* to, int32_t* all) {
-      const int32_t mine = __popc(bits), sum = prefix(mine);
+      const int32_t bit_count = __popc(bits), sum = prefix(bit_count);
       if (lane() == kWarp - 1) *all = sum;
-      int32_t rank = sum - mine;
+      int32_t rank = sum - bit_count;
       for (; bits != 0; bits &= bits - 1)
         to[rank++] = uint16_t(lane() * kWarp + __ffs(int(bits)) - 1);
-      return sum - mine;
+      return sum - bit_count;
     };
     if (warp() == 0) list(has_word ? any_bits[lane()] : 0, any_, super_count_ + rows);
     __syncthreads();
@@ -438,8 +439,8 @@ class HalfChoice {
   const BlockConfig& config_;
   const HalfSizes& n_;
   const ChoiceJob& job_;
-  const int own_, sinks_, local_;  // complete blocks below sinks_ and from local_ on are fixed
-  bf16* means_;                    // [stages, chunk, step]
+  const int block_, sinks_, local_;  // complete blocks below sinks_ and from local_ on are fixed
+  bf16* means_;                      // [stages, chunk, step]
   float* scores_;      // [rows, scores] of a head, -infinity where the row may not choose; places
   float* total_;       // the same, sums of the probabilities of earlier heads
   uint32_t* survive_;  // [rows + 1, words] bits of super-blocks, the last row: that any keeps
@@ -473,14 +474,14 @@ bool select_blocks_half(const MaskLists& to, const TileJobs& jobs, BlockScores s
                         const BlockConfig& config) {
   const int64_t d = scores.q.dim(3), parts = config.parts;
   if (!tensor_cores(Dtype::bf16) || d % 8 != 0 || d > 128 || (parts != 1 && parts != 4) ||
-      config.columns >= kMostScores - 1 || config.opinion > 0) {
+      config.columns >= kMaxScores - 1 || config.opinion > 0) {
     return false;
   }
   // Sums of probabilities of several heads leave room for half as many rows.
   const int bands = config.tile > 16 && to.heads == 1 && d <= 64 ? 2 : 1;
   const HalfSizes n(config, to.heads, scores.key_parts[0].means.dim(2) / parts, 16 * bands);
   const size_t shared = n.bytes(d > 64 ? 136 : 72);
-  if (n.scores > kMostScores + 4 || shared > most_shared()) return false;
+  if (n.scores > kMaxScores + 4 || shared > most_shared()) return false;
   scores.q = scores.q.to(Dtype::bf16);
   for (KeyParts& level : scores.key_parts) level.means = level.means.to(Dtype::bf16);
   const ChoiceInputs<float, bf16> in(scores);

@@ -130,9 +130,9 @@ __global__ void __launch_bounds__(kSide* kSide)
   int any = 0;
   if (int(threadIdx.x) < kTile) {
     const int64_t p = int64_t(blockIdx.x) * kTile + threadIdx.x;
-    const Place own = p < positions ? source.place(p) : Place{0, 0, 0, false};
-    places[threadIdx.x] = own;
-    any = own.live;
+    const Place position = p < positions ? source.place(p) : Place{0, 0, 0, false};
+    places[threadIdx.x] = position;
+    any = position.live;
   }
   // Blocks that contain only padding have nothing to sum.
   const int end = block_reduce(any, 0, Max{}) ? K : 0;
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(kSide* kSide)
     }
 #pragma unroll
     for (int i = 0; i < kPlaces; ++i) {
-      const bool there = k0 + tx < K && offsets[i] >= 0;
-      left[tx][ty * kPlaces + i] = there ? source.value(offsets[i] + term.c) : Y(0);
+      const bool inside = k0 + tx < K && offsets[i] >= 0;
+      left[tx][ty * kPlaces + i] = inside ? source.value(offsets[i] + term.c) : Y(0);
     }
 #pragma unroll
     for (int j = 0; j < columns; ++j) {
@@ -197,11 +197,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t from = source.offset(at, tap / kW, tap % kW);
     if (from < 0) continue;
     for (int c = 0; c < channels; ++c) {
-      Y own[kN];
-      load_wide<kN>(own, weights + (tap * channels + c) * kN);
+      Y weight[kN];
+      load_wide<kN>(weight, weights + (tap * channels + c) * kN);
       const Y x = source.value(from + c);
 #pragma unroll
-      for (int o = 0; o < kN; ++o) sum[o] += x * own[o];
+      for (int o = 0; o < kN; ++o) sum[o] += x * weight[o];
     }
   }
 #pragma unroll

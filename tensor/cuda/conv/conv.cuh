@@ -33,9 +33,9 @@ struct ConvSizes {
         row_stride(conf.row_stride),
         lengths(lengths.data<int64_t>()),
         relu(conf.relu) {
-    constexpr int64_t kMost = int64_t(1) << 31;
-    check(B < kMost && rows_in < kMost && rows_out < kMost && W < kMost && taps() * C < kMost &&
-              taps() * O < kMost && rows_in + kT * dilation < kMost && W + kW * dilation < kMost,
+    constexpr int64_t kMax = int64_t(1) << 31;
+    check(B < kMax && rows_in < kMax && rows_out < kMax && W < kMax && taps() * C < kMax &&
+              taps() * O < kMax && rows_in + kT * dilation < kMax && W + kW * dilation < kMax,
           "conv2d: the image ", x.shape(), " is too large for one call");
   }
 
@@ -43,8 +43,8 @@ struct ConvSizes {
   // Rows of sequence b that contain tokens.
   __device__ int64_t live(int64_t b) const {
     if (!lengths) return rows;
-    const int64_t own = lengths[b] > 0 ? (lengths[b] + row_stride - 1) / row_stride : 0;
-    return own < rows ? own : rows;
+    const int64_t valid = lengths[b] > 0 ? (lengths[b] + row_stride - 1) / row_stride : 0;
+    return valid < rows ? valid : rows;
   }
 };
 

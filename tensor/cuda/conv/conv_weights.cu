@@ -57,19 +57,19 @@ __device__ inline void find_positions(Steps& steps, const Weights<T, Y>& p, int6
 struct Sum {
   int64_t row = 0, aside = 0;  // columns from a position's row; offset in columns
   int channel = -1;            // -1: ones, the bias
-  bool there = false;
+  bool valid = false;
 
   template <class T, class Y>
-  __device__ Sum(const Weights<T, Y>& p, int i) : there(i < p.height) {
+  __device__ Sum(const Weights<T, Y>& p, int i) : valid(i < p.height) {
     const int64_t at = p.first + i, C = p.s.C, tap = C > 0 ? at / C : 0;
-    if (!there || at >= C * p.s.kT * p.s.kW) return;
+    if (!valid || at >= C * p.s.kT * p.s.kW) return;
     channel = int(at % C);
     row = tap / p.s.kW * p.s.dilation * p.s.W;
     aside = tap % p.s.kW * p.s.dilation - p.s.margin;
   }
   template <class T, class Y>
   __device__ Y at(const Weights<T, Y>& p, const Steps& steps, int i) const {
-    if (!there || steps.out[i] < 0) return 0;
+    if (!valid || steps.out[i] < 0) return 0;
     if (channel < 0) return 1;
     const int64_t column = steps.column[i] + aside;
     if (column < 0 || column >= p.s.W) return 0;
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kSide* kSide) weight_runs_kernel(Weights<T, Y>
       for (int j = 0; j < columns; ++j) {
         const int o = column + j * kSide;
         const int64_t from = steps.out[i] + o;
-        const bool there = o < O && steps.out[i] >= 0 && (!p.y || p.y[from] > 0);
-        right[i][tx + j * kSide] = there ? p.dy[from] : Y(0);
+        const bool inside = o < O && steps.out[i] >= 0 && (!p.y || p.y[from] > 0);
+        right[i][tx + j * kSide] = inside ? p.dy[from] : Y(0);
       }
     }
     __syncthreads();

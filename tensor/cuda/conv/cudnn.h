@@ -1,6 +1,6 @@
 // Convolutions and attention in 16 bits by cuDNN, if it is found: the interface, in terms of sizes
 // only. Each call returns whether it did the work: false, with nothing done, when cuDNN is missing,
-// disabled, or has no deterministic algorithm; then Brine's own kernels run.
+// disabled, or has no deterministic algorithm; then Brine's kernels run.
 //
 // There are three providers: tensor/cuda/cudnn/ with cuDNN's graphs,
 // tensor/cuda/absent/no_cudnn.cpp in builds without its headers, and slow sums in

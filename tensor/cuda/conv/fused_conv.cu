@@ -85,10 +85,9 @@ FusedConv described(ConvPass pass, const ConvSizes& s, Dtype type) {
 
 // cuDNN counts in 32 bits and does not support empty tensors.
 bool takes(const ConvSizes& s, const Tensor& x, const Tensor& w) {
-  constexpr int64_t kMost = int64_t(1) << 31;
+  constexpr int64_t kMax = int64_t(1) << 31;
   return cudnn_serves() && has_16_bits(x.dtype()) && w.dtype() == x.dtype() && s.rows > 0 &&
-         x.numel() > 0 && w.numel() > 0 && x.numel() < kMost &&
-         s.B * s.rows_out * s.W * s.O < kMost;
+         x.numel() > 0 && w.numel() > 0 && x.numel() < kMax && s.B * s.rows_out * s.W * s.O < kMax;
 }
 
 }  // namespace

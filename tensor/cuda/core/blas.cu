@@ -65,9 +65,9 @@ auto& library() {
 }
 
 cublasLtHandle_t handle(int device) {
-  cublasLtHandle_t& own = library().handle(device);
-  if (!own) check_blas(cublasLtCreate(&own), "cublasLtCreate");
-  return own;
+  cublasLtHandle_t& cached = library().handle(device);
+  if (!cached) check_blas(cublasLtCreate(&cached), "cublasLtCreate");
+  return cached;
 }
 
 cudaDataType_t type_of(Dtype t) {
@@ -174,8 +174,8 @@ void set_tf32(bool on) { use_tf32 = on; }
 bool tf32() { return use_tf32; }
 
 bool gemm(const Gemm& g, const GemmData& data, double alpha, double beta, Device device) {
-  constexpr int64_t kMost = int64_t(1) << 31;
-  check(g.M < kMost && g.N < kMost && g.K < kMost && g.batch < kMost, "matmul: ", g.batch,
+  constexpr int64_t kMax = int64_t(1) << 31;
+  check(g.M < kMax && g.N < kMax && g.K < kMax && g.batch < kMax, "matmul: ", g.batch,
         " products [", g.M, ", ", g.K, "] x [", g.K, ", ", g.N, "] are too large for one call");
   const int64_t in = int64_t(item_size(g.in)), out = int64_t(item_size(g.out));
   const Key key{.gemm = g,

@@ -27,7 +27,7 @@ struct BlockGroup {
   template <class Flag, class F>
   __device__ void scan(int64_t n, Flag&& flag, F&& f) const {
     __shared__ int counts[kWarp];
-    const int mine = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+    const int warp_lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
     const int warps = int(blockDim.x) / kWarp;
     int64_t before = 0;
     for (int64_t first = 0; first < n; first += blockDim.x) {
@@ -35,11 +35,11 @@ struct BlockGroup {
       const bool flagged = i < n && flag(i);
       const unsigned ballot = __ballot_sync(kAllLanes, flagged);
       __syncthreads();  // the counts of the previous round may still be read
-      if (mine == 0) counts[warp] = __popc(ballot);
+      if (warp_lane == 0) counts[warp] = __popc(ballot);
       __syncthreads();
-      const int count = mine < warps ? counts[mine] : 0;
-      const int below = warp_sum(mine < warp ? count : 0);
-      if (i < n) f(i, flagged, before + below + __popc(ballot & ((1u << mine) - 1)));
+      const int count = warp_lane < warps ? counts[warp_lane] : 0;
+      const int below = warp_sum(warp_lane < warp ? count : 0);
+      if (i < n) f(i, flagged, before + below + __popc(ballot & ((1u << warp_lane) - 1)));
       before += warp_sum(count);
     }
     sync();

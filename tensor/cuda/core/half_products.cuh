@@ -109,26 +109,26 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const S* row) {
 #endif
 }
 
-// 16 bytes to shared memory, zeros unless `there`; they are there after wait_copies().
-__device__ inline void copy_16(void* to, const void* from, bool there) {
+// 16 bytes to shared memory, zeros unless `valid`; complete after wait_copies().
+__device__ inline void copy_16(void* to, const void* from, bool valid) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile(
       "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(uint32_t(__cvta_generic_to_shared(to))),
-      "l"(from), "r"(there ? 16 : 0)
+      "l"(from), "r"(valid ? 16 : 0)
       : "memory");
 #else
-  *static_cast<uint4*>(to) = there ? *static_cast<const uint4*>(from) : uint4{};
+  *static_cast<uint4*>(to) = valid ? *static_cast<const uint4*>(from) : uint4{};
 #endif
 }
 // The same of 8 bytes.
-__device__ inline void copy_8(void* to, const void* from, bool there) {
+__device__ inline void copy_8(void* to, const void* from, bool valid) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile(
       "cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(uint32_t(__cvta_generic_to_shared(to))),
-      "l"(from), "r"(there ? 8 : 0)
+      "l"(from), "r"(valid ? 8 : 0)
       : "memory");
 #else
-  *static_cast<uint64_t*>(to) = there ? *static_cast<const uint64_t*>(from) : 0;
+  *static_cast<uint64_t*>(to) = valid ? *static_cast<const uint64_t*>(from) : 0;
 #endif
 }
 // Ends a group of the thread's copies.

@@ -15,14 +15,14 @@ namespace brine::cuda {
 template <class Key, class Plan>
 class Plans {
  public:
-  explicit Plans(size_t most) : most_(most) {}
+  explicit Plans(size_t capacity) : capacity_(capacity) {}
 
   // The plan of a key, made by make() if it is new.
   template <class Make>
   Plan& get(const Key& key, Make&& make) {
     auto at = plans_.find(key);
     if (at == plans_.end()) {
-      if (plans_.size() >= most_) drop_oldest();
+      if (plans_.size() >= capacity_) drop_oldest();
       at = plans_.emplace(key, Entry{make(), 0}).first;
     }
     at->second.used = ++clock_;
@@ -43,7 +43,7 @@ class Plans {
     plans_.erase(oldest);
   }
 
-  size_t most_;
+  size_t capacity_;
   std::map<Key, Entry> plans_;
   uint64_t clock_ = 0;
 };
@@ -51,7 +51,7 @@ class Plans {
 // A library's handles, one per device, and its plans; to be used under the mutex.
 template <class Handle, class Key, class Plan>
 struct Library {
-  explicit Library(size_t most) : plans(most) {}
+  explicit Library(size_t capacity) : plans(capacity) {}
 
   // The handle of a device, null before it is made.
   Handle& handle(int device) {

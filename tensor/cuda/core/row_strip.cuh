@@ -83,7 +83,7 @@ struct Strip {
 
   // On lane e < count: x . rows[row of e].
   __device__ T products(const T (&x)[kSize], const S* rows, int32_t row, int count) const {
-    T mine = 0;
+    T product = 0;
     for (int from = 0; from * kGroups < count; from += kSteps) {
       Piece y[kSteps][kPieces];
       load_steps(y, rows, row, from, count);
@@ -94,10 +94,10 @@ struct Strip {
         for (int i = 0; i < kSize; ++i) sum += x[i] * number(y[step], i);
         for (int by = kLanes / 2; by > 0; by /= 2) sum += __shfl_xor_sync(kAllLanes, sum, by);
         const T got = __shfl_sync(kAllLanes, sum, lane() % kGroups * kLanes);
-        if (lane() / kGroups == from + step) mine = got;
+        if (lane() / kGroups == from + step) product = got;
       }
     }
-    return mine;
+    return product;
   }
 
   // sums += sum over e < count of weight of e * rows[row of e]; each group of lanes has a part.

@@ -27,11 +27,11 @@ struct Spans {
 
 // The chunks of the calling thread, of one column.
 template <class T>
-struct OwnChunks {
+struct ThreadChunks {
   T* at;  // the first
   int64_t step, count;
 
-  __device__ OwnChunks(T* parts, const Spans& cut) {
+  __device__ ThreadChunks(T* parts, const Spans& cut) {
     const int64_t above = quotient(piece(), cut.size), column = piece() - above * cut.size;
     const int64_t head = quotient(above, cut.spans);
     const int64_t first = (above - head * cut.spans) * cut.length;
@@ -62,7 +62,7 @@ template <class Out, class T>
 __global__ void span_sums_kernel(Out* sums, const T* parts, Spans cut) {
   if (piece() >= cut.threads()) return;
   double sum = 0;
-  OwnChunks<const T>(parts, cut).each([&](const T*, T part) { sum += double(part); });
+  ThreadChunks<const T>(parts, cut).each([&](const T*, T part) { sum += double(part); });
   sums[piece()] = Out(sum);
 }
 
@@ -72,7 +72,7 @@ template <class T>
 __global__ void sums_before_kernel(T* parts, const double* starts, Spans cut) {
   if (piece() >= cut.threads()) return;
   double sum = starts ? starts[piece()] : 0;
-  OwnChunks<T>(parts, cut).each([&](T* chunk, T part) {
+  ThreadChunks<T>(parts, cut).each([&](T* chunk, T part) {
     *chunk = T(sum);
     sum += double(part);
   });

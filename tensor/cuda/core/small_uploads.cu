@@ -19,7 +19,7 @@ constexpr size_t kPlaces = 32;
 // read it, as all work of the device's stream.
 struct Place {
   std::shared_ptr<const void> memory;  // a copy of the pointer: a kernel is being launched with it
-  std::vector<unsigned char> bytes;    // that are there
+  std::vector<unsigned char> bytes;    // the uploaded contents
   uint64_t used = 0;
 };
 
@@ -45,8 +45,8 @@ Place& find(Places& places, std::string_view bytes, int index) {
     if (p.memory.use_count() == 1 && (!oldest || p.used < oldest->used)) oldest = &p;
   }
   if (!oldest || places.all.size() < kPlaces) {
-    void* memory = system_allocate(size_t(kMostSmallUpload), index);
-    check_memory(memory != nullptr, "upload: ", kMostSmallUpload, " bytes of cuda:", index,
+    void* memory = system_allocate(size_t(kMaxSmallUpload), index);
+    check_memory(memory != nullptr, "upload: ", kMaxSmallUpload, " bytes of cuda:", index,
                  " were refused; lower the batch or the length");
     oldest = &places.all.emplace_back();
     oldest->memory = std::shared_ptr<const void>(memory, [](const void*) {});
@@ -59,7 +59,7 @@ Place& find(Places& places, std::string_view bytes, int index) {
 
 std::shared_ptr<const void> small_upload(const Tensor& x, Device device) {
   const size_t size = size_t(x.numel()) * item_size(x.dtype());
-  if (!x.device().is_cpu() || size == 0 || size > size_t(kMostSmallUpload)) return nullptr;
+  if (!x.device().is_cpu() || size == 0 || size > size_t(kMaxSmallUpload)) return nullptr;
   const Tensor from = x.contiguous();
   const std::string_view bytes(reinterpret_cast<const char*>(from.raw()), size);
   Places& places = places_of(device.index);

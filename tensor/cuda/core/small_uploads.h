@@ -12,8 +12,8 @@
 namespace brine::cuda {
 
 // The bytes of a tensor of the CPU on the device, aligned to 256 and never written while the result
-// lives; null if they are more than kMostSmallUpload or none, or if x is on a device.
-inline constexpr int64_t kMostSmallUpload = 8192;
+// lives; null if they are more than kMaxSmallUpload or none, or if x is on a device.
+inline constexpr int64_t kMaxSmallUpload = 8192;
 std::shared_ptr<const void> small_upload(const Tensor& x, Device device);
 
 }  // namespace brine::cuda

@@ -44,68 +44,71 @@ __device__ inline void load_tile(T* tile, const S* from, int64_t step, int64_t c
 }
 
 // The distribution of products of tiles with `rows` rows over the threads of a block. A thread has
-// the rows row(i) of a product, i < own; of scores the keys key(n), of results the columns
+// the rows row(i) of a product, i < thread_rows; of scores the keys key(n), of results the columns
 // column(c).
 
-// On CUDA cores: 16 threads across and rows / Own rows of them. A thread's rows are rows / Own
-// apart: the two rows that a warp reads at a time are then in different banks. For the same reason
-// rows of a tile are padded by one pack.
-template <class Number, int D, int Own, int Rows = sizeof(Number) == 4 ? 64 : 32>
+// On CUDA cores: 16 threads across and rows / ThreadRows rows of them. A thread's rows are
+// rows / ThreadRows apart: the two rows that a warp reads at a time are then in different banks.
+// For the same reason rows of a tile are padded by one pack.
+template <class Number, int D, int ThreadRows, int Rows = sizeof(Number) == 4 ? 64 : 32>
 struct PlainTile {
   using T = Number;
-  static constexpr int size = D, rows = Rows, own = Own, apart = rows / Own;
-  static constexpr int threads = apart * kAcross;
+  static constexpr int size = D, rows = Rows, thread_rows = ThreadRows,
+                       row_stride = rows / ThreadRows;
+  static constexpr int threads = row_stride * kAcross;
   static constexpr int keys = rows / kAcross, columns = D / kAcross;  // of a thread
   static constexpr int step = row_step<T>(D), score_step = row_step<T>(rows);
   static constexpr int weights = rows * score_step;  // numbers of shared memory for add()
   static constexpr int lanes = kAcross;              // that share a row
 
   __device__ static int tx() { return int(threadIdx.x) % kAcross; }
-  __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * apart; }
+  __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * row_stride; }
   __device__ static int key(int n) { return tx() + n * kAcross; }
   __device__ static int column(int c) { return (c / pack * kAcross + tx()) * pack + c % pack; }
   __device__ static T rounded(T x) { return x; }
 
   // scores += x y^T of the thread's rows of x and keys of y, both tiles [rows, D], of which only
   // the first `used` columns are not 0.
-  __device__ static void add_scores(T (&scores)[own][keys], const T* x, const T* y, int used) {
+  __device__ static void add_scores(T (&scores)[thread_rows][keys], const T* x, const T* y,
+                                    int used) {
     constexpr int n = kWide<T>;
 #pragma unroll 2
     for (int c = 0; c < used; c += n) {
-      Pack<T, n> mine[own];
+      Pack<T, n> row_packs[thread_rows];
 #pragma unroll
-      for (int i = 0; i < own; ++i) mine[i] = load_pack<n>(x + row(i) * step + c);
+      for (int i = 0; i < thread_rows; ++i) row_packs[i] = load_pack<n>(x + row(i) * step + c);
 #pragma unroll
       for (int j = 0; j < keys; ++j) {
         const Pack<T, n> other = load_pack<n>(y + key(j) * step + c);
 #pragma unroll
-        for (int i = 0; i < own; ++i) {
+        for (int i = 0; i < thread_rows; ++i) {
 #pragma unroll
-          for (int e = 0; e < n; ++e) scores[i][j] += mine[i].v[e] * other.v[e];
+          for (int e = 0; e < n; ++e) scores[i][j] += row_packs[i].v[e] * other.v[e];
         }
       }
     }
   }
 
   // sums += scores y, y [rows, D]. `room` is scratch memory.
-  __device__ static void add(T (&sums)[own][columns], const T (&scores)[own][keys], const T* y,
-                             T* room) {
+  __device__ static void add(T (&sums)[thread_rows][columns], const T (&scores)[thread_rows][keys],
+                             const T* y, T* room) {
     constexpr int n = kWide<T>;
     store(room, scores);
 #pragma unroll 2
     for (int k = 0; k < rows; k += n) {
-      Pack<T, n> mine[own];
+      Pack<T, n> row_packs[thread_rows];
 #pragma unroll
-      for (int i = 0; i < own; ++i) mine[i] = load_pack<n>(room + row(i) * score_step + k);
+      for (int i = 0; i < thread_rows; ++i)
+        row_packs[i] = load_pack<n>(room + row(i) * score_step + k);
 #pragma unroll
       for (int e = 0; e < n; ++e) {
 #pragma unroll
         for (int c = 0; c < columns; c += pack) {
           const auto other = load_pack<pack>(y + (k + e) * step + column(c));
 #pragma unroll
-          for (int i = 0; i < own; ++i) {
+          for (int i = 0; i < thread_rows; ++i) {
 #pragma unroll
-            for (int j = 0; j < pack; ++j) sums[i][c + j] += mine[i].v[e] * other.v[j];
+            for (int j = 0; j < pack; ++j) sums[i][c + j] += row_packs[i].v[e] * other.v[j];
           }
         }
       }
@@ -116,10 +119,10 @@ struct PlainTile {
   static constexpr int pack = columns < kWide<T> ? columns : kWide<T>;
 
   // Only the thread's half of a warp reads them again.
-  __device__ static void store(T* room, const T (&scores)[own][keys]) {
+  __device__ static void store(T* room, const T (&scores)[thread_rows][keys]) {
     __syncwarp();  // the previous contents may still be read
 #pragma unroll
-    for (int i = 0; i < own; ++i) {
+    for (int i = 0; i < thread_rows; ++i) {
 #pragma unroll
       for (int j = 0; j < keys; ++j) room[row(i) * score_step + key(j)] = scores[i][j];
     }
@@ -133,7 +136,7 @@ struct PlainTile {
 template <int D>
 struct TensorTile {
   using T = float;
-  static constexpr int size = D, rows = 64, own = 2, threads = rows / 16 * kWarp;
+  static constexpr int size = D, rows = 64, thread_rows = 2, threads = rows / 16 * kWarp;
   static constexpr int keys = rows / 4, columns = D / 4;  // of a thread
   static constexpr int step = row_step<T>(D), score_step = row_step<T>(rows);
   static constexpr int weights = 0;
@@ -146,11 +149,11 @@ struct TensorTile {
   __device__ static int column(int c) { return key(c); }
   __device__ static float rounded(float x) { return to_tf32(x); }
 
-  __device__ static void add_scores(float (&scores)[own][keys], const float* x, const float* y,
-                                    int used) {
+  __device__ static void add_scores(float (&scores)[thread_rows][keys], const float* x,
+                                    const float* y, int used) {
     float sums[keys / 2][4];
 #pragma unroll
-    for (int i = 0; i < own; ++i) {
+    for (int i = 0; i < thread_rows; ++i) {
 #pragma unroll
       for (int n = 0; n < keys; ++n) sums[n / 2][2 * i + n % 2] = scores[i][n];
     }
@@ -167,14 +170,14 @@ struct TensorTile {
       }
     }
 #pragma unroll
-    for (int i = 0; i < own; ++i) {
+    for (int i = 0; i < thread_rows; ++i) {
 #pragma unroll
       for (int n = 0; n < keys; ++n) scores[i][n] = sums[n / 2][2 * i + n % 2];
     }
   }
 
-  __device__ static void add(float (&sums)[own][columns], const float (&scores)[own][keys],
-                             const float* y, float*) {
+  __device__ static void add(float (&sums)[thread_rows][columns],
+                             const float (&scores)[thread_rows][keys], const float* y, float*) {
     float a[rows / 8][4];
 #pragma unroll
     for (int k = 0; k < rows / 8; ++k) {
@@ -210,13 +213,13 @@ __device__ inline T reduce_across(T value, Op op) {
 
 // A thread's part of a tile of scores: [its rows][its keys].
 template <class Layout>
-using Scores = typename Layout::T[Layout::own][Layout::keys];
+using Scores = typename Layout::T[Layout::thread_rows][Layout::keys];
 
 // f(i, n, score) for each score of the thread.
 template <class Layout, class F>
 __device__ inline void each_score(Scores<Layout>& x, F&& f) {
 #pragma unroll
-  for (int i = 0; i < Layout::own; ++i) {
+  for (int i = 0; i < Layout::thread_rows; ++i) {
 #pragma unroll
     for (int n = 0; n < Layout::keys; ++n) f(i, n, x[i][n]);
   }

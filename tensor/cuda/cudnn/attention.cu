@@ -41,14 +41,14 @@ struct Masks {
 // softmax of scores along their rows, in `type`; the logarithm of the sums is written to lse.
 const Node& softmax(Graph& graph, const Node& scores, const Node& lse, cudnnDataType_t type) {
   const std::vector<int64_t>& rows = lse.sizes;
-  const Node& most = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, graph.inner(kF32, rows), scores);
-  const Node& below =
-      graph.pointwise(CUDNN_POINTWISE_SUB, graph.inner(kF32, scores.sizes), kF32, {&scores, &most});
+  const Node& row_max = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, graph.inner(kF32, rows), scores);
+  const Node& below = graph.pointwise(CUDNN_POINTWISE_SUB, graph.inner(kF32, scores.sizes), kF32,
+                                      {&scores, &row_max});
   const Node& shares =
       graph.pointwise(CUDNN_POINTWISE_EXP, graph.inner(kF32, scores.sizes), kF32, {&below});
   const Node& sum = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, graph.inner(kF32, rows), shares);
   const Node& log = graph.pointwise(CUDNN_POINTWISE_LOG, graph.inner(kF32, rows), kF32, {&sum});
-  graph.pointwise(CUDNN_POINTWISE_ADD, lse, kF32, {&most, &log});
+  graph.pointwise(CUDNN_POINTWISE_ADD, lse, kF32, {&row_max, &log});
   return graph.pointwise(CUDNN_POINTWISE_DIV, graph.inner(type, scores.sizes), kF32,
                          {&shares, &sum});
 }
@@ -82,7 +82,7 @@ Plan plan_of(const FusedAttention& a, const Target& target) {
   }
   const Node& shares = softmax(graph, *scores, lse, type);
   graph.multiply(y, shares, v, {.rows = tokens, .depth = keys});
-  return graph.plan(target, kMostWorkspace);
+  return graph.plan(target, kMaxWorkspace);
 }
 
 }  // namespace brine::cuda::cudnn

@@ -72,8 +72,8 @@ Plan plan_of(const FusedConv& c, const Target& target) {
       image(graph, kFilter, type(ConvPass::weights), {c.O, c.C, c.kT, c.kW}, c.kT * c.kW * c.C);
   const Node& y = image(graph, kResult, type(ConvPass::forward), {c.B, c.O, c.rows, c.W}, c.step);
   const Descriptor how = convolution(c);
-  // The pass's own result is never in memory: the result of a pointwise operation may be f32 on
-  // every device, that of a 16-bit convolution may not.
+  // The result of the pass itself is never in memory: the result of a pointwise operation may be
+  // f32 on every device, that of a 16-bit convolution may not.
   auto convolve = [&](const Pass& pass, const Node& written) -> const Node& {
     const Node& sums = sums_of(graph, written.sizes);
     Descriptor& op = graph.operation(pass.operation, "convolution");
@@ -100,7 +100,7 @@ Plan plan_of(const FusedConv& c, const Target& target) {
     if (c.relu) graph.pointwise(CUDNN_POINTWISE_RELU_FWD, y, f32, {sums});
     if (!c.bias && !c.relu) graph.pointwise(CUDNN_POINTWISE_IDENTITY, y, f32, {sums});
   }
-  return graph.plan(target, kMostWorkspace);
+  return graph.plan(target, kMaxWorkspace);
 }
 
 }  // namespace brine::cuda::cudnn

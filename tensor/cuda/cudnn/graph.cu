@@ -172,7 +172,7 @@ const Node& Graph::multiply(const Node& y, const Node& a, const Node& b, const S
   return y;
 }
 
-Plan Graph::plan(const Target& target, int64_t most) const {
+Plan Graph::plan(const Target& target, int64_t max_workspace) const {
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "graph");
   std::vector<cudnnBackendDescriptor_t> operations;
   for (const Descriptor& operation : operations_) operations.push_back(operation.get());
@@ -219,7 +219,7 @@ Plan Graph::plan(const Target& target, int64_t most) const {
         made.plan.finish();
         made.plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                       &made.workspace);
-        if (made.workspace <= most) return made;
+        if (made.workspace <= max_workspace) return made;
         refusals = "cudnn: all of its engines need too much memory";
       } catch (const Error& refusal) {
         refusals = refusal.what();

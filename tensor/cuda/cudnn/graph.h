@@ -111,9 +111,9 @@ class Graph {
   // An operation that the caller configures and finishes.
   Descriptor& operation(cudnnBackendDescriptorType_t type, const char* name);
 
-  // The first deterministic engine that cuDNN's heuristics propose with a workspace below `most`
-  // bytes.
-  Plan plan(const Target& target, int64_t most) const;
+  // The first deterministic engine that cuDNN's heuristics propose with a workspace below
+  // `max_workspace` bytes.
+  Plan plan(const Target& target, int64_t max_workspace) const;
 
  private:
   const Node& keep(Descriptor descriptor, const std::vector<int64_t>& sizes);

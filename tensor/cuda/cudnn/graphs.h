@@ -7,7 +7,7 @@
 
 namespace brine::cuda::cudnn {
 
-constexpr int64_t kMostWorkspace = int64_t(256) << 20;  // bytes
+constexpr int64_t kMaxWorkspace = int64_t(256) << 20;  // bytes
 
 // The numbers of the tensors in memory.
 enum ConvTensor : int64_t { kImage = 1, kFilter, kResult, kBias };

@@ -57,10 +57,11 @@ std::string description(const Key& key) {
 }
 
 cudnnHandle_t handle(int device) {
-  cudnnHandle_t& own = kept().handle(device);
-  if (!own) cudnn::check_status(cudnnCreate(&own), "cudnnCreate (--cudnn off does without it)");
-  cudnn::check_status(cudnnSetStream(own, stream()), "cudnnSetStream");
-  return own;
+  cudnnHandle_t& cached = kept().handle(device);
+  if (!cached)
+    cudnn::check_status(cudnnCreate(&cached), "cudnnCreate (--cudnn off does without it)");
+  cudnn::check_status(cudnnSetStream(cached, stream()), "cudnnSetStream");
+  return cached;
 }
 
 bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device) {
@@ -73,7 +74,7 @@ bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device)
       return key.conv ? plan_of(*key.conv, target) : plan_of(*key.attention, target);
     } catch (const Error& e) {
       refusals().emplace(key, e.what());
-      return {};  // Brine's own kernels compute it; tests/cudnn checks that this is rare
+      return {};  // Brine's kernels compute it; tests/cudnn checks that this is rare
     }
   });
   if (!plan) return false;

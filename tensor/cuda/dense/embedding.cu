@@ -40,20 +40,20 @@ __device__ inline unsigned lanes_of_digit(int digit, bool valid) {
 // counts [digit, warp] become the numbers of rows before those of each. All threads call.
 __device__ inline void counts_before(int* counts) {
   __shared__ int sums[kSortWarps];
-  constexpr int kOwn = kCounters / kSorters;
-  const int first = int(threadIdx.x) * kOwn, lane = int(threadIdx.x) % kWarp;
-  int own = 0;
-  for (int i = 0; i < kOwn; ++i) own += counts[first + i];
-  int upto = own;
+  constexpr int kPerThread = kCounters / kSorters;
+  const int first = int(threadIdx.x) * kPerThread, lane = int(threadIdx.x) % kWarp;
+  int total = 0;
+  for (int i = 0; i < kPerThread; ++i) total += counts[first + i];
+  int upto = total;
   for (int by = 1; by < kWarp; by *= 2) {
     const int below = __shfl_up_sync(kAllLanes, upto, unsigned(by));
     if (lane >= by) upto += below;
   }
   if (lane == kWarp - 1) sums[int(threadIdx.x) / kWarp] = upto;
   __syncthreads();
-  int before = upto - own;
+  int before = upto - total;
   for (int w = 0; w < int(threadIdx.x) / kWarp; ++w) before += sums[w];
-  for (int i = 0; i < kOwn; ++i) {
+  for (int i = 0; i < kPerThread; ++i) {
     const int count = counts[first + i];
     counts[first + i] = before;
     before += count;
@@ -103,23 +103,23 @@ __global__ void __launch_bounds__(kSorters)
 template <class T>
 __global__ void run_sums_kernel(T* dtable, T* parts, const T* __restrict__ dy, const int32_t* ids,
                                 const int32_t* sorted, int64_t R, int64_t C) {
-  __shared__ int32_t rows[kRun], own[kRun + 2];  // own: ids, with those of the neighbouring rows on
-                                                 // both sides
+  __shared__ int32_t rows[kRun], run_ids[kRun + 2];  // run_ids: with those of the rows on
+                                                     // both sides
   const int64_t c = int64_t(blockIdx.y) * blockDim.x + threadIdx.x, run = blockIdx.x;
   const int64_t begin = run * kRun, end = begin + kRun < R ? begin + kRun : R;
   for (int64_t i = threadIdx.x; i < kRun + 2; i += blockDim.x) {
     const int64_t at = begin + i - 1;
     const int32_t row = at >= 0 && at < R ? sorted[at] : -1;
-    own[i] = row < 0 ? -1 : ids[row];
+    run_ids[i] = row < 0 ? -1 : ids[row];
     if (i > 0 && i <= kRun) rows[i - 1] = row;
   }
   __syncthreads();
   if (c >= C) return;
   const int n = int(end - begin);
-  bool from_before = own[0] == own[1];
+  bool from_before = run_ids[0] == run_ids[1];
   T sum = 0;
   for (int i = 0; i < n; ++i) {
-    const int32_t id = own[i + 1], next = own[i + 2];
+    const int32_t id = run_ids[i + 1], next = run_ids[i + 2];
     sum += dy[rows[i] * C + c];
     if (i + 1 < n && next == id) continue;
     if (from_before) {

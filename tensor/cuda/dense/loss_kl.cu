@@ -167,11 +167,12 @@ __global__ void kl_full_backward_kernel(T* dlogits, const T* dloss, const T* log
   dlogits += r * V;
   logits += r * V;
   values += r * V;
-  const T g = dloss[r], own = lse[r], theirs = teacher_lse[r];
+  const T g = dloss[r], row_lse = lse[r], teacher_row_lse = teacher_lse[r];
   for (int64_t i = threadIdx.x; i < V; i += blockDim.x) {
     T d = 0;
     if (g != 0) {
-      d = g * (math::exp_nonpositive(logits[i] - own) - math::exp_nonpositive(values[i] - theirs));
+      d = g * (math::exp_nonpositive(logits[i] - row_lse) -
+               math::exp_nonpositive(values[i] - teacher_row_lse));
     }
     dlogits[i] = d;
   }

@@ -45,8 +45,8 @@ Tensor readable(const Tensor& x, Dtype dtype) {
 
 // From one matrix to the next along an axis of y; 0 if it is shared.
 int64_t step(const Tensor& x, const Tensor& y, int axis) {
-  const int own = axis - (y.rank() - x.rank());
-  return own < 0 || x.dim(own) == 1 ? 0 : x.stride(own);
+  const int x_axis = axis - (y.rank() - x.rank());
+  return x_axis < 0 || x.dim(x_axis) == 1 ? 0 : x.stride(x_axis);
 }
 
 // The leading axes of y without those of size 1, neighbours merged if they are one axis in memory.
@@ -82,7 +82,7 @@ void fold_rows(Gemm& g, std::vector<Axis>& axes) {
 }
 
 // Some of the library's kernels refuse more products at once: the last axis of a grid.
-constexpr int64_t kMostBatch = 65535;
+constexpr int64_t kMaxBatch = 65535;
 
 // y [M, N] = beta y + bias, batch matrices `step` apart, rows ld apart.
 template <class T>
@@ -166,9 +166,9 @@ void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, doub
   }
   const int64_t in = int64_t(item_size(g.in)), out = int64_t(item_size(g.out));
   each_batch(axes, [&](int64_t at_a, int64_t at_b, int64_t at_y) {
-    for (int64_t first = 0; first < g.batch; first += kMostBatch) {
+    for (int64_t first = 0; first < g.batch; first += kMaxBatch) {
       Gemm part = g;
-      part.batch = std::min(kMostBatch, g.batch - first);
+      part.batch = std::min(kMaxBatch, g.batch - first);
       run(part,
           {.a = a.raw() + (at_a + first * g.step_a) * in,
            .b = b.raw() + (at_b + first * g.step_b) * in,

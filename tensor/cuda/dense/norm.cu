@@ -7,15 +7,15 @@
 namespace brine::cuda {
 namespace {
 
-// f(i, c) for the columns c of the calling thread, of which c is the i-th. kOwn: how many it may
-// have; 0: any number, and f gets i = 0.
-template <class Rows, int kOwn, class F>
+// f(i, c) for the columns c of the calling thread, of which c is the i-th. kPerThread: how many it
+// may have; 0: any number, and f gets i = 0.
+template <class Rows, int kPerThread, class F>
 __device__ inline void each_column(int64_t C, F&& f) {
-  if constexpr (kOwn == 0) {
+  if constexpr (kPerThread == 0) {
     for (int64_t c = Rows::lane(); c < C; c += Rows::size()) f(0, c);
   } else {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kPerThread; ++i) {
       const int c = Rows::lane() + i * kWarp;
       if (c < C) f(i, c);
     }
@@ -23,14 +23,14 @@ __device__ inline void each_column(int64_t C, F&& f) {
 }
 
 // The thread's numbers of a row: loaded once into registers, or read again from the cache.
-template <class T, int kOwn>
-struct OwnNumbers {
-  T x[kOwn];
+template <class T, int kPerThread>
+struct RowNumbers {
+  T x[kPerThread];
   __device__ void set(int i, T value) { x[i] = value; }
   __device__ T get(int i, const T*, int64_t) const { return x[i]; }
 };
 template <class T>
-struct OwnNumbers<T, 0> {
+struct RowNumbers<T, 0> {
   __device__ void set(int, T) {}
   __device__ T get(int, const T* row, int64_t c) const { return row[c]; }
 };
@@ -56,34 +56,34 @@ NormInput<T> norm_input(const Tensor& sum, const Tensor& x, const Tensor& residu
 }
 
 // y [R, C] = (x - mean) rstd w + b.
-template <class Rows, int kOwn, class T>
+template <class Rows, int kPerThread, class T>
 __global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormInput<T> in, const T* w, const T* b,
                                  T eps, int64_t R, int64_t C) {
   const int64_t r = Rows::row();
   if (r >= R) return;
   const T* x = in.row(r, C);
   y += r * C;
-  OwnNumbers<T, kOwn> own;
+  RowNumbers<T, kPerThread> numbers;
   T sum = 0;
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
     const T value = in.load(r * C + c);
-    own.set(i, value);
+    numbers.set(i, value);
     sum += value;
   });
   // The first mean centres the row; the second sum corrects its rounding error, which a row that is
   // nearly constant would show many times as large.
   const T first = Rows::sum(sum) / T(C);
   T centred = 0, square = 0;
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
-    const T value = own.get(i, x, c) - first;
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
+    const T value = numbers.get(i, x, c) - first;
     centred += value;
     square += value * value;
   });
   const T rest = Rows::sum(centred) / T(C);
   const T variance = Rows::sum(square) / T(C) - rest * rest;
   const T s = 1 / sqrt((variance > 0 ? variance : T(0)) + eps);
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
-    y[c] = math::normalized(own.get(i, x, c) - first - rest, s, w[c], b[c]);
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
+    y[c] = math::normalized(numbers.get(i, x, c) - first - rest, s, w[c], b[c]);
   });
   if (Rows::lane() == 0) {
     mean[r] = first + rest;
@@ -91,7 +91,7 @@ __global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormInput<T> in, const 
   }
 }
 
-// dx += more, unless that is null: apart from the loop before, where it would be part of a
+// dx += more, unless that is null: separate from the loop before, where it would be part of a
 // multiply-add.
 template <class Rows, class T>
 __device__ void add_row(T* dx, const T* more, int64_t C) {
@@ -101,7 +101,7 @@ __device__ void add_row(T* dx, const T* more, int64_t C) {
 
 // dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd; plus `more` if there is
 // any.
-template <class Rows, int kOwn, class T>
+template <class Rows, int kPerThread, class T>
 __global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
                                     const T* mean, const T* rstd, int64_t R, int64_t C) {
   const int64_t r = Rows::row();
@@ -111,44 +111,46 @@ __global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* more, const T* 
   dy += r * C;
   x += r * C;
   const T m = mean[r], s = rstd[r];
-  OwnNumbers<T, kOwn> own_x, own_dy;
+  RowNumbers<T, kPerThread> x_numbers, dy_numbers;
   T sum = 0, dot = 0;
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
     const T value = x[c], g = dy[c];
-    own_x.set(i, value);
-    own_dy.set(i, g);
+    x_numbers.set(i, value);
+    dy_numbers.set(i, g);
     sum += w[c] * g;
     dot += w[c] * g * (value - m) * s;
   });
   const T average = Rows::sum(sum) / T(C), along = Rows::sum(dot) / T(C);
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
-    dx[c] = s * (w[c] * own_dy.get(i, dy, c) - average - (own_x.get(i, x, c) - m) * s * along);
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
+    dx[c] =
+        s * (w[c] * dy_numbers.get(i, dy, c) - average - (x_numbers.get(i, x, c) - m) * s * along);
   });
   add_row<Rows>(dx, more, C);
 }
 
 // y [R, C] = x rstd w.
-template <class Rows, int kOwn, class T>
+template <class Rows, int kPerThread, class T>
 __global__ void rmsnorm_kernel(T* y, T* rstd, NormInput<T> in, const T* w, T eps, int64_t R,
                                int64_t C) {
   const int64_t r = Rows::row();
   if (r >= R) return;
   const T* x = in.row(r, C);
   y += r * C;
-  OwnNumbers<T, kOwn> own;
+  RowNumbers<T, kPerThread> numbers;
   T square = 0;
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
     const T value = in.load(r * C + c);
-    own.set(i, value);
+    numbers.set(i, value);
     square += value * value;
   });
   const T s = 1 / sqrt(Rows::sum(square) / T(C) + eps);
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) { y[c] = own.get(i, x, c) * s * w[c]; });
+  each_column<Rows, kPerThread>(C,
+                                [&](int i, int64_t c) { y[c] = numbers.get(i, x, c) * s * w[c]; });
   if (Rows::lane() == 0) rstd[r] = s;
 }
 
 // dx = rstd (w dy - x^ mean(w dy x^)), x^ = x rstd; plus `more` if there is any.
-template <class Rows, int kOwn, class T>
+template <class Rows, int kPerThread, class T>
 __global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
                                   const T* rstd, int64_t R, int64_t C) {
   const int64_t r = Rows::row();
@@ -158,22 +160,22 @@ __global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x,
   dy += r * C;
   x += r * C;
   const T s = rstd[r];
-  OwnNumbers<T, kOwn> own_x, own_dy;
+  RowNumbers<T, kPerThread> x_numbers, dy_numbers;
   T dot = 0;
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
     const T value = x[c], g = dy[c];
-    own_x.set(i, value);
-    own_dy.set(i, g);
+    x_numbers.set(i, value);
+    dy_numbers.set(i, g);
     dot += w[c] * g * value * s;
   });
   const T along = Rows::sum(dot) / T(C);
-  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
-    dx[c] = s * (w[c] * own_dy.get(i, dy, c) - own_x.get(i, x, c) * s * along);
+  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
+    dx[c] = s * (w[c] * dy_numbers.get(i, dy, c) - x_numbers.get(i, x, c) * s * along);
   });
   add_row<Rows>(dx, more, C);
 }
 
-// f.operator()<Rows, kOwn>() for rows of C columns.
+// f.operator()<Rows, kPerThread>() for rows of C columns.
 template <class F>
 void dispatch_row(int64_t C, F&& f) {
   if (C > kLongRow) return f.template operator()<RowBlock, 0>();
@@ -226,8 +228,8 @@ void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor 
                Tensor b, double eps) {
   const int64_t R = x.rows(), C = x.dim(-1);
   dispatch_float(x.dtype(), [&]<class T>() {
-    dispatch_row(C, [&]<class Rows, int kOwn>() {
-      launch_rows<Rows>("layernorm", R, layernorm_kernel<Rows, kOwn, T>, y.data<T>(),
+    dispatch_row(C, [&]<class Rows, int kPerThread>() {
+      launch_rows<Rows>("layernorm", R, layernorm_kernel<Rows, kPerThread, T>, y.data<T>(),
                         mean.data<T>(), rstd.data<T>(), norm_input<T>(sum, x, residual),
                         w.data<T>(), b.data<T>(), T(eps), R, C);
     });
@@ -240,10 +242,10 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more,
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
-      dispatch_row(C, [&]<class Rows, int kOwn>() {
-        launch_rows<Rows>("layernorm_backward", R, layernorm_dx_kernel<Rows, kOwn, T>, dx.data<T>(),
-                          dy.data<T>(), data_or_null<T>(more), x.data<T>(), w.data<T>(),
-                          mean.data<T>(), rstd.data<T>(), R, C);
+      dispatch_row(C, [&]<class Rows, int kPerThread>() {
+        launch_rows<Rows>("layernorm_backward", R, layernorm_dx_kernel<Rows, kPerThread, T>,
+                          dx.data<T>(), dy.data<T>(), data_or_null<T>(more), x.data<T>(),
+                          w.data<T>(), mean.data<T>(), rstd.data<T>(), R, C);
       });
     }
     add_parameter_gradients<T>("layernorm_backward", dw, db, dy, x, mean, rstd);
@@ -253,9 +255,9 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more,
 void rmsnorm(Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w, double eps) {
   const int64_t R = x.rows(), C = x.dim(-1);
   dispatch_float(x.dtype(), [&]<class T>() {
-    dispatch_row(C, [&]<class Rows, int kOwn>() {
-      launch_rows<Rows>("rmsnorm", R, rmsnorm_kernel<Rows, kOwn, T>, y.data<T>(), rstd.data<T>(),
-                        norm_input<T>(sum, x, residual), w.data<T>(), T(eps), R, C);
+    dispatch_row(C, [&]<class Rows, int kPerThread>() {
+      launch_rows<Rows>("rmsnorm", R, rmsnorm_kernel<Rows, kPerThread, T>, y.data<T>(),
+                        rstd.data<T>(), norm_input<T>(sum, x, residual), w.data<T>(), T(eps), R, C);
     });
   });
 }
@@ -266,10 +268,10 @@ void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Te
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
-      dispatch_row(C, [&]<class Rows, int kOwn>() {
-        launch_rows<Rows>("rmsnorm_backward", R, rmsnorm_dx_kernel<Rows, kOwn, T>, dx.data<T>(),
-                          dy.data<T>(), data_or_null<T>(more), x.data<T>(), w.data<T>(),
-                          rstd.data<T>(), R, C);
+      dispatch_row(C, [&]<class Rows, int kPerThread>() {
+        launch_rows<Rows>("rmsnorm_backward", R, rmsnorm_dx_kernel<Rows, kPerThread, T>,
+                          dx.data<T>(), dy.data<T>(), data_or_null<T>(more), x.data<T>(),
+                          w.data<T>(), rstd.data<T>(), R, C);
       });
     }
     add_parameter_gradients<T>("rmsnorm_backward", dw, {}, dy, x, {}, rstd);

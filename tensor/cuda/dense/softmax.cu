@@ -59,13 +59,13 @@ __global__ void masked_softmax_kernel(T* y, const T* x, const uint8_t* mask, int
   y += r * S;
   mask += r * S;
   constexpr T kNone = -std::numeric_limits<T>::infinity();
-  T most = kNone;
+  T max_score = kNone;
   for (int64_t i = Row::lane(); i < S; i += Row::size()) {
-    if (mask[i] && x[i] * scale > most) most = x[i] * scale;
+    if (mask[i] && x[i] * scale > max_score) max_score = x[i] * scale;
   }
-  most = Row::max(most);
+  max_score = Row::max(max_score);
   // In a row without an entry all values are 0, whatever the origin.
-  const T origin = most == kNone ? T(0) : most;
+  const T origin = max_score == kNone ? T(0) : max_score;
   T sum = 0;
   for (int64_t i = Row::lane(); i < S; i += Row::size()) {
     if (mask[i]) sum += math::exp(x[i] * scale - origin);

@@ -17,7 +17,7 @@ namespace {
 
 // What is known of a device. Its stream is created at the first use and never destroyed: tensors
 // with static lifetime may be released after main.
-struct Own {
+struct DeviceState {
   cudaStream_t stream = nullptr;
   int ptx_version = 0;           // of this build's code there; 0: not yet determined
   cudaMemPool_t pool = nullptr;  // null: the device has none, or it was not yet looked for
@@ -25,7 +25,7 @@ struct Own {
 };
 struct Devices {
   std::mutex mutex;
-  Own own[kMostDevices];
+  DeviceState states[kMostDevices];
 };
 
 Devices& devices() {
@@ -47,19 +47,19 @@ int current_device() {
 cudaMemPool_t memory_pool(int index) {
   Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  Own& own = all.own[index];
-  if (own.pool_known) return own.pool;
+  DeviceState& state = all.states[index];
+  if (state.pool_known) return state.pool;
   int supported = 0;
   check_cuda(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, index),
              "cudaDeviceGetAttribute");
   if (supported) {
     uint64_t kept = std::numeric_limits<uint64_t>::max();
-    check_cuda(cudaDeviceGetDefaultMemPool(&own.pool, index), "cudaDeviceGetDefaultMemPool");
-    check_cuda(cudaMemPoolSetAttribute(own.pool, cudaMemPoolAttrReleaseThreshold, &kept),
+    check_cuda(cudaDeviceGetDefaultMemPool(&state.pool, index), "cudaDeviceGetDefaultMemPool");
+    check_cuda(cudaMemPoolSetAttribute(state.pool, cudaMemPoolAttrReleaseThreshold, &kept),
                "cudaMemPoolSetAttribute");
   }
-  own.pool_known = true;
-  return own.pool;
+  state.pool_known = true;
+  return state.pool;
 }
 
 // The shared memory of kernels that need more than they get without asking, by device and kernel.
@@ -106,9 +106,11 @@ cudaStream_t stream() {
   const int index = current_device();
   Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  cudaStream_t& own = all.own[index].stream;
-  if (!own) check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate");
-  return own;
+  cudaStream_t& device_stream = all.states[index].stream;
+  if (!device_stream)
+    check_cuda(cudaStreamCreateWithFlags(&device_stream, cudaStreamNonBlocking),
+               "cudaStreamCreate");
+  return device_stream;
 }
 
 size_t most_shared() {
@@ -121,23 +123,23 @@ size_t most_shared() {
 }
 
 void allow_shared(const char* name, const void* kernel, size_t shared) {
-  const size_t most = most_shared();
+  const size_t limit = most_shared();
   SharedOfKernels& kernels = shared_of_kernels();
   std::lock_guard lock(kernels.mutex);
   const auto [at, is_new] = kernels.all.try_emplace({current_device(), kernel});
-  Shared& own = at->second;
+  Shared& sizes = at->second;
   if (is_new) {
     cudaFuncAttributes compiled{};
     check_cuda(cudaFuncGetAttributes(&compiled, kernel), name);
-    own.fixed = compiled.sharedSizeBytes;
+    sizes.fixed = compiled.sharedSizeBytes;
   }
-  check(own.fixed + shared <= most, name, ": a block needs ", own.fixed + shared,
-        " bytes of shared memory of ", most);
-  if (shared <= own.allowed) return;
+  check(sizes.fixed + shared <= limit, name, ": a block needs ", sizes.fixed + shared,
+        " bytes of shared memory of ", limit);
+  if (shared <= sizes.allowed) return;
   ++counted_work().attributes;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
              name);
-  own.allowed = shared;
+  sizes.allowed = shared;
 }
 
 namespace {
@@ -159,15 +161,15 @@ bool tensor_cores() {
   const int index = current_device();
   Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  int& own = all.own[index].ptx_version;
-  if (own == 0) {
+  int& version = all.states[index].ptx_version;
+  if (version == 0) {
     // A device also runs code that was compiled for older ones.
     cudaFuncAttributes compiled{};
     check_cuda(cudaFuncGetAttributes(&compiled, (const void*)probe_kernel),
                "cudaFuncGetAttributes");
-    own = compiled.ptxVersion;
+    version = compiled.ptxVersion;
   }
-  return own >= 80;
+  return version >= 80;
 }
 
 int device_count() {

@@ -100,9 +100,11 @@ cudaStream_t copy_stream(int index) {
   static std::mutex mutex;
   static cudaStream_t streams[kMostDevices] = {};
   std::lock_guard lock(mutex);
-  cudaStream_t& own = streams[index];
-  if (!own) check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate");
-  return own;
+  cudaStream_t& device_stream = streams[index];
+  if (!device_stream)
+    check_cuda(cudaStreamCreateWithFlags(&device_stream, cudaStreamNonBlocking),
+               "cudaStreamCreate");
+  return device_stream;
 }
 
 Ticket copy_beside(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Device device) {

@@ -10,7 +10,7 @@ constexpr int kTile = 64;        // rows and columns of a block's product
 constexpr int64_t kKept = 3;     // tiles of a triangle that a block keeps: with slices, in 64 KB
 constexpr int64_t kLongest = 4;  // tiles of rows in a chunk, unless memory is short
 
-// What the cut of the work depends on apart from sizes. Tests change it: results keep their bits.
+// What the cut of the work depends on besides sizes. Tests change it: results keep their bits.
 struct ChunkLimits {
   int64_t kept = kKept;
   int64_t blocks = 1024;  // that occupy a device
@@ -33,7 +33,7 @@ struct ChunkCost {
 };
 
 // A row's products with `across` tiles of columns, of rows of `depth` numbers: with the state, and
-// with its own chunk of n tiles of rows in each of `sets`, where the triangle is made once if it is
+// with its chunk of n tiles of rows in each of `sets`, where the triangle is made once if it is
 // kept and for every tile of columns else.
 inline double tile_products(int64_t across, int64_t depth, int64_t sets, int64_t n) {
   double sum = 0;
@@ -74,10 +74,10 @@ inline int64_t causal_chunk(int64_t m, int64_t e, int64_t heads, bool backward) 
 // device enough blocks for `rows` tiles of rows.
 inline int64_t block_columns(int64_t rows, int64_t columns, bool causal) {
   const int64_t wide = tiles_in(columns);
-  int64_t mine = causal && wide > 1 ? wide : 1;
-  while (mine > 1 && rows * ((wide + mine - 1) / mine) < chunk_limits().blocks)
-    mine = (mine + 1) / 2;
-  return mine * kTile;
+  int64_t tiles = causal && wide > 1 ? wide : 1;
+  while (tiles > 1 && rows * ((wide + tiles - 1) / tiles) < chunk_limits().blocks)
+    tiles = (tiles + 1) / 2;
+  return tiles * kTile;
 }
 
 }  // namespace brine::cuda::chunked

@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = quotient(tile, across), local = quotient(column, at.K);
   const int64_t c = column - local * at.K, n = first + local;
   const int64_t i = (tile - column * across) * kWarp + lane;
-  const bool own = local < turn && i < at.m;
+  const bool valid = local < turn && i < at.m;
   double sum = 0;
-  if (own) {
+  if (valid) {
     const math::SumColumns columns(at.valid(n), at.K, at.units);
     const int64_t end = columns.w ? columns.begin(c + 1) : 0;
     const T* k = at.keys(n) + i;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   of_part[warp][lane] = sum;
   __syncthreads();
-  if (!own || warp % parts != 0) return;
+  if (!valid || warp % parts != 0) return;
   for (int p = 1; p < parts; ++p) sum += of_part[warp + p][lane];
   sums[column * at.m + i] = T(sum);
 }
@@ -94,7 +94,7 @@ __global__ void whole_rows_kernel(T* y, Columns<T> at, Out out, int64_t first, i
 template <class T, class Out>
 void whole_column_products(const char* name, const Tensor& y, const Columns<T>& at, Out out) {
   const int64_t all = y.dim(0) * at.heads;
-  const int64_t heads = std::min(kMostBatch, heads_per_turn(all, at.K * at.m * int64_t(sizeof(T))));
+  const int64_t heads = std::min(kMaxBatch, heads_per_turn(all, at.K * at.m * int64_t(sizeof(T))));
   const Tensor sums = Tensor::empty(Shape{heads, at.K, at.m}, y.dtype(), y.device());
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first), rows = turn * at.rows;
@@ -112,9 +112,9 @@ __global__ void whole_slopes_kernel(T* products, Slopes slopes, Columns<T> at, i
   const int64_t i = piece() / kWarp;
   if (i >= rows) return;
   const int64_t local = quotient(i, at.rows), r = i - local * at.rows;
-  T* own = products + i * at.K;
+  T* values = products + i * at.K;
   double* share = dynamic_shared<double>() + threadIdx.x / kWarp * (at.K + 1);
-  const WholeRow<T> row(at, own, first + local, r);
+  const WholeRow<T> row(at, values, first + local, r);
   const int64_t number = row.n * at.rows + r;
   if (row.w) {
     slopes(row, share, number);
@@ -123,30 +123,30 @@ __global__ void whole_slopes_kernel(T* products, Slopes slopes, Columns<T> at, i
   }
   __syncwarp();
   for (int64_t c = row.lane; c < at.K; c += kWarp) {
-    own[c] = row.w ? T(share[c] - share[at.K]) : T(0);
+    values[c] = row.w ? T(share[c] - share[at.K]) : T(0);
   }
 }
 
 // dk [groups, T, m] of the heads of a turn: a key's gradient is that of its column's sum, dsums
-// [turn, K, m], added over the `own` heads of its group. A warp for each key.
+// [turn, K, m], added over the `group_heads` heads of its group. A warp for each key.
 template <class T>
-__global__ void whole_keys_kernel(T* dk, const T* dsums, Columns<T> at, int64_t first, int64_t own,
-                                  int64_t rows) {
+__global__ void whole_keys_kernel(T* dk, const T* dsums, Columns<T> at, int64_t first,
+                                  int64_t group_heads, int64_t rows) {
   const int64_t i = piece() / kWarp;
   if (i >= rows) return;
   const int64_t local = quotient(i, at.tokens), j = i - local * at.tokens;
-  const math::SumColumns columns(at.valid(first + local * own), at.K, at.units);
+  const math::SumColumns columns(at.valid(first + local * group_heads), at.K, at.units);
   const bool seen = j < columns.w;
   int64_t c = 0;
   if (seen) {
     const int64_t unit = divide(j, columns.unit);
     c = unit < columns.whole ? column_of(unit, columns.whole, at.K) : at.K - 1;
   }
-  T* to = dk + (first / own + local) * at.tokens * at.m + j * at.m;
+  T* to = dk + (first / group_heads + local) * at.tokens * at.m + j * at.m;
   for (int64_t f = threadIdx.x % kWarp; f < at.m; f += kWarp) {
     T sum = 0;
-    for (int64_t h = 0; seen && h < own; ++h) {
-      sum += dsums[((local * own + h) * at.K + c) * at.m + f];
+    for (int64_t h = 0; seen && h < group_heads; ++h) {
+      sum += dsums[((local * group_heads + h) * at.K + c) * at.m + f];
     }
     to[f] = sum;
   }
@@ -157,11 +157,11 @@ template <class T, class Slopes>
 void whole_column_products_backward(const char* name, const Tensor& dq, const Tensor& dk,
                                     const Columns<T>& at, Slopes slopes) {
   const Device device = dq.device();
-  const int64_t all = dq.dim(0) * at.heads, own = at.heads / at.groups;
+  const int64_t all = dq.dim(0) * at.heads, group_heads = at.heads / at.groups;
   const int64_t each = (at.rows * at.K + 2 * at.K * at.m) * int64_t(sizeof(T));
-  const int64_t groups =
-      std::max<int64_t>(1, std::min(kMostBatch / own, heads_per_turn(all, each) / own));
-  const int64_t heads = groups * own;
+  const int64_t groups = std::max<int64_t>(
+      1, std::min(kMaxBatch / group_heads, heads_per_turn(all, each) / group_heads));
+  const int64_t heads = groups * group_heads;
   const Tensor products = Tensor::empty(Shape{heads, at.rows, at.K}, dq.dtype(), device);
   const Tensor sums = Tensor::empty(Shape{2, heads, at.K, at.m}, dq.dtype(), device);
   T *p = products.data<T>(), *s = sums.data<T>(), *ds = s + heads * at.K * at.m;
@@ -190,8 +190,9 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
     g.step_b = at.tokens * at.m;
     g.step_y = at.K * at.m;
     multiply<T>(name, g, p, at.q + first * at.tokens * at.m, ds, 0, device);
-    const int64_t keys = turn / own * at.tokens;
-    launch_each(name, keys * kWarp, whole_keys_kernel<T>, dk.data<T>(), ds, at, first, own, keys);
+    const int64_t keys = turn / group_heads * at.tokens;
+    launch_each(name, keys * kWarp, whole_keys_kernel<T>, dk.data<T>(), ds, at, first, group_heads,
+                keys);
   }
 }
 

@@ -15,9 +15,9 @@ template <class T, class S>
 struct Step {
   double* borders;  // [B G, K + 1, padded]
   const int64_t *at, *width;
-  const T* q;                              // [B H, m]
-  const S* k;                              // [B G, R, m]
-  int64_t G, own, m, K, R, padded, units;  // own = heads of a group
+  const T* q;                                // [B H, m]
+  const S* k;                                // [B G, R, m]
+  int64_t G, heads, m, K, R, padded, units;  // heads: of a group
   StepRows rows;
 
   // The first row of column c; of K the row after the last one that a border counts.
@@ -92,8 +92,8 @@ __global__ void step_kernel(const Step<T, S> in, Out out) {
   if (fresh) place_borders(borders, keys, columns, in);
   __syncthreads();
   const int64_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int64_t h = 0; h < in.own; ++h) {
-    const int64_t head = group * in.own + h;
+  for (int64_t h = 0; h < in.heads; ++h) {
+    const int64_t head = group * in.heads + h;
     // The first head moves the borders; a border stays with its warp.
     const bool moves = h == 0 && !fresh;
     for (int64_t c = warp; c <= K; c += blockDim.x / kWarp) {

@@ -19,7 +19,7 @@ constexpr int64_t kChunk = 16;   // prefixes that one thread writes
 constexpr int64_t kMaxRows = 8;  // of a block: neighbours share most of their prefixes
 constexpr int kLanes = 8;        // of a warp, for one product
 constexpr int64_t kFewKeys = 4;  // of a column on average, which are added up by themselves
-constexpr int kOwn = 4;          // numbers that a lane loads at once
+constexpr int kLaneLoad = 4;     // numbers that a lane loads at once
 
 // Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j of its
 // reach.
@@ -54,7 +54,7 @@ Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, const ColumnG
   at.tokens = q.dim(2);
   at.rows = (at.tokens + grid.step - 1) / grid.step;
   at.m = q.dim(3);
-  at.padded = (at.m + kOwn - 1) / kOwn * kOwn;
+  at.padded = (at.m + kLaneLoad - 1) / kLaneLoad * kLaneLoad;
   at.K = K;
   at.step = grid.step;
   at.units = grid.units;
@@ -121,7 +121,7 @@ void multiply(const char* name, Gemm g, const void* a, const void* b, void* y, d
         " times [", g.M, ", ", g.K, "] x [", g.K, ", ", g.N, "]");
 }
 
-constexpr int64_t kMostBatch = 65535;  // products at once
+constexpr int64_t kMaxBatch = 65535;  // products at once
 
 // y [turn, R, N] = the queries of the rows, every step-th of the tokens, times x [turn, N, m].
 template <class T>
@@ -217,7 +217,7 @@ struct Row {
     return (at.padded + at.reaches + arrays * (at.K + 1) + 1) / 2 * 2;
   }
 
-  __device__ Row(const Columns<T>& prior, const T* prefixes, const T* wholes, double* own,
+  __device__ Row(const Columns<T>& prior, const T* prefixes, const T* wholes, double* scratch,
                  int64_t local, int64_t first, int64_t row)
       : at(prior),
         n(first + local),
@@ -227,8 +227,8 @@ struct Row {
         whole(w / unit),
         prefix(prefixes + local * prior.prefixes()),
         products(wholes + (local * prior.rows + row) * prior.reaches),
-        query(reinterpret_cast<T*>(own)),
-        before(own + prior.padded),
+        query(reinterpret_cast<T*>(scratch)),
+        before(scratch + prior.padded),
         below(before + prior.reaches),
         lane(int(threadIdx.x) % kWarp) {
     if (w == 0) return;
@@ -258,13 +258,13 @@ struct Row {
     double sum = 0;
     for (int64_t first = 0; first < n; first += kWarp) {
       const int64_t i = first + lane;
-      const double own = i < n ? value(i) : 0.0;
-      double upto = own;
+      const double term = i < n ? value(i) : 0.0;
+      double upto = term;
       for (int by = 1; by < kWarp; by *= 2) {
         const double other = __shfl_up_sync(kAllLanes, upto, by);
         if (lane >= by) upto += other;
       }
-      if (i < n) f(i, sum + upto - own, own);
+      if (i < n) f(i, sum + upto - term, term);
       sum += __shfl_sync(kAllLanes, upto, kWarp - 1);
     }
   }
@@ -279,43 +279,43 @@ struct Row {
   // Columns of few keys, by the keys themselves: a small product with one of them would drown in
   // the rounding of a difference of products with many. Eight lanes per column.
   __device__ void few_products() {
-    const int own = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
+    const int sublane = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
     const T* k = at.keys(n);
     if (lane == 0) below[0] = 0;
     for (int64_t c0 = 0; c0 < at.K; c0 += groups) {
       const int64_t c = c0 + group, from = begin(c < at.K ? c : at.K);
       const int64_t to = begin(c + 1 < at.K ? c + 1 : at.K);
       T a = 0;
-      for (int64_t i = own; i < at.m; i += kLanes) {
+      for (int64_t i = sublane; i < at.m; i += kLanes) {
         T sum = 0;
         for (int64_t j = from; j < to; ++j) sum += k[j * at.m + i];
         a += query[i] * sum;
       }
       for (int with = kLanes / 2; with > 0; with /= 2) a += __shfl_xor_sync(kAllLanes, a, with);
-      if (own == 0 && c < at.K) below[c + 1] = double(a);
+      if (sublane == 0 && c < at.K) below[c + 1] = double(a);
     }
     __syncwarp();
     running_sums(
         at.K, [this](int64_t c) { return below[c + 1]; },
-        [this](int64_t c, double sum, double own) { below[c + 1] = sum + own; });
+        [this](int64_t c, double sum, double value) { below[c + 1] = sum + value; });
   }
 
   // Eight lanes per border, two borders at a time.
   __device__ void find_products() {
-    const int own = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
+    const int sublane = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
     if (lane == 0) below[0] = 0;  // there are no keys before it
     for (int64_t c0 = 1; c0 <= at.K; c0 += 2 * groups) {
       const int64_t c = c0 + group, d = c + groups;
       const int64_t j = begin(c < at.K ? c : at.K), k = begin(d < at.K ? d : at.K);
       const T *p = prefix + j * at.padded, *s = prefix + k * at.padded;
       T a = 0, b = 0;
-      for (int64_t i = kOwn * own; i < at.padded; i += kOwn * kLanes) {
-        T x[kOwn], y[kOwn], z[kOwn];
-        load_wide<kOwn>(x, query + i);
-        load_wide<kOwn>(y, p + i);
-        load_wide<kOwn>(z, s + i);
+      for (int64_t i = kLaneLoad * sublane; i < at.padded; i += kLaneLoad * kLanes) {
+        T x[kLaneLoad], y[kLaneLoad], z[kLaneLoad];
+        load_wide<kLaneLoad>(x, query + i);
+        load_wide<kLaneLoad>(y, p + i);
+        load_wide<kLaneLoad>(z, s + i);
 #pragma unroll
-        for (int n = 0; n < kOwn; ++n) {
+        for (int n = 0; n < kLaneLoad; ++n) {
           a += x[n] * y[n];
           b += x[n] * z[n];
         }
@@ -324,8 +324,8 @@ struct Row {
         a += __shfl_xor_sync(kAllLanes, a, with);
         b += __shfl_xor_sync(kAllLanes, b, with);
       }
-      if (own == 0 && c <= at.K) below[c] = before[j >> at.shift] + double(a);
-      if (own == 0 && d <= at.K) below[d] = before[k >> at.shift] + double(b);
+      if (sublane == 0 && c <= at.K) below[c] = before[j >> at.shift] + double(a);
+      if (sublane == 0 && d <= at.K) below[d] = before[k >> at.shift] + double(b);
     }
   }
 
@@ -359,7 +359,7 @@ inline Tensor numbers(int64_t n, Device device) { return Tensor::empty({n}, Dtyp
 template <class T, class Out>
 void column_products(const char* name, const Tensor& y, const Columns<T>& at, Out out) {
   const int64_t all = y.dim(0) * at.heads, wide = rows_of_block(at, 1);
-  const int64_t heads = std::min(kMostBatch, heads_per_turn(all, Prefixes<T>::bytes(at)));
+  const int64_t heads = std::min(kMaxBatch, heads_per_turn(all, Prefixes<T>::bytes(at)));
   const Prefixes<T> made(at, heads, y.device());
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first);

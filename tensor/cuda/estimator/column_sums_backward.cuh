@@ -27,17 +27,17 @@ __device__ void query_gradient(const Row<T>& row, T* dq) {
   dq += row.n * at.tokens * at.m;
   for (int64_t i = (t + (row.w ? 1 : 0)) * at.m + row.lane; i < last * at.m; i += kWarp) dq[i] = 0;
   if (row.w == 0) return;
-  for (int64_t i = kOwn * row.lane; i < at.m; i += kOwn * kWarp) {
-    T sum[kOwn] = {};
+  for (int64_t i = kLaneLoad * row.lane; i < at.m; i += kLaneLoad * kWarp) {
+    T sum[kLaneLoad] = {};
 #pragma unroll 4
     for (int64_t c = 1; c <= at.K; ++c) {
-      T x[kOwn];
-      load_wide<kOwn>(x, row.prefix_at(c) + i);
+      T x[kLaneLoad];
+      load_wide<kLaneLoad>(x, row.prefix_at(c) + i);
       const T slope = T(row.below[c]);
 #pragma unroll
-      for (int n = 0; n < kOwn; ++n) sum[n] += slope * x[n];
+      for (int n = 0; n < kLaneLoad; ++n) sum[n] += slope * x[n];
     }
-    for (int n = 0; n < kOwn && i + n < at.m; ++n) dq[t * at.m + i + n] = sum[n];
+    for (int n = 0; n < kLaneLoad && i + n < at.m; ++n) dq[t * at.m + i + n] = sum[n];
   }
 }
 
@@ -95,10 +95,10 @@ __device__ void rows_with_border(const Columns<T>& at, int64_t n, int64_t j, int
                                  int& to) {
   const int64_t valid = at.valid(n), K = at.K;
   from = to = 0;
-  int64_t low = valid + 1, most = 0;
+  int64_t low = valid + 1, high = 0;
   if (c == K) {
     low = j;
-    most = j + 1;
+    high = j + 1;
   }
   for (int64_t u = 1; c < K && j % u == 0; u *= 2) {
     // Widths with this unit: from `first` on, and before `next`.
@@ -111,15 +111,15 @@ __device__ void rows_with_border(const Columns<T>& at, int64_t n, int64_t j, int
     end = end < next ? end : next;
     if (least < end) {
       low = least < low ? least : low;
-      most = end > most ? end : most;
+      high = end > high ? end : high;
     }
     if (!at.units) break;
   }
   if (low > valid) return;
-  most = most <= valid ? most : valid + 1;
+  high = high <= valid ? high : valid + 1;
   // Row r sees r step + 1 keys.
   from = int((low - 1 + at.step - 1) / at.step);
-  to = int((most - 1 + at.step - 1) / at.step);
+  to = int((high - 1 + at.step - 1) / at.step);
 }
 
 // dprefix [turn, T + 1, padded] = sum over the rows with a border there of slope times query. A
@@ -151,9 +151,9 @@ __global__ void borders_kernel(T* dprefix, const T* slope, Columns<T> at, int64_
       }
     }
   }
-  T* own = dprefix + local * at.prefixes() + j * at.padded + i0;
+  T* out = dprefix + local * at.prefixes() + j * at.padded + i0;
   for (int k = 0; k < kColumns; ++k) {
-    if (i0 + k * kWarp < at.m) own[k * kWarp] = sum[k];
+    if (i0 + k * kWarp < at.m) out[k * kWarp] = sum[k];
   }
 }
 
@@ -190,11 +190,12 @@ __global__ void keys_kernel(T* dk, const double* sums, const T* dprefix, Columns
 
 // dk [B, G, T, m] = the sums over the heads of a group of heads [B, H, T, m].
 template <class T>
-__global__ void sum_heads_kernel(T* dk, const T* heads, int64_t own, int64_t size, int64_t all) {
+__global__ void sum_heads_kernel(T* dk, const T* heads, int64_t group_heads, int64_t size,
+                                 int64_t all) {
   if (piece() >= all) return;
-  const T* from = heads + piece() / size * own * size + piece() % size;
+  const T* from = heads + piece() / size * group_heads * size + piece() % size;
   T sum = 0;
-  for (int64_t h = 0; h < own; ++h) sum += from[h * size];
+  for (int64_t h = 0; h < group_heads; ++h) sum += from[h * size];
   dk[piece()] = sum;
 }
 
@@ -218,11 +219,11 @@ void column_products_backward(const char* name, const Tensor& dq, const Tensor& 
   const Device device = dq.device();
   const int64_t border_slopes = at.K * at.rows;
   const int64_t each = Prefixes<T>::bytes(at) + border_slopes * int64_t(sizeof(T));
-  const int64_t heads = std::min(kMostBatch, heads_per_turn(all, each));
+  const int64_t heads = std::min(kMaxBatch, heads_per_turn(all, each));
   const Prefixes<T> made(at, heads, device);
   const Tensor slope = Tensor::empty(Shape{heads, border_slopes}, dq.dtype(), device);
   const bool grouped = at.groups < at.heads;
-  const Tensor own = grouped ? Tensor::empty(dq.shape(), dq.dtype(), device) : dk;
+  const Tensor dk_of_heads = grouped ? Tensor::empty(dq.shape(), dq.dtype(), device) : dk;
   T *prefix = made.prefix.template data<T>(), *wholes = made.products.template data<T>();
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first);
@@ -233,11 +234,11 @@ void column_products_backward(const char* name, const Tensor& dq, const Tensor& 
     multiply_slopes(name, dq.data<T>(), wholes, made.whole.template data<T>(), at.reaches, at,
                     first, turn, 1, device);
     // The prefixes have been read: their memory is reused for the gradient.
-    launch_keys(name, own.data<T>(), prefix, made.sums.template data<double>(), slope.data<T>(), at,
-                first, turn, device);
+    launch_keys(name, dk_of_heads.data<T>(), prefix, made.sums.template data<double>(),
+                slope.data<T>(), at, first, turn, device);
   }
   if (!grouped) return;
-  launch_each(name, dk.numel(), sum_heads_kernel<T>, dk.data<T>(), own.data<T>(),
+  launch_each(name, dk.numel(), sum_heads_kernel<T>, dk.data<T>(), dk_of_heads.data<T>(),
               at.heads / at.groups, at.tokens * at.m, dk.numel());
 }
 

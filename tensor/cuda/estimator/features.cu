@@ -18,7 +18,7 @@ struct Rows {
   RowWidths widths;
 
   // The row of the calling warp; none at or beyond `count`.
-  __device__ int64_t mine() const {
+  __device__ int64_t warp_row() const {
     return int64_t(blockIdx.x) * kBlockRows + int64_t(threadIdx.x) / kWarp;
   }
   __device__ bool visible(int64_t r) const {
@@ -39,7 +39,7 @@ __device__ int64_t lane() { return int64_t(threadIdx.x) % kWarp; }
 
 template <class T>
 __global__ void relu_kernel(T* phi, T eps, Rows rows) {
-  const int64_t r = rows.mine();
+  const int64_t r = rows.warp_row();
   if (r >= rows.count) return;
   const bool visible = rows.visible(r);
   T* row = phi + r * rows.m;
@@ -50,7 +50,7 @@ __global__ void relu_kernel(T* phi, T eps, Rows rows) {
 
 template <class T>
 __global__ void relu_backward_kernel(T* dx, const T* dphi, const T* phi, T eps, Rows rows) {
-  const int64_t r = rows.mine();
+  const int64_t r = rows.warp_row();
   if (r >= rows.count) return;
   const bool visible = rows.visible(r);
   const int64_t end = (r + 1) * rows.m;
@@ -71,33 +71,33 @@ __global__ void band_maxima_kernel(T* maxima, const T* phi, Rows rows, int64_t b
   const int64_t n = blockIdx.x / bands, first = blockIdx.x % bands * band_rows;
   const int64_t valid = rows.widths.valid(n / rows.heads);
   const int64_t last = first + band_rows < valid ? first + band_rows : valid;
-  const T* own = phi + n * rows.tokens * rows.m;
-  T most = lowest<T>();
+  const T* head_phi = phi + n * rows.tokens * rows.m;
+  T largest = lowest<T>();
   for (int64_t i = first * rows.m + threadIdx.x; i < last * rows.m; i += blockDim.x) {
     if (rows.features < rows.m && i % rows.m >= rows.features) continue;
-    most = own[i] > most ? own[i] : most;
+    largest = head_phi[i] > largest ? head_phi[i] : largest;
   }
-  most = block_reduce(most, lowest<T>(), Max{});
-  if (threadIdx.x == 0) maxima[blockIdx.x] = most;
+  largest = block_reduce(largest, lowest<T>(), Max{});
+  if (threadIdx.x == 0) maxima[blockIdx.x] = largest;
 }
 
 // With maxima [B H, bands] the largest of these is subtracted, else that of the row.
 template <class T>
 __global__ void softmax_kernel(T* phi, const T* x, const T* maxima, int64_t bands, T norm, T half,
                                T eps, int64_t d, Rows rows) {
-  const int64_t r = rows.mine();
+  const int64_t r = rows.warp_row();
   if (r >= rows.count) return;
   T* row = phi + r * rows.m;
   if (!rows.visible(r)) {
     for (int64_t i = lane(); i < rows.m; i += kWarp) row[i] = 0;
     return;
   }
-  T square = 0, most = lowest<T>();
+  T square = 0, largest = lowest<T>();
   for (int64_t i = r * d + lane(); i < (r + 1) * d; i += kWarp) square += x[i] * x[i];
   const T* from = maxima ? maxima + r / rows.tokens * bands : row;
   const int64_t n = maxima ? bands : rows.features;
-  for (int64_t i = lane(); i < n; i += kWarp) most = from[i] > most ? from[i] : most;
-  const T shift = half * warp_sum(square) + warp_max(most);
+  for (int64_t i = lane(); i < n; i += kWarp) largest = from[i] > largest ? from[i] : largest;
+  const T shift = half * warp_sum(square) + warp_max(largest);
   for (int64_t i = lane(); i < rows.m; i += kWarp) {
     row[i] = i < rows.features ? norm * (math::exp(row[i] - shift) + eps) : T(0);
   }
@@ -108,7 +108,7 @@ __global__ void softmax_kernel(T* phi, const T* x, const T* maxima, int64_t band
 template <class T>
 __global__ void softmax_backward_kernel(T* dprojected, T* dx, const T* dphi, const T* phi,
                                         const T* x, T floor, T scale, int64_t d, Rows rows) {
-  const int64_t r = rows.mine();
+  const int64_t r = rows.warp_row();
   if (r >= rows.count) return;
   const bool visible = rows.visible(r);
   T sum = 0;
@@ -126,7 +126,7 @@ __global__ void softmax_backward_kernel(T* dprojected, T* dx, const T* dphi, con
 
 template <class T>
 __global__ void exp_kernel(T* phi, const T* bias, Rows rows) {
-  const int64_t r = rows.mine();
+  const int64_t r = rows.warp_row();
   if (r >= rows.count) return;
   const bool visible = rows.visible(r);
   const T* add = bias + r / rows.tokens % rows.heads * rows.m;

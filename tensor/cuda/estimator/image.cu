@@ -8,8 +8,8 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kTile = 1024;             // numbers of a tile
-constexpr int kOwn = kTile / kThreads;  // of a thread
+constexpr int kTile = 1024;                   // numbers of a tile
+constexpr int kPerThread = kTile / kThreads;  // of a thread
 
 // Tiles of channels x pixels: the fewest channels of a power of two that leave few lanes without
 // work, but eight if there are so many, since memory moves 32 bytes at once.
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t channel0 = (blockIdx.x - row * tiling.across) * tiling.channels;
   auto each = [&](bool along_pixels, auto f) {
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
+    for (int j = 0; j < kPerThread; ++j) {
       const int e = j * kThreads + int(threadIdx.x);
       const int pixel = along_pixels ? e & (tiling.pixels - 1) : e / tiling.channels;
       const int channel = along_pixels ? e / tiling.pixels : e & (tiling.channels - 1);
@@ -199,12 +199,12 @@ __global__ void column_softmax_kernel(T* y, const T* scores, int64_t rows, int64
     const bool owns = w >= K || math::column_begin(c + 1, w, K) > math::column_begin(c, w, K);
     return owns ? x[c] : hidden;
   };
-  T most = hidden, sum = 0;
-  for (int64_t c = lane; c < K; c += kWarp) most = Max{}(score(c), most);
-  most = warp_max(most);
-  for (int64_t c = lane; c < K; c += kWarp) sum += math::exp(score(c) - most);
+  T max_score = hidden, sum = 0;
+  for (int64_t c = lane; c < K; c += kWarp) max_score = Max{}(score(c), max_score);
+  max_score = warp_max(max_score);
+  for (int64_t c = lane; c < K; c += kWarp) sum += math::exp(score(c) - max_score);
   const T share = 1 / warp_sum(sum);
-  for (int64_t c = lane; c < K; c += kWarp) out[c] = math::exp(score(c) - most) * share;
+  for (int64_t c = lane; c < K; c += kWarp) out[c] = math::exp(score(c) - max_score) * share;
 }
 
 // A warp for every row.

@@ -11,11 +11,11 @@ using namespace chunked;
 // den of the thread's rows: phi_q . (sums + eps) and the rows of the triangle. The 16 threads that
 // share a row all get it.
 template <class T>
-__device__ void denominators(T (&den)[kOwn], const T (&row_sums)[kOwn], const Matrix<T>& q,
-                             const double* sums, int r0, int m, double eps) {
+__device__ void denominators(T (&den)[kPerThread], const T (&row_sums)[kPerThread],
+                             const Matrix<T>& q, const double* sums, int r0, int m, double eps) {
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    const int r = r0 + own_row() + i;
+  for (int i = 0; i < kPerThread; ++i) {
+    const int r = r0 + thread_row() + i;
     double sum = double(row_sums[i]);
     for (int j = int(threadIdx.x) % kAcross; j < m; j += kAcross) {
       sum += double(q(r, j)) * (sums[j] + eps);
@@ -35,13 +35,13 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* 
   const int e = work.e(), m = work.m;
   Place at(first, int(work.heads), work.tokens, e, span);
   const int rows = work.rows(at.g);
-  T below[kOwn] = {};
+  T below[kPerThread] = {};
   for (; at.more(); at.next()) {
-    T sum[kOwn][kOwn] = {};
+    T sum[kPerThread][kPerThread] = {};
     if (at.r0 < rows) {
       const Matrix<T> q = work.queries(at.n), k = work.keys(at.g);
       const int place = state_of(work, at);
-      T row_sums[kOwn] = {};
+      T row_sums[kPerThread] = {};
       gather<false, false, kTensor>(
           shared, sum, row_sums, work, at, 1, m, q, work.state_at(states.state, place),
           [&](int) { return k; }, [](int) { return NoBias<T>{}; },
@@ -50,14 +50,14 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* 
         denominators(below, row_sums, q, states.sums + int64_t(place) * m, at.r0, m, eps);
       }
     }
-    for (int i = 0; i < kOwn; ++i) {
-      const int r = at.r0 + own_row() + i;
+    for (int i = 0; i < kPerThread; ++i) {
+      const int r = at.r0 + thread_row() + i;
       const int64_t to = int64_t(at.n) * work.tokens + r;
       if (r >= work.tokens) continue;
       const T share = r < rows ? 1 / below[i] : T(0);
-      for (int j = 0; j < kOwn; ++j) sum[i][j] = r < rows ? sum[i][j] * share : T(0);
-      put(y + to * e, at.c0 + own_column(), sum[i], 0, e);
-      if (at.c0 == 0 && own_column() == 0) den[to] = r < rows ? below[i] : T(1);
+      for (int j = 0; j < kPerThread; ++j) sum[i][j] = r < rows ? sum[i][j] * share : T(0);
+      put(y + to * e, at.c0 + thread_column(), sum[i], 0, e);
+      if (at.c0 == 0 && thread_column() == 0) den[to] = r < rows ? below[i] : T(1);
     }
   }
 }

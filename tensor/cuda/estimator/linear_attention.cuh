@@ -1,7 +1,7 @@
 // Linear attention in chunks, what its passes share. Each of them is
 //   sum = x state + lower(x y^T + bias) z
 // for tiles of 64 rows: the state stands for the rows of other chunks, the triangle for those of
-// the row's own chunk. Products are computed by blocks from slices in shared memory. A block keeps
+// the row's chunk. Products are computed by blocks from slices in shared memory. A block keeps
 // the triangle for all its columns of the result.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace brine::cuda::chunked {
 
-constexpr int kOwn = 4;  // rows and columns of a block's product that one thread has
-constexpr int kAcross = kTile / kOwn;
+constexpr int kPerThread = 4;  // rows and columns of a block's product that one thread has
+constexpr int kAcross = kTile / kPerThread;
 static_assert(kAcross * kAcross == kThreads);
 
 // The depth of a product per load of shared memory.
@@ -44,23 +44,23 @@ constexpr size_t kept_bytes(int64_t kept) {
 
 // The thread's corner of the tile. The rows of a warp are in the half of the tile that
 // row_of<true>() gives it.
-__device__ inline int own_row() {
+__device__ inline int thread_row() {
   const int warp = int(threadIdx.x) / kWarp;
-  return (warp / 2 % 2 * 4 + warp / 4 * 2 + warp % 2) * 2 * kOwn +
-         int(threadIdx.x) % kWarp / kAcross * kOwn;
+  return (warp / 2 % 2 * 4 + warp / 4 * 2 + warp % 2) * 2 * kPerThread +
+         int(threadIdx.x) % kWarp / kAcross * kPerThread;
 }
-__device__ inline int own_column() { return int(threadIdx.x) % kAcross * kOwn; }
+__device__ inline int thread_column() { return int(threadIdx.x) % kAcross * kPerThread; }
 
 // The position of a thread's number [i][j] in the tile. kTensor: a warp has 16 rows and 32 columns,
 // and j counts a lane's numbers of the i-th eight of them (multiply_add() in tensor_cores.cuh).
 template <bool kTensor>
 __device__ inline int row_of(int i, int j) {
-  if constexpr (!kTensor) return own_row() + i;
+  if constexpr (!kTensor) return thread_row() + i;
   return int(threadIdx.x) / kWarp % 4 * 16 + int(threadIdx.x) % kWarp / 4 + j / 2 * 8;
 }
 template <bool kTensor>
 __device__ inline int column_of(int i, int j) {
-  if constexpr (!kTensor) return own_column() + j;
+  if constexpr (!kTensor) return thread_column() + j;
   return int(threadIdx.x) / kWarp / 4 * 32 + i * 8 + int(threadIdx.x) % 4 * 2 + j % 2;
 }
 
@@ -99,7 +99,7 @@ __device__ inline Pack<T> pack_of(const T* row, int c, int columns, bool whole) 
 // rows k; set() stores them at to[k][i].
 template <bool kAlong, class T>
 struct Slice {
-  Pack<T> own;
+  Pack<T> numbers;
 
   // Along a row four threads have a slice. Two of them are neighbours, so that few rows are read at
   // once and few stores meet in a bank.
@@ -114,38 +114,38 @@ struct Slice {
   // m.pack(r, c): numbers c and on of row r, 0 outside the matrix; both from r0 and c0 on.
   template <class M>
   __device__ void get(int k0, const M& m, int r0, int c0) {
-    own = kAlong ? m.pack(r0 + i(), c0 + k0 + k()) : m.pack(r0 + k0 + k(), c0 + i());
+    numbers = kAlong ? m.pack(r0 + i(), c0 + k0 + k()) : m.pack(r0 + k0 + k(), c0 + i());
   }
   __device__ void set(T (&to)[kSlice<T>][kPitch<T>]) const {
     if constexpr (kAlong) {
 #pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) to[k() + j][i()] = own.x[j];
+      for (int j = 0; j < kPack<T>; ++j) to[k() + j][i()] = numbers.x[j];
     } else {
-      *reinterpret_cast<Pack<T>*>(&to[k()][i()]) = own;
+      *reinterpret_cast<Pack<T>*>(&to[k()][i()]) = numbers;
     }
   }
 };
 
 // sum += a b^T of the slices in shared memory.
 template <class T>
-__device__ inline void multiply_slice(const Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
-  const int row = own_row(), column = own_column();
+__device__ inline void multiply_slice(const Shared<T>& shared, T (&sum)[kPerThread][kPerThread]) {
+  const int row = thread_row(), column = thread_column();
 #pragma unroll 2
   for (int k = 0; k < kSlice<T>; ++k) {
-    T x[kOwn], y[kOwn];
+    T x[kPerThread], y[kPerThread];
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) x[i] = shared.a[k][row + i];
+    for (int i = 0; i < kPerThread; ++i) x[i] = shared.a[k][row + i];
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) y[j] = shared.b[k][column + j];
+    for (int j = 0; j < kPerThread; ++j) y[j] = shared.b[k][column + j];
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kPerThread; ++i) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) sum[i][j] += x[i] * y[j];
+      for (int j = 0; j < kPerThread; ++j) sum[i][j] += x[i] * y[j];
     }
   }
 }
 __device__ inline void multiply_slice_tensor(const Shared<float>& shared,
-                                             float (&sum)[kOwn][kOwn]) {
+                                             float (&sum)[kPerThread][kPerThread]) {
   const int row = row_of<true>(0, 0), column = column_of<true>(0, 0) / 8 * 8;
   const int g = int(threadIdx.x) % kWarp / 4, t = int(threadIdx.x) % 4;
 #pragma unroll
@@ -155,7 +155,7 @@ __device__ inline void multiply_slice_tensor(const Shared<float>& shared,
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = SplitNumber(shared.a[k + i / 2 * 4][row + i % 2 * 8]);
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kPerThread; ++i) {
       const SplitNumber y[2] = {SplitNumber(shared.b[k][column + i * 8 + g]),
                                 SplitNumber(shared.b[k + 4][column + i * 8 + g])};
       multiply_add(sum[i], x, y);
@@ -176,8 +176,8 @@ Factor(M, int, int) -> Factor<M>;
 // are 0. kAlong: k counts its columns, else its rows. A slice is loaded while the previous one is
 // multiplied.
 template <bool kAlongA, bool kAlongB, bool kTensor, class T, class A, class B>
-__device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const Factor<A>& a,
-                                const Factor<B>& b) {
+__device__ inline void multiply(Shared<T>& shared, T (&sum)[kPerThread][kPerThread], int K,
+                                const Factor<A>& a, const Factor<B>& b) {
   Slice<kAlongA, T> next_a;
   Slice<kAlongB, T> next_b;
   next_a.get(0, a.matrix, a.r0, a.c0);
@@ -199,32 +199,34 @@ __device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, 
   }
 }
 
-// The sum as the threads own it; by way of the slices, which have room for half of it.
+// The sum in the layout of thread_row() and thread_column(); by way of the slices, which have room
+// for half of it.
 template <bool kTensor, class T>
-__device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
+__device__ inline void settle(Shared<T>& shared, T (&sum)[kPerThread][kPerThread]) {
   if constexpr (kTensor) {
     constexpr int kHalf = kTile / 2;
     static_assert(sizeof(T[kHalf][kTile + 1]) <= sizeof(Shared<T>));
     T(&half)[kHalf][kTile + 1] = reinterpret_cast<T(&)[kHalf][kTile + 1]>(shared);
-    const int mine = own_row() / kHalf;
+    const int thread_half = thread_row() / kHalf;
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
       __syncthreads();  // the slices, or the other half, may still be read
-      if (mine == h) {
+      if (thread_half == h) {
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
+        for (int i = 0; i < kPerThread; ++i) {
 #pragma unroll
-          for (int j = 0; j < kOwn; ++j) {
+          for (int j = 0; j < kPerThread; ++j) {
             half[row_of<true>(i, j) % kHalf][column_of<true>(i, j)] = sum[i][j];
           }
         }
       }
       __syncthreads();
-      if (mine == h) {
+      if (thread_half == h) {
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
+        for (int i = 0; i < kPerThread; ++i) {
 #pragma unroll
-          for (int j = 0; j < kOwn; ++j) sum[i][j] = half[own_row() % kHalf + i][own_column() + j];
+          for (int j = 0; j < kPerThread; ++j)
+            sum[i][j] = half[thread_row() % kHalf + i][thread_column() + j];
         }
       }
     }
@@ -234,19 +236,19 @@ __device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
 // Writes the thread's part of a row: columns column .. column + 3, those in [begin, end), to row[0
 // .. end - begin).
 template <class T>
-__device__ inline void put(T* row, int64_t column, const T (&own)[kOwn], int64_t begin,
+__device__ inline void put(T* row, int64_t column, const T (&values)[kPerThread], int64_t begin,
                            int64_t end) {
   struct alignas(16) Four {
-    T x[kOwn];
+    T x[kPerThread];
   };
   T* to = row + (column - begin);
-  if (column >= begin && column + kOwn <= end && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
-    *reinterpret_cast<Four*>(to) = {{own[0], own[1], own[2], own[3]}};
+  if (column >= begin && column + kPerThread <= end && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+    *reinterpret_cast<Four*>(to) = {{values[0], values[1], values[2], values[3]}};
     return;
   }
 #pragma unroll
-  for (int j = 0; j < kOwn; ++j) {
-    if (column + j >= begin && column + j < end) to[j] = own[j];
+  for (int j = 0; j < kPerThread; ++j) {
+    if (column + j >= begin && column + j < end) to[j] = values[j];
   }
 }
 
@@ -399,10 +401,10 @@ struct Place {
   }
 };
 
-// Of the row's own chunk, the rows that are processed individually: a range of tiles.
+// Of the row's chunk, the rows that are processed individually: a range of tiles.
 template <class T>
-__device__ inline void own_range(const Work<T>& work, const Place& at, bool later, int& from,
-                                 int& to) {
+__device__ inline void chunk_range(const Work<T>& work, const Place& at, bool later, int& from,
+                                   int& to) {
   const int rows = work.rows(at.g), start = at.r0 / work.chunk * work.chunk;
   from = later ? at.r0 : start;
   to = later ? (rows - start < work.chunk ? rows : start + work.chunk) : at.r0 + kTile;
@@ -417,21 +419,22 @@ __device__ inline int state_of(const Work<T>& work, const Place& at) {
 }
 
 // sum = x state + the sum over `heads` of triangle(x y^T + bias) z for rows r0 and on and the tile
-// of columns at c0, as the threads own it. y(h), bias(h) and z(h) are those of head h: bias(h)(r,
-// s) is a number. kStateAlong: the state's rows are columns of the result. row_sums: the sums of
-// the triangle's rows, for the rows of the thread. kLater: row r sees rows s >= r, else s <= r. The
-// triangle is made for the block's first tile of columns and kept for the others, if all of it
-// fits; else it is made again.
+// of columns at c0, in the layout of thread_row() and thread_column(). y(h), bias(h) and z(h) are
+// those of head h: bias(h)(r, s) is a number. kStateAlong: the state's rows are columns of the
+// result. row_sums: the sums of the triangle's rows, for the rows of the thread. kLater: row r sees
+// rows s >= r, else s <= r. The triangle is made for the block's first tile of columns and kept for
+// the others, if all of it fits; else it is made again.
 template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class Y, class Bias,
           class Z>
-__device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],
-                              const Work<T>& work, const Place& at, int heads, int K, const X& x,
-                              const Matrix<T>& state, const Y& y, const Bias& bias, const Z& z) {
+__device__ inline void gather(Shared<T>& shared, T (&sum)[kPerThread][kPerThread],
+                              T (&row_sums)[kPerThread], const Work<T>& work, const Place& at,
+                              int heads, int K, const X& x, const Matrix<T>& state, const Y& y,
+                              const Bias& bias, const Z& z) {
   const Factor rows{x, at.r0, 0};
   multiply<true, kStateAlong, kTensor>(
       shared, sum, K, rows, kStateAlong ? Factor{state, at.c0, 0} : Factor{state, 0, at.c0});
   int from, to;
-  own_range(work, at, kLater, from, to);
+  chunk_range(work, at, kLater, from, to);
   const int steps = to > from ? (to - from + kTile - 1) / kTile : 0;
   const bool keeps = heads * steps <= work.kept;
   WeightTile<T>* const tiles = reinterpret_cast<WeightTile<T>*>(&shared + 1);
@@ -440,16 +443,16 @@ __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_s
     const int h = step / steps, s0 = from + step % steps * kTile;
     WeightTile<T>& weights = tiles[keeps ? step : 0];
     if (at.fresh || !keeps) {
-      T weight[kOwn][kOwn] = {};
-      const auto own_bias = bias(h);
+      T weight[kPerThread][kPerThread] = {};
+      const auto head_bias = bias(h);
       multiply<true, true, kTensor>(shared, weight, K, rows, Factor{y(h), s0, 0});
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kPerThread; ++i) {
 #pragma unroll
-        for (int j = 0; j < kOwn; ++j) {
+        for (int j = 0; j < kPerThread; ++j) {
           const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
           const int r = at.r0 + row, s = s0 + column;
-          const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + own_bias(r, s) : T(0);
+          const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + head_bias(r, s) : T(0);
           weights[row][column] = w;
         }
       }
@@ -457,9 +460,10 @@ __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_s
     }
     if (at.fresh) {
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kPerThread; ++i) {
 #pragma unroll
-        for (int j = 0; j < kOwn; ++j) row_sums[i] += weights[own_row() + i][own_column() + j];
+        for (int j = 0; j < kPerThread; ++j)
+          row_sums[i] += weights[thread_row() + i][thread_column() + j];
       }
     }
     multiply<true, false, kTensor>(shared, sum, to - s0 < kTile ? to - s0 : kTile,
@@ -483,7 +487,7 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* sta
   const int64_t g = first + chunk / work.chunks;
   const int r0 = int(chunk % work.chunks) * work.chunk;
   const int left = work.rows(g) - r0, count = left < work.chunk ? left : work.chunk;
-  T sum[kOwn][kOwn] = {};
+  T sum[kPerThread][kPerThread] = {};
   if constexpr (kLater) {
 #pragma unroll 1
     for (int64_t n = g * work.heads; n < (g + 1) * work.heads; ++n) {
@@ -499,10 +503,10 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* sta
                                     Factor{values, r0, e0});
   }
   settle<kTensor>(shared, sum);
-  for (int i = 0; i < kOwn; ++i) {
-    const int row = m0 + own_row() + i;
+  for (int i = 0; i < kPerThread; ++i) {
+    const int row = m0 + thread_row() + i;
     if (row < work.m)
-      put(state + (chunk * work.m + row) * work.e(), e0 + own_column(), sum[i], 0, work.e());
+      put(state + (chunk * work.m + row) * work.e(), e0 + thread_column(), sum[i], 0, work.e());
   }
   if (e0 > 0) return;
   const int column = int(threadIdx.x) % kTile, part = int(threadIdx.x) / kTile;

@@ -37,9 +37,9 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
   const int place = state_of(work, at);
   const T* below = work.below + int64_t(at.n) * work.tokens;
   for (; at.more(); at.next()) {
-    T sum[kOwn][kOwn] = {};
+    T sum[kPerThread][kPerThread] = {};
     if (at.r0 < rows) {
-      T row_sums[kOwn] = {};
+      T row_sums[kPerThread] = {};
       gather<false, true, kTensor>(
           shared, sum, row_sums, work, at, 1, e, work.numerators(at.n),
           work.state_at(states.state, place), [&](int) { return work.values(at.g); },
@@ -48,10 +48,10 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
           },
           [&](int) { return work.keys(at.g); });
     }
-    for (int i = 0; i < kOwn; ++i) {
-      const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+    for (int i = 0; i < kPerThread; ++i) {
+      const int r = at.r0 + thread_row() + i, column = at.c0 + thread_column();
       if (r >= work.tokens) continue;
-      for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
+      for (int j = 0; j < kPerThread && r < rows && column + j < m; ++j) {
         sum[i][j] += T(double(below[r]) * (states.sums[int64_t(place) * m + column + j] + eps));
       }
       put(dq + (int64_t(at.n) * work.tokens + r) * m, column, sum[i], 0, m);
@@ -72,19 +72,19 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<
   const int place = state_of(work, at);
   const int64_t n0 = at.g * work.heads;  // the first head of the group
   for (; at.more(); at.next()) {
-    T sum[kOwn][kOwn] = {};
+    T sum[kPerThread][kPerThread] = {};
     if (at.r0 < rows) {
-      T row_sums[kOwn] = {};
+      T row_sums[kPerThread] = {};
       gather<true, true, kTensor>(
           shared, sum, row_sums, work, at, int(work.heads), e, work.values(at.g),
           work.state_at(later.state, place), [&](int h) { return work.numerators(n0 + h); },
           [&](int h) { return ColumnBias<T>{work.below + (n0 + h) * work.tokens}; },
           [&](int h) { return work.queries(n0 + h); });
     }
-    for (int i = 0; i < kOwn; ++i) {
-      const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+    for (int i = 0; i < kPerThread; ++i) {
+      const int r = at.r0 + thread_row() + i, column = at.c0 + thread_column();
       if (r >= work.tokens) continue;
-      for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
+      for (int j = 0; j < kPerThread && r < rows && column + j < m; ++j) {
         sum[i][j] += T(later.sums[int64_t(place) * m + column + j]);
       }
       put(dk + (int64_t(at.g) * work.tokens + r) * m, column, sum[i], 0, m);
@@ -107,17 +107,17 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didenti
   const int rows = work.rows(at.g);
   const int64_t n0 = at.g * work.heads;
   for (; at.more(); at.next()) {
-    T sum[kOwn][kOwn] = {};
+    T sum[kPerThread][kPerThread] = {};
     if (at.r0 < rows) {
-      T row_sums[kOwn] = {};
+      T row_sums[kPerThread] = {};
       gather<true, false, kTensor>(
           shared, sum, row_sums, work, at, int(work.heads), m, work.keys(at.g),
           work.state_at(later.state, state_of(work, at)),
           [&](int h) { return work.queries(n0 + h); }, [](int) { return NoBias<T>{}; },
           [&](int h) { return work.numerators(n0 + h); });
     }
-    for (int i = 0; i < kOwn; ++i) {
-      const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+    for (int i = 0; i < kPerThread; ++i) {
+      const int r = at.r0 + thread_row() + i, column = at.c0 + thread_column();
       if (r >= work.tokens) continue;
       if (didentity) {
         put(didentity + (int64_t(at.local) * work.tokens + r) * work.i, column, sum[i], 0, work.i);
@@ -154,15 +154,15 @@ void backward_turn(const Gradients<T>& to, const Work<T>& work, const Turn<T>& t
                  earlier, eps, first);
   });
   const States<T> later = turn.template states<true>(name, first, count);
-  T* own = parts.defined() ? parts.data<T>() : nullptr;
+  T* partial = parts.defined() ? parts.data<T>() : nullptr;
   dispatch_products<T>([&]<bool kTensor>() {
     launch_tiles(name, work, count, work.m, keys_kernel<T, kTensor>, to.dk, work, later, first);
-    launch_tiles(name, work, count, own ? work.e() : work.d, values_kernel<T, kTensor>, own, to.dv,
-                 work, later, first);
+    launch_tiles(name, work, count, partial ? work.e() : work.d, values_kernel<T, kTensor>, partial,
+                 to.dv, work, later, first);
   });
-  if (own) {
-    launch_each(name, int64_t(work.tokens) * work.i, identity_kernel<T>, to.didentity, own, count,
-                int64_t(work.tokens) * work.i);
+  if (partial) {
+    launch_each(name, int64_t(work.tokens) * work.i, identity_kernel<T>, to.didentity, partial,
+                count, int64_t(work.tokens) * work.i);
   }
 }
 

@@ -85,7 +85,7 @@ class Turn {
   int64_t groups() const { return groups_; }
 
   // The start values of all rows of `count` groups from `first` on: the sums over the chunks before
-  // their own, kLater: after it.
+  // their chunk, kLater: after it.
   template <bool kLater>
   States<T> states(const char* name, int64_t first, int64_t count) const {
     const bool causal = work_.widths.causal;

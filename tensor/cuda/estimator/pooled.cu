@@ -10,8 +10,8 @@ namespace {
 // The product of a row with the mean key of a column, scaled; 0 where it owns no key.
 template <class Row>
 __device__ double mean_score(const Row& row, int64_t c, double scale) {
-  const int64_t own = row.w ? row.keys(c) : 0;
-  return own ? row.product(c) * scale / double(own) : 0.0;
+  const int64_t keys = row.w ? row.keys(c) : 0;
+  return keys ? row.product(c) * scale / double(keys) : 0.0;
 }
 
 template <class T>
@@ -38,9 +38,9 @@ struct MeanSlopes {
     const double by = scale * (gain ? double(gain[row.n % row.at.heads]) : 1.0);
     double sum = 0;
     for (int64_t c = row.lane; c < K; c += kWarp) {
-      const int64_t own = row.keys(c);
-      share[c] = own ? double(dy[i * K + c]) * by / double(own) : 0.0;
-      if (own) sum += double(dy[i * K + c]) * mean_score(row, c, scale);
+      const int64_t keys = row.keys(c);
+      share[c] = keys ? double(dy[i * K + c]) * by / double(keys) : 0.0;
+      if (keys) sum += double(dy[i * K + c]) * mean_score(row, c, scale);
     }
     sum = warp_sum(sum);
     if (row.lane != 0) return;

@@ -14,8 +14,8 @@ struct StepMeans {
   double scale;
 
   __device__ void operator()(const columns::StepRow& row, int64_t c) const {
-    const int64_t own = row.keys(c);
-    y[row.head * row.K + c] = own ? T(row.product(c) * scale / double(own)) : T(0);
+    const int64_t keys = row.keys(c);
+    y[row.head * row.K + c] = keys ? T(row.product(c) * scale / double(keys)) : T(0);
   }
 };
 

@@ -5,12 +5,12 @@
 namespace brine::cuda {
 namespace {
 
-// log((w / n_c) share) of column c, which owns `own` keys; 0 where it owns none.
+// log((w / n_c) share) of column c, which has `keys` keys; 0 where it has none.
 template <class T, class Row>
-__device__ T log_share(const Row& row, int64_t c, int64_t own, double floor) {
-  if (own == 0) return T(0);
+__device__ T log_share(const Row& row, int64_t c, int64_t keys, double floor) {
+  if (keys == 0) return T(0);
   const double share = row.product(c) / row.total();
-  return math::log(T((share < floor ? floor : share) * (double(row.w) / double(own))));
+  return math::log(T((share < floor ? floor : share) * (double(row.w) / double(keys))));
 }
 
 // scores + gain log(share).
@@ -40,10 +40,10 @@ struct LogSlopes {
     const double by = double(gain[row.n % row.at.heads]), least = floor * row.total();
     double sum = 0, dgain = 0;
     for (int64_t c = row.lane; c < K; c += kWarp) {
-      const int64_t own = row.keys(c);
-      const double g = own ? double(dy[i * K + c]) : 0.0, product = row.product(c);
-      dgain += g * double(log_share<T>(row, c, own, floor));
-      const bool free = own && product >= least;
+      const int64_t keys = row.keys(c);
+      const double g = keys ? double(dy[i * K + c]) : 0.0, product = row.product(c);
+      dgain += g * double(log_share<T>(row, c, keys, floor));
+      const bool free = keys && product >= least;
       if (free) sum += g;
       share[c] = free ? by * g / product : 0.0;
     }

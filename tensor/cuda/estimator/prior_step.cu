@@ -14,10 +14,10 @@ struct StepLogs {
   double floor;
 
   __device__ void operator()(const columns::StepRow& row, int64_t c) const {
-    const int64_t own = row.keys(c), i = row.head * row.K + c;
+    const int64_t keys = row.keys(c), i = row.head * row.K + c;
     const double share = row.product(c) / row.total();
-    const double mean = (share < floor ? floor : share) * (double(row.w) / double(own ? own : 1));
-    y[i] = scores[i] + gain[row.head % H] * math::log(own ? T(mean) : T(1));
+    const double mean = (share < floor ? floor : share) * (double(row.w) / double(keys ? keys : 1));
+    y[i] = scores[i] + gain[row.head % H] * math::log(keys ? T(mean) : T(1));
   }
 };
 
@@ -29,15 +29,15 @@ __global__ void append_kernel(S* rows, const T* row, const int64_t* at, int64_t 
   if (i >= n) return;
   const int64_t group = i / m, keys = at[group / G];
   const int64_t unit = math::unit_of_sums(keys + 1, K, units);
-  S* own = rows + group * R * m + i % m;
+  S* feature = rows + group * R * m + i % m;
   if (unit > math::unit_of_sums(keys, K, units)) {
     const int64_t before = unit / 2, made = (keys + before - 1) / before;
     for (int64_t r = 0; r < made; r += 2) {
-      const T next = r + 1 < made ? T(own[(r + 1) * m]) : T(0);
-      own[r / 2 * m] = S(T(own[r * m]) + next);
+      const T next = r + 1 < made ? T(feature[(r + 1) * m]) : T(0);
+      feature[r / 2 * m] = S(T(feature[r * m]) + next);
     }
   }
-  S& to = own[keys / unit * m];
+  S& to = feature[keys / unit * m];
   to = S(keys % unit ? T(to) + row[i] : row[i]);
 }
 

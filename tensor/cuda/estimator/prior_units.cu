@@ -11,13 +11,13 @@ constexpr int64_t kLong = 2048;
 
 // Which rows of x [B, G, T, m] are summed.
 struct UnitRows {
-  const int64_t *lengths, *most;  // of a sequence, both limits; null: T
-  const int64_t* units;           // null: `unit`
+  const int64_t *lengths, *limits;  // of a sequence, both limits; null: T
+  const int64_t* units;             // null: `unit`
   int64_t unit, G, T, m, R;
 
   __device__ int64_t end(int64_t b) const {
-    const int64_t own = lengths && lengths[b] < T ? lengths[b] : T;
-    return most && most[b] < own ? most[b] : own;
+    const int64_t length = lengths && lengths[b] < T ? lengths[b] : T;
+    return limits && limits[b] < length ? limits[b] : length;
   }
 };
 
@@ -54,20 +54,21 @@ void sum_of(Y* y, const T* x, const UnitRows& s, int64_t B) {
 }  // namespace
 
 void sum_units(Tensor y, Tensor x, Tensor lengths, Tensor units) {
-  const OnDevice own(lengths, x.device()), unit(units, x.device());
+  const OnDevice device_lengths(lengths, x.device()), unit(units, x.device());
   const int64_t B = x.dim(0), G = x.dim(1), T = x.dim(2), m = x.dim(3), R = y.dim(2);
   dispatch_float(x.dtype(), [&]<class F>() {
     dispatch_float(y.dtype(), [&]<class Y>() {
       const F* from = x.data<F>();
       if (R > 1 || T <= kLong) {
-        const UnitRows s{own.data<int64_t>(), nullptr, unit.data<int64_t>(), 0, G, T, m, R};
+        const UnitRows s{
+            device_lengths.data<int64_t>(), nullptr, unit.data<int64_t>(), 0, G, T, m, R};
         return sum_of(y.data<Y>(), from, s, B);
       }
       // One unit of many rows: first the sums of its parts.
       const int64_t parts = (T + kLong - 1) / kLong;
       const Tensor sums = Tensor::empty({B, G, parts, m}, Dtype::f64, x.device());
       const UnitRows of_part{
-          own.data<int64_t>(), unit.data<int64_t>(), nullptr, kLong, G, T, m, parts};
+          device_lengths.data<int64_t>(), unit.data<int64_t>(), nullptr, kLong, G, T, m, parts};
       sum_of(sums.data<double>(), from, of_part, B);
       const UnitRows of_all{nullptr, nullptr, nullptr, parts, G, parts, m, 1};
       sum_of(y.data<Y>(), sums.data<double>(), of_all, B);

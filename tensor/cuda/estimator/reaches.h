@@ -9,8 +9,8 @@ namespace brine::cuda::columns {
 // many whole ones: half as many or more, where it is long. Tests change it: results differ by
 // rounding alone.
 inline int64_t& most_reaches() {
-  static int64_t most = 128;
-  return most;
+  static int64_t limit = 128;
+  return limit;
 }
 
 }  // namespace brine::cuda::columns

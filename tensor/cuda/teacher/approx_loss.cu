@@ -21,24 +21,24 @@ struct WarpRow {
   }
 };
 
-// exp(s[c] - most) inverse is the probability of each key of column c.
+// exp(s[c] - max) inverse is the probability of each key of column c.
 template <class T>
 struct Widened {
   const T* s;
-  T most, inverse, lse;
+  T max, inverse, lse;
 
   __device__ Widened(const T* s, const WarpColumns& columns) : s(s) {
     T top = -INFINITY, sum = 0;
     columns.each([&](int64_t c, int64_t n) { top = n > 0 && s[c] > top ? s[c] : top; });
-    most = warp_max(top);
+    max = warp_max(top);
     columns.each([&](int64_t c, int64_t n) {
-      if (n > 0) sum += T(n) * math::exp(s[c] - most);
+      if (n > 0) sum += T(n) * math::exp(s[c] - max);
     });
     sum = warp_sum(sum);
     inverse = 1 / sum;
-    lse = most + math::log(sum);
+    lse = max + math::log(sum);
   }
-  __device__ T operator[](int64_t c) const { return math::exp(s[c] - most) * inverse; }
+  __device__ T operator[](int64_t c) const { return math::exp(s[c] - max) * inverse; }
 };
 
 // parts [blocks, 2] = the sums over a block's rows.
@@ -55,9 +55,9 @@ __global__ void approx_loss_kernel(double* parts, const T* scores, const T* tau,
     double cross = 0, distance = 0;
     columns.each([&](int64_t c, int64_t n) {
       if (n == 0) return;
-      const double own = double(a[c]);
+      const double per_key = double(a[c]);
       cross += double(t[c]) * (double(a.lse) - double(a.s[c]));
-      distance += own * (double(n) * own - 2 * double(t[c]));
+      distance += per_key * (double(n) * per_key - 2 * double(t[c]));
     });
     cross = warp_sum(cross);
     distance = warp_sum(distance);
@@ -100,8 +100,8 @@ __global__ void approx_loss_backward_kernel(T* dscores, const double* weights, c
       dx[c] = 0;
       return;
     }
-    const T own = a[c], p = T(n) * own;
-    dx[c] = kl * (mass * p - t[c]) + square * (own * (p - t[c]) - p * mean);
+    const T per_key = a[c], p = T(n) * per_key;
+    dx[c] = kl * (mass * p - t[c]) + square * (per_key * (p - t[c]) - p * mean);
   });
 }
 

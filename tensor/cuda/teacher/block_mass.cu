@@ -26,10 +26,10 @@ struct Columns {
   int64_t keys = 1, count = 0;
   __device__ Columns(const BlockConfig& config, int64_t w) {
     if (w == 0) return;
-    const int64_t own = (w - 1) / config.block;
-    const int z = config.level(own);
+    const int64_t block = (w - 1) / config.block;
+    const int z = config.level(block);
     keys = config.block << z;
-    count = own >> z;
+    count = block >> z;
   }
 };
 
@@ -38,8 +38,8 @@ struct Columns {
 template <class Layout, class T>
 __device__ void add_columns(T* mass, const T* row, const Columns& of, int64_t key0, int part) {
   constexpr int parts = Layout::threads / Layout::rows;
-  const int64_t all = of.count * of.keys, behind = key0 + Layout::rows;
-  const int64_t end = all < behind ? all : behind;
+  const int64_t all = of.count * of.keys, tile_end = key0 + Layout::rows;
+  const int64_t end = all < tile_end ? all : tile_end;
   if (key0 >= end) return;
   int64_t c = key0 / of.keys;
   c += (part - c % parts + parts) % parts;
@@ -66,13 +66,13 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
   const int64_t here = of.rows - first < M ? of.rows - first : int64_t(M);
   T* const to = mass + (bh * of.rows + first) * C;
   for (int64_t e = threadIdx.x; e < here * C; e += Layout::threads) to[e] = 0;
-  int64_t w[Layout::own], most = 0;
+  int64_t w[Layout::thread_rows], max_keys = 0;
 #pragma unroll
-  for (int i = 0; i < Layout::own; ++i) w[i] = of.keys(b, first + Layout::row(i));
-  const int64_t own = threadIdx.x / parts, mine = of.keys(b, first + own);
-  most = block_reduce(mine, int64_t(0), Max{});
+  for (int i = 0; i < Layout::thread_rows; ++i) w[i] = of.keys(b, first + Layout::row(i));
+  const int64_t row = threadIdx.x / parts, row_keys = of.keys(b, first + row);
+  max_keys = block_reduce(row_keys, int64_t(0), Max{});
   auto job = [&](int64_t key0) {
-    const int64_t left = most - key0;
+    const int64_t left = max_keys - key0;
     return ScoreJob<T>{q,
                        k,
                        bh * of.rows + first,
@@ -81,21 +81,21 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
                        left < M ? left : int64_t(M),
                        scale};
   };
-  TileLse<Layout> running[Layout::own];
-  for (int64_t key0 = 0; key0 < most; key0 += M) {
+  TileLse<Layout> running[Layout::thread_rows];
+  for (int64_t key0 = 0; key0 < max_keys; key0 += M) {
     Scores<Layout> s;
-    tiles.score_own(s, job(key0));
+    tiles.score(s, job(key0));
 #pragma unroll
-    for (int i = 0; i < Layout::own; ++i) running[i].add(s[i], w[i] - key0);
+    for (int i = 0; i < Layout::thread_rows; ++i) running[i].add(s[i], w[i] - key0);
   }
-  T lse[Layout::own];
+  T lse[Layout::thread_rows];
 #pragma unroll
-  for (int i = 0; i < Layout::own; ++i) lse[i] = running[i].whole();
-  const Columns columns(config, mine);
-  const int64_t behind = block_reduce(columns.count * columns.keys, int64_t(0), Max{});
-  for (int64_t key0 = 0; key0 < behind; key0 += M) {
+  for (int i = 0; i < Layout::thread_rows; ++i) lse[i] = running[i].whole();
+  const Columns columns(config, row_keys);
+  const int64_t end = block_reduce(columns.count * columns.keys, int64_t(0), Max{});
+  for (int64_t key0 = 0; key0 < end; key0 += M) {
     Scores<Layout> s;
-    tiles.score_own(s, job(key0));
+    tiles.score(s, job(key0));
     __syncthreads();  // the keys' tile may still be read
     each_score<Layout>(s, [&](int i, int n, T& x) {
       const bool seen = key0 + Layout::key(n) < w[i];
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
           seen ? math::exp(x - lse[i]) : T(0);
     });
     __syncthreads();
-    if (own < here) {
-      add_columns<Layout>(to + own * C, shown + own * Layout::score_step, columns, key0,
+    if (row < here) {
+      add_columns<Layout>(to + row * C, shown + row * Layout::score_step, columns, key0,
                           int(threadIdx.x) % parts);
     }
   }

@@ -4,8 +4,8 @@
 //   ds = kl (mass a - t) + square a (a - t - mean), mass = sum t, mean = sum a (a - t) of its row.
 // The first pass does not know mass and mean yet: with
 //   ds = (kl + square a) (a - t) + (kl (mass - 1) - square mean) a
-// it sums the products of k with both parts apart, and leaves the numbers to the second pass. Near
-// the teacher all of this is small, so that rounding a part costs no more than it does in ds.
+// it sums the products of k with both parts separately, and leaves the numbers to the second pass.
+// Near the teacher all of this is small, so that rounding a part costs no more than it does in ds.
 #include "tensor/cuda/dense/loss_sums.cuh"
 #include "tensor/cuda/teacher/score_tile.cuh"
 #include "tensor/kernels/teacher.h"
@@ -16,7 +16,7 @@ namespace {
 template <class T>
 struct Job {
   StoredRows<T> q, k;
-  const T *lse, *their_lse;
+  const T *lse, *teacher_lse;
   TeacherView<T> teacher;
   RowWidths widths;
   int64_t heads, H;
@@ -76,15 +76,15 @@ struct Meeting {
   }
 };
 
-// The thread's data of the rows of queries in its scores: its own rows, or those of its keys in the
+// The thread's data of the rows of queries in its scores: its rows, or those of its keys in the
 // layout when the rows of the tile are keys.
 template <class Layout, bool ByKeys>
-using OfQueries = typename Layout::T[ByKeys ? Layout::keys : Layout::own];
+using OfQueries = typename Layout::T[ByKeys ? Layout::keys : Layout::thread_rows];
 
 template <class Layout, bool ByKeys, class F>
 __device__ inline void each_query(F&& f) {
 #pragma unroll
-  for (int i = 0; i < (ByKeys ? Layout::keys : Layout::own); ++i) f(i);
+  for (int i = 0; i < (ByKeys ? Layout::keys : Layout::thread_rows); ++i) f(i);
 }
 
 // a, t = the attention in the tile from `other` on, 0 where it is not visible. The last columns of
@@ -96,25 +96,25 @@ __device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, ScoreTiles<
   const int64_t rows = job.widths.rows, head = at.bh * rows;
   const TeacherView<T>& teacher = job.teacher;
   if (!teacher.map) {
-    tiles.score_theirs(t, at.scores(teacher.q, teacher.k, teacher.scale, rows, other));
+    tiles.score_teacher(t, at.scores(teacher.q, teacher.k, teacher.scale, rows, other));
   }
-  tiles.score_own(a, at.scores(job.q, job.k, job.scale, rows, other));
-  OfQueries<Layout, ByKeys> lse, theirs;
+  tiles.score(a, at.scores(job.q, job.k, job.scale, rows, other));
+  OfQueries<Layout, ByKeys> lse, teacher_lse;
   each_query<Layout, ByKeys>([&](int i) {
     const int64_t query = at.query(i, i, other);
     const bool inside = query < at.valid;
     lse[i] = inside ? job.lse[head + query] : T(0);
-    theirs[i] = inside ? job.their_lse[head + query] : T(0);
+    teacher_lse[i] = inside ? job.teacher_lse[head + query] : T(0);
   });
   each_score<Layout>(a, [&](int i, int n, T& x) {
     const int64_t query = at.query(i, n, other), key = at.key(i, n, other);
-    const int own = ByKeys ? n : i;
+    const int local_query = ByKeys ? n : i;
     const bool seen = at.sees(query, key);
-    x = seen ? math::exp(x - lse[own]) : T(0);
+    x = seen ? math::exp(x - lse[local_query]) : T(0);
     if (teacher.map) {
       t[i][n] = seen ? teacher.map[(head + query) * rows + key] : T(0);
     } else {
-      t[i][n] = seen ? math::exp(t[i][n] - theirs[own]) : T(0);
+      t[i][n] = seen ? math::exp(t[i][n] - teacher_lse[local_query]) : T(0);
     }
   });
 }
@@ -134,13 +134,13 @@ __device__ const T* moved_columns(ScoreTiles<Layout>& tiles, const StoredRows<T>
 
 // A thread's part of a tile of results.
 template <class Layout>
-using Sums = typename Layout::T[Layout::own][Layout::columns];
+using Sums = typename Layout::T[Layout::thread_rows][Layout::columns];
 
 // y [., d] = sums at `rows` rows and the columns from c0 on.
 template <class Layout, class T>
 __device__ void write_tile(T* y, const Sums<Layout>& sums, int64_t rows, int64_t d, int64_t c0) {
 #pragma unroll
-  for (int i = 0; i < Layout::own; ++i) {
+  for (int i = 0; i < Layout::thread_rows; ++i) {
     if (Layout::row(i) >= rows) continue;
 #pragma unroll
     for (int c = 0; c < Layout::columns; ++c) {
@@ -159,28 +159,28 @@ __global__ void __launch_bounds__(Layout::threads, 2)
   const Meeting<Layout, false> at(job.widths, job.heads, job.H);
   const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows, d = job.q.d;
   const Weights<T> weights(job, at.b);
-  Sums<Layout> sum_own{}, sum_rest{};
-  T mass[Layout::own] = {}, mean[Layout::own] = {};
+  Sums<Layout> sum_a{}, sum_rest{};
+  T mass[Layout::thread_rows] = {}, mean[Layout::thread_rows] = {};
   for (int64_t key0 = at.begin; key0 < at.end; key0 += Layout::rows) {
     Scores<Layout> a, t;
     attention_tile(a, t, tiles, job, at, key0);
     each_score<Layout>(t, [&](int i, int n, T& x) {
-      const T own = a[i][n], off = own - x;
+      const T p = a[i][n], difference = p - x;
       mass[i] += x;
-      mean[i] += own * off;
-      x = (weights.kl + weights.square * own) * off;
+      mean[i] += p * difference;
+      x = (weights.kl + weights.square * p) * difference;
     });
     const T* keys = moved_columns(tiles, job.k, at, rows, key0, c0);
-    Layout::add(sum_own, a, keys, tiles.rest());
+    Layout::add(sum_a, a, keys, tiles.rest());
     Layout::add(sum_rest, t, keys, tiles.rest());
   }
 #pragma unroll
-  for (int i = 0; i < Layout::own; ++i) {
+  for (int i = 0; i < Layout::thread_rows; ++i) {
     mass[i] = row_sum<Layout>(mass[i]);
     mean[i] = row_sum<Layout>(mean[i]);
     const T factor = weights.kl * (mass[i] - 1) - weights.square * mean[i];
 #pragma unroll
-    for (int c = 0; c < Layout::columns; ++c) sum_rest[i][c] += factor * sum_own[i][c];
+    for (int c = 0; c < Layout::columns; ++c) sum_rest[i][c] += factor * sum_a[i][c];
     if (!first_of_row<Layout>() || c0 > 0 || Layout::row(i) >= at.count) continue;
     T* to = stats + 2 * (at.bh * rows + at.first + Layout::row(i));
     to[0] = mass[i];
@@ -207,9 +207,9 @@ __global__ void __launch_bounds__(Layout::threads, 2)
       mass[n] = query < at.valid ? from[0] : T(0);
       mean[n] = query < at.valid ? from[1] : T(0);
     });
-    each_score<Layout>(a, [&](int i, int n, T& own) {
-      const T their = t[i][n];
-      own = weights.kl * (mass[n] * own - their) + weights.square * own * (own - their - mean[n]);
+    each_score<Layout>(a, [&](int i, int n, T& p) {
+      const T target = t[i][n];
+      p = weights.kl * (mass[n] * p - target) + weights.square * p * (p - target - mean[n]);
     });
     const T* queries = moved_columns(tiles, job.q, at, rows, query0, c0);
     Layout::add(sums, a, queries, tiles.rest());
@@ -233,7 +233,7 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
     const Job<T> job{.q = StoredRows<T>(q),
                      .k = StoredRows<T>(k),
                      .lse = lse.data<T>(),
-                     .their_lse = teacher_lse.data<T>(),
+                     .teacher_lse = teacher_lse.data<T>(),
                      .teacher = TeacherView<T>(teacher, rows),
                      .widths = widths.get(),
                      .heads = B * H,

@@ -26,12 +26,12 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
   const int64_t heads = chunk.nb * job.H, bh = chunk.b0 * job.H + int64_t(blockIdx.x) % heads;
   const RowTile<Layout> at(job.widths, bh, job.H,
                            chunk.t0 / Layout::rows + int64_t(blockIdx.x) / heads);
-  TileLse<Layout> running[Layout::own];
+  TileLse<Layout> running[Layout::thread_rows];
   for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) {
     Scores<Layout> u;
-    tiles.score_own(u, at.scores(teacher.q, teacher.k, teacher.scale, job.T, key0));
+    tiles.score(u, at.scores(teacher.q, teacher.k, teacher.scale, job.T, key0));
 #pragma unroll
-    for (int i = 0; i < Layout::own; ++i) running[i].add(u[i], at.w[i] - key0);
+    for (int i = 0; i < Layout::thread_rows; ++i) running[i].add(u[i], at.w[i] - key0);
     each_score<Layout>(u, [&](int i, int n, T& x) {
       const int64_t key = key0 + Layout::key(n);
       if (key >= at.w[i]) return;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
     });
   }
 #pragma unroll
-  for (int i = 0; i < Layout::own; ++i) {
+  for (int i = 0; i < Layout::thread_rows; ++i) {
     const T whole = running[i].whole();
     if (first_of_row<Layout>()) lse[Layout::row(i)] = whole;
   }
@@ -118,18 +118,18 @@ __global__ void narrow_kernel(Job job, Chunk<T> chunk, int64_t slots, int shift)
 // The entries of a mask in a row, of the whole block.
 template <class T>
 __device__ Entries entries_of(const CsrView& csr, const Job& job, const BlockRow& at, const T* row,
-                              const KeyRange& near) {
+                              const KeyRange& near_keys) {
   const int32_t* offsets = csr.offsets + (at.b * job.T + at.t) * (job.H + 1) + at.h;
   const int32_t* columns = csr.columns + csr.pointers[at.b * (job.T + 1) + at.t];
-  Entries own;
+  Entries sums;
   for (int64_t e = offsets[0] + int64_t(threadIdx.x); e < offsets[1]; e += kThreads) {
     const int64_t key = columns[e] - at.h * job.T;
-    own.add(double(row[key]), key, near);
+    sums.add(double(row[key]), key, near_keys);
   }
-  return {.mass = block_sum(own.mass),
-          .near = block_sum(own.near),
-          .first = block_sum(own.first),
-          .heaviest = block_reduce(own.heaviest, 0.0, Max{})};
+  return {.mass = block_sum(sums.mass),
+          .near = block_sum(sums.near),
+          .first = block_sum(sums.first),
+          .heaviest = block_reduce(sums.heaviest, 0.0, Max{})};
 }
 
 __device__ inline FixedKeys fixed_keys(const Job& job, const BlockRow& at, int64_t budget) {
@@ -172,16 +172,16 @@ __global__ void row_sums_kernel(Job job, Chunk<T> chunk) {
   const Key prefix = Key(job.found.prefix[g]);
   const T* row = chunk.values + chunk.place(at.b * job.H + at.h, at.t, job.T);
   const FixedKeys fixed = fixed_keys(job, at, budget);
-  RowMass own;
+  RowMass thread_mass;
   int64_t ties = 0;
   for (int64_t j = threadIdx.x; j < at.w; j += kThreads) {
     const double value = double(row[j]);
     const Key key = order_key(row[j]);
-    own.add(value, j, fixed);
-    if (key > prefix) own.top += value;
+    thread_mass.add(value, j, fixed);
+    if (key > prefix) thread_mass.top += value;
     if (key == prefix) ++ties;
   }
-  const RowMass all = own.whole();
+  const RowMass all = thread_mass.whole();
   ties = block_sum(ties);
   const Entries mask = entries_of(job.mask, job, at, row, fixed.near);
   const Entries best = entries_of(job.best, job, at, row, fixed.near);
@@ -256,11 +256,11 @@ class Rows {
  public:
   Rows(const Job& job, const TeacherAttention& teacher, Device device)
       : job_(job), teacher_(teacher, job.T) {
-    const int64_t most = std::max<int64_t>(1, std::min(kChunkRows, kChunkValues / job.T)) /
-                         std::max<int64_t>(job.H, 1);
+    const int64_t max_rows = std::max<int64_t>(1, std::min(kChunkRows, kChunkValues / job.T)) /
+                             std::max<int64_t>(job.H, 1);
     constexpr int64_t tile = Layout::rows;
-    nt_ = std::clamp<int64_t>(most / job.B / tile * tile, tile, tiles_of<Layout>(job.T) * tile);
-    nb_ = std::clamp<int64_t>(most / nt_, 1, job.B);
+    nt_ = std::clamp<int64_t>(max_rows / job.B / tile * tile, tile, tiles_of<Layout>(job.T) * tile);
+    nb_ = std::clamp<int64_t>(max_rows / nt_, 1, job.B);
     const int64_t rows = nb_ * job.H * nt_;
     if (!teacher_.map) made_ = Tensor::empty({rows, job.T}, DtypeOf<T>::value, device);
     const int64_t slots = job.across_rows ? job.groups() : rows;

@@ -78,7 +78,7 @@ struct Group {
 };
 
 // Rows [t0, t0 + nt) of all heads of sequences [b0, b0 + nb): values + ((bh - from_bh) pitch + t -
-// from_t) T starts a row, which may be in the teacher's own map.
+// from_t) T starts a row, which may be in the teacher's map.
 template <class T>
 struct Chunk {
   T* made = nullptr;  // for rows that are computed from q and k

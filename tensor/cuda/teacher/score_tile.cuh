@@ -94,26 +94,26 @@ __device__ inline void score_tile(Scores<Layout>& scores, T* stay, T* move, cons
 // One thread's part of the log-sum-exp of a row.
 template <class Layout, class T = typename Layout::T>
 struct TileLse {
-  T most = -INFINITY, sum = 0;
+  T max = -INFINITY, sum = 0;
 
   // The scores of this thread whose keys are below `seen` (keys counted from the tile's first).
   __device__ void add(const T (&s)[Layout::keys], int64_t seen) {
-    T top = most;
+    T top = max;
 #pragma unroll
     for (int n = 0; n < Layout::keys; ++n) {
       top = Layout::key(n) < seen && s[n] > top ? s[n] : top;
     }
-    if (top > most) sum *= math::exp(most - top);
-    most = top;
+    if (top > max) sum *= math::exp(max - top);
+    max = top;
 #pragma unroll
     for (int n = 0; n < Layout::keys; ++n) {
-      sum += Layout::key(n) < seen ? math::exp(s[n] - most) : T(0);
+      sum += Layout::key(n) < seen ? math::exp(s[n] - max) : T(0);
     }
   }
   // Of the whole row; all threads that share it must call.
   __device__ T whole() const {
-    const T top = row_max<Layout>(most);
-    return top + math::log(row_sum<Layout>(most > -INFINITY ? sum * math::exp(most - top) : sum));
+    const T top = row_max<Layout>(max);
+    return top + math::log(row_sum<Layout>(max > -INFINITY ? sum * math::exp(max - top) : sum));
   }
 };
 
@@ -140,9 +140,9 @@ struct TeacherView {
 template <class Layout>
 struct RowTile {
   int64_t bh, b, first;
-  int64_t rows;            // that see a key; all rows beyond them are padding
-  int64_t keys;            // that some row sees
-  int64_t w[Layout::own];  // keys of the rows of this thread
+  int64_t rows;                    // that see a key; all rows beyond them are padding
+  int64_t keys;                    // that some row sees
+  int64_t w[Layout::thread_rows];  // keys of the rows of this thread
 
   __device__ RowTile(const RowWidths& widths, int64_t bh, int64_t H, int64_t tile)
       : bh(bh), b(bh / H) {
@@ -151,7 +151,7 @@ struct RowTile {
     rows = left < 0 ? 0 : (left < Layout::rows ? left : Layout::rows);
     keys = rows > 0 ? widths(b, first + rows - 1) : 0;
 #pragma unroll
-    for (int i = 0; i < Layout::own; ++i) w[i] = widths(b, first + Layout::row(i));
+    for (int i = 0; i < Layout::thread_rows; ++i) w[i] = widths(b, first + Layout::row(i));
   }
   // Keys of a tile of keys.
   __device__ int64_t keys_from(int64_t key0) const {
@@ -185,18 +185,18 @@ class ScoreTiles {
   static constexpr int count = kKeeps ? kSides + 1 : 2;
 
   __device__ explicit ScoreTiles(T* room)
-      : own_(room),
-        theirs_(kKeeps ? room + kTileSize<Layout> : room),
+      : stay_(room),
+        teacher_(kKeeps ? room + kTileSize<Layout> : room),
         move_(room + (count - 1) * kTileSize<Layout>) {}
 
-  __device__ void score_own(Scores<Layout>& scores, const ScoreJob<T>& job) {
-    score_tile<Layout>(scores, own_, move_, job, own_loaded_);
-    own_loaded_ = kKeeps && job.stays.d <= kSide;
+  __device__ void score(Scores<Layout>& scores, const ScoreJob<T>& job) {
+    score_tile<Layout>(scores, stay_, move_, job, loaded_);
+    loaded_ = kKeeps && job.stays.d <= kSide;
   }
-  __device__ void score_theirs(Scores<Layout>& scores, const ScoreJob<T>& job) {
+  __device__ void score_teacher(Scores<Layout>& scores, const ScoreJob<T>& job) {
     static_assert(kSides == 2);
-    score_tile<Layout>(scores, theirs_, move_, job, theirs_loaded_);
-    theirs_loaded_ = kKeeps && job.stays.d <= kSide;
+    score_tile<Layout>(scores, teacher_, move_, job, teacher_loaded_);
+    teacher_loaded_ = kKeeps && job.stays.d <= kSide;
   }
   // The last 64 columns of the last moving rows.
   __device__ T* moved() const { return move_; }
@@ -204,8 +204,8 @@ class ScoreTiles {
   __device__ T* rest() const { return move_ + kTileSize<Layout>; }
 
  private:
-  T *own_, *theirs_, *move_;
-  bool own_loaded_ = false, theirs_loaded_ = false;
+  T *stay_, *teacher_, *move_;
+  bool loaded_ = false, teacher_loaded_ = false;
 };
 
 template <class Layout>

@@ -22,10 +22,10 @@ __device__ void add_columns(T* tau, const T* row, int64_t w, int64_t key0, int64
   int64_t c = column_of(key0, w, K), part = int64_t(threadIdx.x) % parts;
   c += (part - c % parts + parts) % parts;
   for (; c <= last; c += parts) {
-    const int64_t begin = column_begin(c, w, K), behind = column_begin(c + 1, w, K);
+    const int64_t begin = column_begin(c, w, K), column_end = column_begin(c + 1, w, K);
     T sum = 0;
     const int from = int((begin > key0 ? begin : key0) - key0);
-    const int to = int((behind < end ? behind : end) - key0);
+    const int to = int((column_end < end ? column_end : end) - key0);
     for (int j = from; j < to; ++j) sum += row[j];
     if (from < to) tau[c] += sum;
   }
@@ -34,11 +34,11 @@ __device__ void add_columns(T* tau, const T* row, int64_t w, int64_t key0, int64
 // A thread's sums over its rows.
 template <class Layout, class T = typename Layout::T>
 struct RowSums {
-  T logs[Layout::own] = {}, squares[Layout::own] = {};
+  T logs[Layout::thread_rows] = {}, squares[Layout::thread_rows] = {};
 
   __device__ void write(T* t_log_t, T* t_square, const RowTile<Layout>& at, int64_t rows) const {
 #pragma unroll
-    for (int i = 0; i < Layout::own; ++i) {
+    for (int i = 0; i < Layout::thread_rows; ++i) {
       const T log = row_sum<Layout>(logs[i]), square = row_sum<Layout>(squares[i]);
       const int64_t t = at.first + Layout::row(i);
       if (!first_of_row<Layout>() || t >= rows) continue;
@@ -49,29 +49,29 @@ struct RowSums {
 };
 
 template <class Layout, class T>
-__device__ void teacher_lse(T (&lse)[Layout::own], ScoreTiles<Layout, 1>& tiles,
+__device__ void teacher_lse(T (&lse)[Layout::thread_rows], ScoreTiles<Layout, 1>& tiles,
                             const TeacherView<T>& teacher, const RowTile<Layout>& at) {
-  TileLse<Layout> running[Layout::own];
+  TileLse<Layout> running[Layout::thread_rows];
   for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) {
     Scores<Layout> u;
-    tiles.score_own(u, at.scores(teacher.q, teacher.k, teacher.scale, teacher.rows, key0));
+    tiles.score(u, at.scores(teacher.q, teacher.k, teacher.scale, teacher.rows, key0));
 #pragma unroll
-    for (int i = 0; i < Layout::own; ++i) running[i].add(u[i], at.w[i] - key0);
+    for (int i = 0; i < Layout::thread_rows; ++i) running[i].add(u[i], at.w[i] - key0);
   }
 #pragma unroll
-  for (int i = 0; i < Layout::own; ++i) lse[i] = running[i].whole();
+  for (int i = 0; i < Layout::thread_rows; ++i) lse[i] = running[i].whole();
 }
 
 // t = the teacher's attention in a tile, 0 where it is not visible; adds to the sums of the rows.
 template <class Layout, class T>
 __device__ void teacher_tile(Scores<Layout>& t, RowSums<Layout>& sums, ScoreTiles<Layout, 1>& tiles,
                              const TeacherView<T>& teacher, const RowTile<Layout>& at, int64_t key0,
-                             const T (&lse)[Layout::own]) {
+                             const T (&lse)[Layout::thread_rows]) {
   const bool has_map = teacher.map != nullptr;
   if (has_map) {
     at.read(t, teacher, key0);
   } else {
-    tiles.score_own(t, at.scores(teacher.q, teacher.k, teacher.scale, teacher.rows, key0));
+    tiles.score(t, at.scores(teacher.q, teacher.k, teacher.scale, teacher.rows, key0));
   }
   each_score<Layout>(t, [&](int i, int n, T& x) {
     T p = x, log = 0;
@@ -96,14 +96,14 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
   ScoreTiles<Layout, 1> tiles(dynamic_shared<T>());
   T* const shown = tiles.moved();  // the keys' tile, after the scores are computed
   const auto at = last_tiles_first<Layout>(widths, heads, H);
-  const int64_t own = threadIdx.x / kParts<Layout>, rows = widths.rows;
-  const int64_t w = widths(at.b, at.first + own);
-  T* const mine = tau + (at.bh * rows + at.first + own) * K;
+  const int64_t row = threadIdx.x / kParts<Layout>, rows = widths.rows;
+  const int64_t w = widths(at.b, at.first + row);
+  T* const row_tau = tau + (at.bh * rows + at.first + row) * K;
   const int64_t here = rows - at.first < Layout::rows ? rows - at.first : int64_t(Layout::rows);
   for (int64_t e = threadIdx.x; e < here * K; e += Layout::threads) {
     tau[(at.bh * rows + at.first) * K + e] = 0;
   }
-  T lse[Layout::own] = {};
+  T lse[Layout::thread_rows] = {};
   if (!teacher.map) teacher_lse(lse, tiles, teacher, at);
   RowSums<Layout> sums;
   for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) {
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
       shown[Layout::row(i) * Layout::score_step + Layout::key(n)] = x;
     });
     __syncthreads();
-    if (own < at.rows) {
-      add_columns<Layout>(mine, shown + own * Layout::score_step, w, key0, K);
+    if (row < at.rows) {
+      add_columns<Layout>(row_tau, shown + row * Layout::score_step, w, key0, K);
     }
   }
   sums.write(t_log_t, t_square, at, rows);

@@ -389,7 +389,7 @@ TEST_CASE("bench: maps fit by what they took at a shorter length; methods withou
   CHECK_FALSE(dense.fits(32768));
   blocks.took(16384, 100 << 20);
   CHECK(blocks.fits(32768));
-  blocks.took(16384, 10 << 20);  // the most of one length counts
+  blocks.took(16384, 10 << 20);  // the largest of one length counts
   CHECK(blocks.bytes_at(32768) == 4.0 * (100 << 20));
   CHECK(memory_of("flash").fits(1 << 30));
 }

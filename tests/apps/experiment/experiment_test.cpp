@@ -202,7 +202,7 @@ TEST_CASE("experiment: a directory without a checkpoint, or of another step, is 
   w.write("torn/runs/student-lean-1/config.toml", "half");
   w.must("experiment study.toml --out torn --threads 1");
   CHECK(read_all(w.path("torn/runs/student-lean-1.earlier-1/config.toml")) == "half");
-  // A finished run whose row was lost is its own checkpoint; one that another commit began is not.
+  // A finished run whose row was lost is reused; one that another commit began is not.
   const std::vector<Row> rows = rows_in(w.path("torn"));
   std::filesystem::remove(w.path("torn/rows.jsonl"));
   const std::string commit = rows[0]["commit"].get<std::string>();
@@ -348,7 +348,7 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   CHECK(count(picture, "<circle") == 3);  // two points of the first line, and its legend
   CHECK(count(picture, "<rect") == 3);    // the ground, one point, its legend
   // The mean of 1.5 and 2.5 lies where 2 does: both points of the line are at one height.
-  // The first line is drawn last, with its legend behind it.
+  // The first line is drawn last, with its legend after it.
   const size_t legend = picture.rfind("class=\"line\"");
   const size_t at = picture.rfind("class=\"line\"", legend - 1),
                from = picture.find("d=\"M", at) + 4;

@@ -34,11 +34,11 @@ nn::ModelConfig tiny_config(const std::string& attention) {
                                 .ffn_dim = 20,
                                 .max_position_embeddings = 37};
   config.attention = attention;
-  data::Schema keys, own;
+  data::Schema keys, described;
   const std::unique_ptr<nn::AttentionMethod> method = nn::attention_method(attention);
-  method->describe(own);
+  method->describe(described);
   config.describe_attention(keys);
-  if (own.find("k")) keys.set("attention.k", 5);
+  if (described.find("k")) keys.set("attention.k", 5);
   if (attention == "sea") keys.set("attention.columns", 16);
   return config;
 }

@@ -188,24 +188,24 @@ TEST_CASE("logits: an encoder's masked tokens, a classifier's lines and pairs") 
   std::vector<double> want;
   int64_t second = 0, padding = 0;
   for (int64_t i = 0; i < 3; ++i) {
-    Ids own, segments;
+    Ids unpadded, segments;
     for (int64_t t = 0; t < all.dim(1); ++t) {
       const int32_t id = all.data<int32_t>()[i * all.dim(1) + t];
       const int32_t type = types.data<int32_t>()[i * all.dim(1) + t];
       padding += id < 0;
       CHECK((id < 0) == (type < 0));
       if (id < 0) continue;
-      own.push_back(id);
+      unpadded.push_back(id);
       segments.push_back(type);
       second += type == 1;
     }
-    const Shape shape{1, int64_t(own.size())};
+    const Shape shape{1, int64_t(unpadded.size())};
     const Tensor x = m.model->hidden(
-        {.ids = Tensor::from(own, shape), .type_ids = Tensor::from(segments, shape)});
+        {.ids = Tensor::from(unpadded, shape), .type_ids = Tensor::from(segments, shape)});
     const std::vector<double> one = values(m.model->class_logits(x.detach()));
     want.insert(want.end(), one.begin(), one.end());
   }
-  CHECK(second > 3);   // the tokens behind the tab
+  CHECK(second > 3);   // the tokens after the tab
   CHECK(padding > 3);  // of the line with one word
   CHECK(values(logits) == want);
 

@@ -58,7 +58,7 @@ bool wait_until(double seconds, F done) {
   return true;
 }
 
-// What a run leaves behind, without times: by file, or by the line of the log.
+// What a run writes, without times: by file, or by the line of the log.
 inline std::map<std::string, std::string> traces_of(const std::string& run) {
   namespace fs = std::filesystem;
   std::map<std::string, std::string> out;

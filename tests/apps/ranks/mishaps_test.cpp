@@ -6,7 +6,7 @@
 namespace brine::tests {
 namespace {
 
-// A directory of one rank's own, as on a machine that does not share the others' files.
+// A directory of one rank, as on a machine that does not share the others' files.
 void make_odd_directory() {
   namespace fs = std::filesystem;
   const fs::path odd = world().path("odd");
@@ -34,7 +34,7 @@ void other_files(const Launcher& launcher) {
   done = ranked_world().run(train, of_odd);
   CHECK(done.status != 0);
   CHECK(contains(done.error, "rank 2: brine train: text.txt: "));
-  // A dump that lacks a shard there.
+  // A dump that lacks a shard in that directory.
   std::ofstream(world().path("odd/text.txt")) << read_all(world().path("text.txt"));
   std::filesystem::path shard;
   for (const auto& entry : std::filesystem::directory_iterator(world().path("odd/dump")))

@@ -25,7 +25,7 @@ void same_bits(const Launcher& launcher) {
   }
 }
 
-// A dump's reader runs ahead in the order of its own rank's batches.
+// A dump's reader runs ahead in the order of the batches of its rank.
 void same_students(const Launcher& launcher) {
   const std::map<std::string, std::string> runs = {
       {"dump", World::distill("--steps 3 --columns 12 --k 4 --accumulate 4") + " --dump dump"},

@@ -95,7 +95,7 @@ void Browser::start() {
     for (int other = 5; other < 64; ++other) ::close(other);
     const int nothing = ::open("/dev/null", O_RDWR);
     for (int standard = 0; standard < 3; ++standard) ::dup2(nothing, standard);
-    // Without a sandbox, since root has none; the pages are the test's own.
+    // Without a sandbox, since root has none; the test wrote the pages.
     ::execl(path.c_str(), path.c_str(), "--headless", "--no-sandbox", "--disable-gpu",
             "--remote-debugging-pipe", "--no-first-run", "--disable-extensions",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -161,8 +161,8 @@ void Browser::note(const Json& event) {
   }
   if (method == "Network.requestWillBeSent") {
     const std::string url = parameters.at("request").value("url", "");
-    const bool own = url == address_ || url.rfind("data:", 0) == 0 || url.rfind("blob:", 0) == 0;
-    if (!own) requests_.push_back(url);
+    const bool local = url == address_ || url.rfind("data:", 0) == 0 || url.rfind("blob:", 0) == 0;
+    if (!local) requests_.push_back(url);
   }
 }
 

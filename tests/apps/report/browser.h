@@ -37,7 +37,7 @@ class Browser {
 
   // Errors and warnings of the console, uncaught exceptions.
   const std::vector<std::string>& complaints() const { return complaints_; }
-  // Addresses other than the page's own and data: and blob: ones.
+  // Addresses other than the page's and data: and blob: ones.
   const std::vector<std::string>& requests() const { return requests_; }
 
  private:

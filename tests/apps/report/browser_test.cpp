@@ -79,8 +79,8 @@ std::string join_lines(const std::vector<std::string>& lines) {
 }
 
 bool close(const data::Colour& a, const data::Colour& b) {
-  auto near = [](int x, int y) { return std::abs(x - y) <= 1; };
-  return near(a.red, b.red) && near(a.green, b.green) && near(a.blue, b.blue);
+  auto similar = [](int x, int y) { return std::abs(x - y) <= 1; };
+  return similar(a.red, b.red) && similar(a.green, b.green) && similar(a.blue, b.blue);
 }
 
 }  // namespace
@@ -146,9 +146,9 @@ TEST_CASE("report in a browser: choosing a layer and head shows their numbers (n
     for (const std::string view : {"teacher", "widened", "mask", "student"}) {
       CAPTURE(view);
       const std::vector<double>& values = planes.at(view);
-      const int64_t most = std::max_element(values.begin(), values.end()) - values.begin();
+      const int64_t largest = std::max_element(values.begin(), values.end()) - values.begin();
       int64_t brighter = 0;
-      for (const auto& [row, column] : {std::pair<int64_t, int64_t>{most / T, most % T},
+      for (const auto& [row, column] : {std::pair<int64_t, int64_t>{largest / T, largest % T},
                                         {T - 1, 0},
                                         {T - 1, T - 1},
                                         {T / 2, 2},
@@ -252,7 +252,7 @@ TEST_CASE(
   CHECK(browser.evaluate("Array.from(" + chart +
                          ".querySelectorAll('.legend label')).every((x) => x.scrollWidth <= "
                          "x.clientWidth + 1 && x.getBoundingClientRect().right <= 390)") == true);
-  // Eight lines have colours, each its own; the other lines are drawn in grey.
+  // Eight lines have different colours; the other lines are drawn in grey.
   CHECK(browser.evaluate(boxes + ".filter((x) => x.checked).length") == 8);
   const std::string strokes = "Array.from(" + chart +
                               ".querySelectorAll('.mark-line path')).map((x) => "
@@ -281,7 +281,7 @@ TEST_CASE(
   CHECK(browser.evaluate("new Set(Array.from(" + chart +
                          ".querySelectorAll('.legend svg')).map((x) => x.outerHTML)).size") == 38);
   keep("many-all.png", browser.screenshot());
-  // A saved picture has whole names; a small difference has no sign of its own.
+  // A saved picture has whole names; a small difference has no separate sign.
   browser.evaluate("brine.save = (name, blob) => blob.text().then((t) => { brine.text = t; })");
   browser.evaluate("Array.from(" + chart +
                    ".querySelectorAll('button')).find((x) => x.textContent === 'SVG').click()");

@@ -42,16 +42,17 @@ inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json
     std::vector<double>& values = out[plane[0].get<std::string>()];
     const auto columns = plane[2].get<size_t>();
     const size_t cells = plane[1].get<size_t>() * columns;
-    std::string own = bytes.substr(at, cells);
+    std::string decoded = bytes.substr(at, cells);
     at += cells;
     const bool largest = plane[0].get<std::string>().ends_with(".most");
     for (size_t i = 0; i < cells; ++i) {
-      own[i] = char(own[i] + (largest ? before[i] : i < columns ? '\0' : own[i - columns]));
-      const auto byte = uint8_t(own[i]);
+      const char above = i < columns ? '\0' : decoded[i - columns];
+      decoded[i] = char(decoded[i] + (largest ? before[i] : above));
+      const auto byte = uint8_t(decoded[i]);
       values.push_back(plane[3] == 1 ? plane[4].get<double>() * byte / 255
                                      : report::mass_of_byte(byte));
     }
-    before = own;
+    before = decoded;
   }
   return out;
 }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 using Json = nlohmann::json;
 
-// The maps of the student's own pass over the ids of a page.
+// The maps of a pass of the student over the ids of a page.
 distill::TextAttention pass_over(const Json& attention, const std::string& teacher) {
   nn::LoadedModel m = nn::load_model(world().path("student"));
   const nn::ModelShape shape = m.config.shape();
@@ -83,8 +83,8 @@ TEST_CASE("report: the maps of a page are those of the model's pass, text stays 
   CHECK(a.at("method") == "sea");
   CHECK(a.at("k") == 4);
   CHECK(a.at("columns") == 12);
-  const distill::TextAttention own = pass_over(a, world().path("teacher"));
-  const int64_t T = own.maps.tokens;
+  const distill::TextAttention expected = pass_over(a, world().path("teacher"));
+  const int64_t T = expected.maps.tokens;
   CHECK(a.at("tokens") == T);
   CHECK(a.at("cells") == T);  // a short text is not averaged
   REQUIRE(a.at("maps").size() == 2 * 4);
@@ -94,7 +94,7 @@ TEST_CASE("report: the maps of a page are those of the model's pass, text stays 
     CHECK(head.at("head") == i % 4);
     auto planes = planes_in(head);
     CHECK(planes.count("teacher.most") == 0);
-    const distill::HeadMaps& maps = own.maps.heads[i];
+    const distill::HeadMaps& maps = expected.maps.heads[i];
     for (int64_t r = 0; r < T; ++r) {
       double mass = 0;
       for (int64_t c = 0; c < T; ++c) {
@@ -126,14 +126,14 @@ TEST_CASE("report: the maps of a page are those of the model's pass, text stays 
   for (size_t layer = 0; layer < 2; ++layer) {
     for (size_t head = 0; head < 4; ++head) {
       CHECK(recall[layer].at("heads")[head].at("mask").get<double>() ==
-            doctest::Approx(own.recall[layer].mean(recall::kMask, int64_t(head))));
+            doctest::Approx(expected.recall[layer].mean(recall::kMask, int64_t(head))));
     }
   }
   const Json& chart = chart_of(data, "recall-student");
   CHECK(chart.at("section") == "health");
   CHECK(chart.at("lines").size() == 6);
   CHECK(chart.at("lines")[0].at("points")[1][1].get<double>() ==
-        doctest::Approx(own.recall[1].mean(recall::kMask)));
+        doctest::Approx(expected.recall[1].mean(recall::kMask)));
 }
 
 TEST_CASE("report: images of a decoder are magnitudes of its convolutions' inputs") {
@@ -145,10 +145,10 @@ TEST_CASE("report: images of a decoder are magnitudes of its convolutions' input
   nn::LoadedModel m = nn::load_model(w.path("lean-images"));
   distill::TextPass pass{.teacher = "self", .maps = {.cells = m.config.shape().max_positions}};
   pass.ids = data::load_tokenizer(w.path("tok"))->encode("the king <script>x()</script>");
-  const distill::TextAttention own = distill::attend_to_text(m, pass);
+  const distill::TextAttention expected = distill::attend_to_text(m, pass);
   for (size_t head = 0; head < 8; ++head) {
     auto planes = planes_in(a.at("maps")[head]);
-    const auto& images = own.maps.heads[head].images;
+    const auto& images = expected.maps.heads[head].images;
     REQUIRE(images.size() >= 1);
     CHECK(planes.count(join("image ", images.size())) == 0);
     for (size_t i = 0; i < images.size(); ++i) {
@@ -156,11 +156,11 @@ TEST_CASE("report: images of a decoder are magnitudes of its convolutions' input
       const distill::CellMap& image = images[i];
       const int64_t columns = image.columns().cells();
       REQUIRE(int64_t(drawn.size()) == image.rows().cells() * columns);
-      const double most = *std::max_element(drawn.begin(), drawn.end());
+      const double largest = *std::max_element(drawn.begin(), drawn.end());
       for (int64_t at = 0; at < int64_t(drawn.size()); ++at) {
         const int64_t c = at % columns;
         const double wanted = image.mass(at / columns, c) / double(image.columns().size(c));
-        CHECK(std::abs(drawn[size_t(at)] - wanted) <= most / 500);
+        CHECK(std::abs(drawn[size_t(at)] - wanted) <= largest / 500);
       }
     }
   }
@@ -179,18 +179,18 @@ TEST_CASE("report: a map that does not fit is averaged, never cut") {
     for (size_t r = 0; r < 4; ++r) {
       for (size_t c = 0; c < 4; ++c) {
         const auto from = coarse.at("starts")[r].get<size_t>();
-        const auto behind = coarse.at("starts")[r + 1].get<size_t>();
-        double sum = 0, most = 0;
-        for (size_t t = from; t < behind; ++t) {
+        const auto end = coarse.at("starts")[r + 1].get<size_t>();
+        double sum = 0, largest = 0;
+        for (size_t t = from; t < end; ++t) {
           for (size_t j = coarse.at("starts")[c]; j < coarse.at("starts")[c + 1].get<size_t>();
                ++j) {
             sum += single.at("teacher")[t * T + j];
-            most = std::max(most, single.at("teacher")[t * T + j]);
+            largest = std::max(largest, single.at("teacher")[t * T + j]);
           }
         }
         CHECK(block.at("teacher")[4 * r + c] ==
-              doctest::Approx(sum / double(behind - from)).epsilon(0.06));
-        CHECK(block.at("teacher.most")[4 * r + c] == doctest::Approx(most).epsilon(0.06));
+              doctest::Approx(sum / double(end - from)).epsilon(0.06));
+        CHECK(block.at("teacher.most")[4 * r + c] == doctest::Approx(largest).epsilon(0.06));
       }
     }
   }
@@ -470,16 +470,16 @@ TEST_CASE("report: the Python of docs/evaluation.md reads captures and importanc
     double head = 0, recall = 0, kept = 0, distance = 0;
     cells >> head >> recall >> kept >> distance;
     const auto planes = planes_in(a.at("maps")[4 + h]);
-    double own_recall = 0, own_kept = 0, own_distance = 0;
+    double wanted_recall = 0, wanted_kept = 0, wanted_distance = 0;
     for (size_t i = 0; i < T * T; ++i) {
-      own_recall += planes.at("teacher")[i] * planes.at("mask")[i];
-      own_kept += planes.at("mask")[i];
-      own_distance += std::abs(planes.at("teacher")[i] - planes.at("widened")[i]);
+      wanted_recall += planes.at("teacher")[i] * planes.at("mask")[i];
+      wanted_kept += planes.at("mask")[i];
+      wanted_distance += std::abs(planes.at("teacher")[i] - planes.at("widened")[i]);
     }
     CHECK(head == double(h));
-    CHECK(recall == doctest::Approx(own_recall / double(T)).epsilon(0.02));
-    CHECK(kept == doctest::Approx(own_kept / double(T)).epsilon(1e-6));
-    CHECK(distance == doctest::Approx(own_distance / double(T)).epsilon(0.06));
+    CHECK(recall == doctest::Approx(wanted_recall / double(T)).epsilon(0.02));
+    CHECK(kept == doctest::Approx(wanted_kept / double(T)).epsilon(1e-6));
+    CHECK(distance == doctest::Approx(wanted_distance / double(T)).epsilon(0.06));
   }
 }
 

@@ -21,7 +21,7 @@ int status_of(const std::function<void()>& work) {
   pid_t child = ::fork();
   if (child == 0) {
     ::signal(SIGINT, SIG_DFL);
-    ::signal(SIGTERM, SIG_DFL);  // the test program has its own
+    ::signal(SIGTERM, SIG_DFL);  // the test program has another handler
     work();
     ::_exit(7);
   }

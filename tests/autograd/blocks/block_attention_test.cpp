@@ -83,9 +83,9 @@ TEST_CASE("block_attention rounds to bf16 as flash_attention does, in both direc
     const std::vector<double> x = results[0][i].to_vector();
     double scale = 0;
     for (double value : x) scale = std::max(scale, std::fabs(value));
-    const double apart = largest_difference(results[0][i], results[1][i]) / scale;
-    CHECK(apart < 0.03);
-    CHECK(apart > 1e-5);  // it was rounded
+    const double difference = largest_difference(results[0][i], results[1][i]) / scale;
+    CHECK(difference < 0.03);
+    CHECK(difference > 1e-5);  // it was rounded
   }
 }
 

@@ -85,23 +85,23 @@ Tensor defined_mask(const BlockCase& c, const BlockScores& s) {
     for (int64_t g = 0; g < c.G; ++g) {
       std::set<int64_t> tile;
       for (int64_t t = 0; t < c.all_lengths().data<int64_t>()[b]; ++t) {
-        const int64_t own = t / f.block;
+        const int64_t row_block = t / f.block;
         if (t % f.tile == 0) tile.clear();
         std::set<int64_t> fixed;
-        for (int64_t x = 0; x <= own; ++x) {
-          if (x < f.sinks || x >= own - f.local) fixed.insert(x);
+        for (int64_t x = 0; x <= row_block; ++x) {
+          if (x < f.sinks || x >= row_block - f.local) fixed.insert(x);
         }
-        const int z = f.level(own);
-        std::set<int64_t> candidates(fixed.begin(), fixed.lower_bound(own));
+        const int z = f.level(row_block);
+        std::set<int64_t> candidates(fixed.begin(), fixed.lower_bound(row_block));
         std::vector<int64_t> all;
-        for (int64_t x = 0; x < own >> z; ++x) all.push_back(x);
+        for (int64_t x = 0; x < row_block >> z; ++x) all.push_back(x);
         const std::set<int64_t> none;
         const auto survivors =
             z == 0 ? all : largest(c, s, b, g, t, z, all, f.survivors * f.chosen, none);
         for (int64_t x : survivors) {
           for (int64_t y = x << z; y < (x + 1) << z; ++y) candidates.insert(y);
         }
-        for (int64_t y = (own >> z) << z; y < own; ++y) candidates.insert(y);
+        for (int64_t y = (row_block >> z) << z; y < row_block; ++y) candidates.insert(y);
         const std::vector<int64_t> list(candidates.begin(), candidates.end());
         for (int64_t x : largest(c, s, b, g, t, 0, list, f.chosen, fixed)) tile.insert(x);
         std::set<int64_t> kept = fixed;
@@ -227,7 +227,7 @@ TEST_CASE("select_blocks: among equal blocks the later ones are chosen") {
   const BlockCase c{.T = 32, .config = {.block = 4, .chosen = 2, .tile = 4}};
   const Tensor zero = Tensor::zeros({1, 2, 32, 6}, Dtype::f64);
   const BlockMask mask = select_blocks(block_scores(c, zero, zero), c.config, c.visible(), c.T);
-  // The last tile: the sink, its own block and the one before; of 1 to 5 the last two.
+  // The last tile: the sink, the tile's block and the one before; of 1 to 5 the last two.
   const int32_t* entries = mask.entries.data<int32_t>() + 7 * mask.capacity();
   std::vector<int64_t> kept;
   for (int32_t e = 0; e < mask.counts.data<int32_t>()[7]; ++e)

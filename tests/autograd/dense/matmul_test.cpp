@@ -54,14 +54,14 @@ TEST_CASE("linear_activation is activate(linear()), its gradients too") {
       const Tensor x = normal({3, rows, 17}, 1), w = normal({9, 17}, 2), b = normal({9}, 3);
       const Tensor dy = normal({3, rows, 9}, 4);
       std::vector<Tensor> fused = {require_grad(x), require_grad(w), require_grad(b)};
-      std::vector<Tensor> apart = {require_grad(x), require_grad(w), require_grad(b)};
+      std::vector<Tensor> separate = {require_grad(x), require_grad(w), require_grad(b)};
       const Tensor y = linear_activation(fused[0], fused[1], fused[2], f);
-      const Tensor wanted = activate(linear(apart[0], apart[1], apart[2]), f);
+      const Tensor wanted = activate(linear(separate[0], separate[1], separate[2]), f);
       CHECK(brine::test::same_bits(y, wanted));
       backward(y, dy);
       backward(wanted, dy);
       for (size_t i = 0; i < 3; ++i) {
-        CHECK(brine::test::same_bits(grad(fused[i]), grad(apart[i])));
+        CHECK(brine::test::same_bits(grad(fused[i]), grad(separate[i])));
       }
       const NoGrad off;
       CHECK(brine::test::same_bits(linear_activation(x, w, {}, f), activate(linear(x, w, {}), f)));

@@ -42,13 +42,13 @@ TEST_CASE("softmax_features: values and the gradient with constant maxima") {
     return sum / std::sqrt(2.0);
   };
   for (FeatureSide side : {FeatureSide::queries, FeatureSide::keys}) {
-    Values most(20, -1e9);  // of each row's group
+    Values maxima(20, -1e9);  // of each row's group
     for (int64_t row = 0; row < 20; ++row) {
       for (int64_t other = 0; other < 20; ++other) {
         bool together = side == FeatureSide::keys ? other / 5 == row / 5 : other == row;
         if (!together || other % 5 >= L[size_t(other / 10)]) continue;
         for (int64_t j = 0; j < 7; ++j)
-          most[size_t(row)] = std::max(most[size_t(row)], projected(in, other, j));
+          maxima[size_t(row)] = std::max(maxima[size_t(row)], projected(in, other, j));
       }
     }
     auto oracle = [&](const Values& from) {
@@ -58,7 +58,7 @@ TEST_CASE("softmax_features: values and the gradient with constant maxima") {
         for (int64_t c = 0; c < 4; ++c)
           square += from[size_t(row * 4 + c)] * from[size_t(row * 4 + c)];
         for (int64_t j = 0; j < 7; ++j) {
-          double phi = std::exp(projected(from, row, j) - square / 4 - most[size_t(row)]) + 1e-2;
+          double phi = std::exp(projected(from, row, j) - square / 4 - maxima[size_t(row)]) + 1e-2;
           y.push_back(row % 5 < L[size_t(row / 10)] ? phi / std::sqrt(7.0) : 0.0);
         }
       }

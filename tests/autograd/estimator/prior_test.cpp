@@ -259,21 +259,21 @@ TEST_CASE("performer_prior_step on sums in bf16: the sums are rounded, the produ
     for (int64_t b = 0; b < B; ++b) {
       // Every addition rounds to 8 bits: of up to 8 keys, and of pairs as units double.
       const int64_t rows = unit_rows(width[size_t(b)], K, units);
-      auto own = [&](const Tensor& x) {
+      auto values = [&](const Tensor& x) {
         return x.slice(0, b, 1).slice(2, 0, rows).contiguous().to_vector();
       };
-      CHECK(close(own(sums.rows), own(exact.rows), 0, 10.0 / 256));
-      CHECK(own(sums.rows) != own(exact.rows));
+      CHECK(close(values(sums.rows), values(exact.rows), 0, 10.0 / 256));
+      CHECK(values(sums.rows) != values(exact.rows));
     }
   }
   // 1 + 2^-9 is 1 in bf16, 1 + 2^-7 is exact.
   const Tensor rows = Tensor::full({1, 1, 8, 1}, 1.0).to(Dtype::bf16);
   for (double add : {1.0 / 512, 1.0 / 128}) {
-    const Tensor own = rows.clone();
-    append_to_units(own, Tensor::full({1, 1, 1, 1}, add),
+    const Tensor total = rows.clone();
+    append_to_units(total, Tensor::full({1, 1, 1, 1}, add),
                     Tensor::from(std::vector<int64_t>{17}, {1}), 4, 1);
     const double kept = add < 0.004 ? 1.0 : 1 + add;
-    CHECK(own.to_vector()[17 / 4] == kept);
+    CHECK(total.to_vector()[17 / 4] == kept);
   }
 }
 
@@ -283,16 +283,16 @@ TEST_CASE("append_to_units: the sums of units of keys, which double as a row gro
   for (int64_t units : {0, 1, 3}) {
     UnitSums sums(k, units ? 2 * units * K : T, K, units);
     for (int64_t w = 1; w <= T; ++w) {
-      sums.append_until({w, std::max<int64_t>(1, w - 7)});  // the second one is behind
+      sums.append_until({w, std::max<int64_t>(1, w - 7)});  // the second one is shorter
       for (int64_t b = 0; b < B; ++b) {
-        const int64_t own = sums.lengths[size_t(b)];
+        const int64_t length = sums.lengths[size_t(b)];
         int64_t unit = 1;
-        while (units && own >= 2 * unit * units * K) unit *= 2;
-        const int64_t rows = unit_rows(own, K, units);
-        REQUIRE(rows == (own + unit - 1) / unit);
+        while (units && length >= 2 * unit * units * K) unit *= 2;
+        const int64_t rows = unit_rows(length, K, units);
+        REQUIRE(rows == (length + unit - 1) / unit);
         Values expected(size_t(G * rows * m), 0.0);
         for (int64_t g = 0; g < G; ++g) {
-          for (int64_t i = 0; i < own * m; ++i) {
+          for (int64_t i = 0; i < length * m; ++i) {
             expected[size_t((g * rows + i / m / unit) * m + i % m)] +=
                 k.data<double>()[(b * G + g) * T * m + i];
           }

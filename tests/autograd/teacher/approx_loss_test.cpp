@@ -34,7 +34,7 @@ std::vector<double> widened(std::vector<double> scores, const MaskCase& m) {
   return a;
 }
 
-// softmax over the columns that own a key.
+// softmax over the columns that contain a key.
 std::vector<double> of_columns(const std::vector<double>& scores, const MaskCase& m) {
   std::vector<double> p(scores.size(), 0);
   for (int64_t b = 0; b < m.B; ++b) {

@@ -14,12 +14,12 @@ TEST_CASE("block_mass: sums of the map over the complete blocks of each row's fi
     const Tensor mass = block_mass(q, k, c.config, c.visible());
     double worst = 0;
     for (int64_t r = 0; r < c.B * c.H * c.T; ++r) {
-      const int64_t t = r % c.T, own = t / c.config.block, z = c.config.level(own);
+      const int64_t t = r % c.T, row_block = t / c.config.block, z = c.config.level(row_block);
       const bool valid = t < c.all_lengths().data<int64_t>()[r / c.T / c.H];
       for (int64_t n = 0; n < mass.dim(3); ++n) {
         double sum = 0;
         const int64_t keys = c.config.block << z;
-        for (int64_t j = n * keys; valid && n < own >> z && j < (n + 1) * keys; ++j) {
+        for (int64_t j = n * keys; valid && n < row_block >> z && j < (n + 1) * keys; ++j) {
           sum += map.data<double>()[r * c.T + j];
         }
         worst = std::max(worst, std::fabs(sum - mass.data<double>()[r * mass.dim(3) + n]));

@@ -25,7 +25,7 @@ void add_row(Ways& sum, const std::vector<double>& t, const std::vector<double>&
   const int64_t w = m.width(b, r);
   auto value = [&, b = b, h = h, r = r](int64_t j) { return t[m.index(b, h, r, j, m.T)]; };
   auto kept = [&, b = b, h = h, r = r](int64_t j) { return mask[m.index(b, h, r, j, m.T)]; };
-  double covered = 0, heaviest = 0, near = 0, first = 0;
+  double covered = 0, heaviest = 0, local = 0, first = 0;
   for (int64_t j = 0; j < w; ++j) covered += kept(j) * value(j);
   for (int64_t j = 0; j < w; ++j) heaviest = std::max(heaviest, value(j));
   bool hit = false;
@@ -33,13 +33,13 @@ void add_row(Ways& sum, const std::vector<double>& t, const std::vector<double>&
   sum[recall::kTopHit] += hit;
   for (int64_t j : nearest(m, w, r, std::min<int64_t>(64, w), 0)) {
     sum[recall::kNearAll] += value(j);
-    near += kept(j) * value(j);
+    local += kept(j) * value(j);
   }
   for (int64_t j = 0; j < std::min<int64_t>(4, w); ++j) {
     sum[recall::kFirstAll] += value(j);
     first += kept(j) * value(j);
   }
-  sum[recall::kNearMask] += covered > 0 ? near / covered : 0;
+  sum[recall::kNearMask] += covered > 0 ? local / covered : 0;
   sum[recall::kFirstMask] += covered > 0 ? first / covered : 0;
 }
 

@@ -47,15 +47,15 @@ Passed run(const Case& c, const On& on, Dtype dtype, const Inputs& in, const Ten
   return pass(block, moved(in, on), lengths, on(dy), options, tap);
 }
 
-// `firm`: nothing depends on how a sum was rounded. In f32 near ties may be decided differently,
-// which changes whole rows.
+// `firm`: nothing depends on how a sum was rounded. In f32 values that are almost equal may be
+// ordered differently, which changes whole rows.
 void compare_methods(Dtype dtype, double tolerance, bool firm) {
   if (!has_device()) return;
   auto compare_close = [&](const std::string& what, const Tensor& wanted, const Tensor& got) {
     if (firm) return check_close(what, wanted, got, tolerance);
     REQUIRE_MESSAGE(wanted.shape() == got.shape(), what);
-    const std::string apart = difference(what, wanted, got, tolerance);
-    check_emulated(apart.empty(), apart);
+    const std::string differing = difference(what, wanted, got, tolerance);
+    check_emulated(differing.empty(), differing);
   };
   const SmallDevice small(dtype);
   int made = 0;
@@ -109,11 +109,11 @@ TEST_CASE("cuda: the same bits at every run") {
     try {
       const Passed a = run(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
       const Passed b = run(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
-      auto near = [](const Passed& p) {
+      auto on_host = [](const Passed& p) {
         return Passed{p.y.to(kCpu), p.q.to(kCpu), p.k.to(kCpu), p.v.to(kCpu),
                       p.parameters.defined() ? p.parameters.to(kCpu) : Tensor()};
       };
-      check_same_bits(near(a), near(b), c.name);
+      check_same_bits(on_host(a), on_host(b), c.name);
     } catch (const Error& refusal) {
       MESSAGE(c.name << " refuses: " << refusal.what());
     }

@@ -54,12 +54,12 @@ TEST_CASE(
   Tensor q = normal({2, 1, 1, d}, 1), k = normal({2, 1, S, d}, 2), v = normal({2, 1, S, d}, 3);
   auto attend = [&](int64_t from, int64_t n, int64_t room) {
     auto part = [&](const Tensor& x) {
-      Tensor own = Tensor::zeros({n, 1, room, d});
+      Tensor padded = Tensor::zeros({n, 1, room, d});
       for (int64_t b = 0; b < n; ++b) {
         const float* row = x.data<float>() + (from + b) * x.dim(2) * d;
-        std::copy_n(row, std::min(room, x.dim(2)) * d, own.data<float>() + b * room * d);
+        std::copy_n(row, std::min(room, x.dim(2)) * d, padded.data<float>() + b * room * d);
       }
-      return own.to(kCuda);
+      return padded.to(kCuda);
     };
     Tensor y = Tensor::empty({n, 1, d}, Dtype::f32, kCuda);
     Tensor query = q.slice(0, from, n).to(kCuda);

@@ -132,7 +132,7 @@ TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores
       auto run = [&](Device device) {
         const On on{device};
         const Visibility visible{true, {}};
-        // On the CPU the exact results, which its own kernels for 16 bits would round.
+        // On the CPU the exact results, which the CPU's kernels for 16 bits would round.
         auto rounded = [&](const Tensor& x) {
           const Tensor y = x.to(type);
           return on(device.is_cuda() ? y : y.to(Dtype::f32));
@@ -157,8 +157,7 @@ TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores
   cuda::set_cudnn(!cuda::emulated());
 }
 
-// Tensor cores cut their sums: added up there, weights of 1,000 keys would sum to less than 1 by
-// 1.4e-7.
+// Tensor cores truncate sums: those of the weights of 1,000 keys would be too small by 1.4e-7.
 TEST_CASE("cuda: long sums of flash_attention on tensor cores are not too small") {
   if (!has_device()) return;
   constexpr int64_t T = 1000;

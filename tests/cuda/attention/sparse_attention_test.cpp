@@ -76,7 +76,7 @@ std::vector<Tensor> attention_on(const On& on, Dtype dtype, const SparseCase& c,
   };
   Tensor dq = fresh(c.dq, row_shape), dk = fresh(c.dk, key_shape), dv = fresh(c.dv, key_shape);
   const Tensor rows = stored(of_q);
-  // The kernel's own rounding, dy for dv alone, is reproduced by a separate pass in f32.
+  // The kernel's rounding, dy for dv alone, is reproduced by a separate pass in f32.
   const Tensor first = c.widened ? Tensor() : dv;
   BRINE_CALL(q, sparse_attention_backward, dq, dk, first, dy, rows, k, v, p, csr, scale);
   if (c.widened) {

@@ -78,8 +78,8 @@ void compare_tensor_cores(const BlockCase& c, Dtype type, const HalfCase& more =
   auto run = [&](Device device) {
     const On on{device};
     cuda::set_tf32(type == Dtype::f32 && device.is_cuda());
-    // On the CPU the exact results, which its own kernels for 16 bits would round. Numbers of bf16
-    // are exact in TF32.
+    // On the CPU the exact results, which the CPU's kernels for 16 bits would round. Numbers of
+    // bf16 are exact in TF32.
     auto rounded = [&](const Tensor& x) {
       const Tensor y = x.to(type == Dtype::f32 ? Dtype::bf16 : type);
       return on(device.is_cuda() && type != Dtype::f32 ? y : y.to(Dtype::f32));
@@ -106,8 +106,8 @@ void compare_tensor_cores(const BlockCase& c, Dtype type, const HalfCase& more =
     REQUIRE(wanted[i].defined() == got[i].defined());
     if (!wanted[i].defined()) continue;
     // Weights of values are rounded to 16 bits, or to TF32.
-    const double apart = type == Dtype::bf16 ? 4e-3 : 1e-3;
-    check_close("tensor cores", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : apart);
+    const double tolerance = type == Dtype::bf16 ? 4e-3 : 1e-3;
+    check_close("tensor cores", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : tolerance);
   }
 }
 
@@ -311,9 +311,9 @@ TEST_CASE("cuda: block_attention on tensor cores reads no padding, gives the sam
       }
     }
     for (Tensor* t : {&x.q, &x.k, &x.v}) *t = t->to(type);
-    const Rows there = moved(x, On{kCuda});
-    const std::vector<Tensor> got = both_ways(there, mask, c.visible(), 0.3),
-                              again = both_ways(there, mask, c.visible(), 0.3);
+    const Rows device_rows = moved(x, On{kCuda});
+    const std::vector<Tensor> got = both_ways(device_rows, mask, c.visible(), 0.3),
+                              again = both_ways(device_rows, mask, c.visible(), 0.3);
     for (size_t i = 0; i < got.size(); ++i) {
       for (double value : got[i].to(kCpu).to_vector()) REQUIRE(std::isfinite(value));
       CHECK(same_bits(got[i].to(kCpu), again[i].to(kCpu)));

@@ -311,7 +311,7 @@ TEST_CASE("cuda: select_blocks_step, row by row") {
               c.config, c.B, c.G, 1, (c.T + c.config.block - 1) / c.config.block, on.device);
           std::vector<Tensor> out;
           for (int64_t t = 0; t < c.T; ++t) {
-            // Sequences at different rows: the second one is behind by three.
+            // Sequences at different rows: the second one is three rows shorter.
             BlockScores row = moved;
             std::vector<int64_t> width(size_t(c.B), t + 1);
             if (c.B > 1) width[1] = std::max<int64_t>(1, t - 2);

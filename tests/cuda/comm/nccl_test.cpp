@@ -113,10 +113,10 @@ TEST_CASE("nccl: gradients of devices have the bits of the tree") {
       Group group;
       on_devices(size, [&, n = n, slots = slots](int rank) {
         const auto ranks = open_rank(group, rank, size);
-        const SlotRange own = slots_of(slots, rank, size);
+        const SlotRange local = slots_of(slots, rank, size);
         const Tensor buffer = Tensor::empty({n}, Dtype::f32, device_of(rank));
-        SlotSum sum(slots, own);
-        for (int64_t s = own.begin; s < own.end; ++s) {
+        SlotSum sum(slots, local);
+        for (int64_t s = local.begin; s < local.end; ++s) {
           assign(buffer, Tensor::from(gradient_of(s, n), {n}));
           sum.add(buffer);
         }
@@ -137,16 +137,17 @@ TEST_CASE("nccl: collectives on tensors of devices, and of the CPU's bytes") {
     check(ranks->name() == join("NCCL 2.14.3 on cuda:", rank, ", threads"), "its name is ",
           ranks->name());
     check(!ranks->moves(device_of((rank + 1) % 3)), "moves what another rank has");
-    const Tensor mine = Tensor::from(gradient_of(rank, n), {n}).to(device_of(rank));
-    const Tensor gathered = mine.clone();
+    const Tensor local = Tensor::from(gradient_of(rank, n), {n}).to(device_of(rank));
+    const Tensor gathered = local.clone();
     ranks->all_gather("values", gathered);
     std::vector<float> parts(static_cast<size_t>(n));
     for (int r = 0; r < 3; ++r) {
-      const SlotRange own = elements_of(n, r, 3);
-      for (int64_t i = own.begin; i < own.end; ++i) parts[size_t(i)] = gradient_of(r, n)[size_t(i)];
+      const SlotRange range = elements_of(n, r, 3);
+      for (int64_t i = range.begin; i < range.end; ++i)
+        parts[size_t(i)] = gradient_of(r, n)[size_t(i)];
     }
     check(same_bits(gathered, Tensor::from(parts, {n})), "rank ", rank, ": all_gather");
-    const Tensor first = mine.clone();
+    const Tensor first = local.clone();
     ranks->broadcast("first", first);
     check(same_bits(first, Tensor::from(gradient_of(0, n), {n})), "rank ", rank, ": broadcast");
     const std::vector<std::string> texts = ranks->gather("texts", std::string(size_t(rank), 'x'));
@@ -207,7 +208,7 @@ TEST_CASE("nccl: ranks that send different sizes are told so") {
 
 namespace {
 
-// Runs of the program with its GPU emulated, in a directory of their own.
+// Runs of the program with its GPU emulated, in a separate directory.
 struct Runs {
   test::Scratch scratch;
 

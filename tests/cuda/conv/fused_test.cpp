@@ -1,5 +1,5 @@
 // Convolutions and attention in 16 bits by cuDNN against the CPU; on an emulated device slow sums
-// replace it. Without cuDNN Brine's own kernels are compared with the same numbers.
+// replace it. Without cuDNN Brine's kernels are compared with the same numbers.
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/conv.h"
@@ -27,7 +27,7 @@ struct Attention {
 };
 
 // The outputs of attention and its gradients, of inputs rounded to 16 bits; on the CPU, the exact
-// ones, which its own kernels for 16 bits would round further.
+// ones, which the CPU's kernels for 16 bits would round further.
 std::vector<Tensor> attend(const Attention& a, const On& on) {
   const int64_t B = a.shape[0], H = a.shape[1], T = a.shape[2], d = a.shape[3];
   Visibility visible;

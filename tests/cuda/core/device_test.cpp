@@ -11,10 +11,10 @@ TEST_CASE("cuda: tensors are copied to the device and back, whole and in parts")
   if (!has_device()) return;
   const Tensor x = normal({3, 5, 7}, 1);
   for (const Tensor& part : {x, x.transpose(0, 2), x.slice(1, 1, 3), x.slice(0, 0, 0)}) {
-    const Tensor there = part.to(kCuda);
-    CHECK(there.device() == kCuda);
-    CHECK(there.to(kCuda).shares_memory(there));
-    check_close("there and back", part, there.to(kCpu), 0);
+    const Tensor device_part = part.to(kCuda);
+    CHECK(device_part.device() == kCuda);
+    CHECK(device_part.to(kCuda).shares_memory(device_part));
+    check_close("there and back", part, device_part.to(kCpu), 0);
   }
   const Tensor to = Tensor::zeros({3, 5, 7}, Dtype::f64, kCuda);
   assign(to.slice(1, 2, 2), x.slice(1, 2, 2));

@@ -1,5 +1,5 @@
 // What a launch costs the host: small tensors are uploaded once, shared memory is requested once
-// for a kernel, memory returns without a wait; and tensors of any device are computed there.
+// for a kernel, memory returns without a wait; and kernels run on the device of their tensors.
 #include <thread>
 
 #include "tensor/cuda/core/small_uploads.h"
@@ -61,9 +61,9 @@ TEST_CASE("cuda: lengths are uploaded once for all ops of a batch, and again whe
   if (!has_device()) return;
   const Tensor x = Tensor::full({2, 1, 8, 8}, 1, Dtype::f32, kCuda);
   const Tensor lengths = Tensor::from(std::vector<int64_t>{7, 3}, {2}), same = lengths.clone();
-  auto softmax = [&](const Tensor& own) {
+  auto softmax = [&](const Tensor& row_lengths) {
     Tensor y = Tensor::like(x);
-    BRINE_CALL(x, softmax, y, x, 1.0, Visibility{.causal = false, .lengths = own});
+    BRINE_CALL(x, softmax, y, x, 1.0, Visibility{.causal = false, .lengths = row_lengths});
   };
   softmax(lengths);
   const cuda::HostWork work = work_of([&] {
@@ -102,9 +102,9 @@ TEST_CASE("cuda: a pass of SEA over a padded batch uploads none of its lengths a
   const Tensor lengths = lengths_of({37, 0, 22}), dy = normal({3, 37, kHeads * kSize}, 7).to(kCuda);
   const TeacherAttention teacher{{}, in.q.detach(), in.k.detach()};
   // With the loss of the estimate, without which no gradient reaches the decoder's convolutions.
-  auto learn = [&](const Tensor& own) {
+  auto learn = [&](const Tensor& row_lengths) {
     nn::Tap tap("sea");
-    const Visibility visible{.causal = true, .lengths = own};
+    const Visibility visible{.causal = true, .lengths = row_lengths};
     const Tensor y = block.module->forward(
         {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .visible = visible, .tap = &tap});
     const Tensor& scores = tap.get("scores");
@@ -131,7 +131,7 @@ TEST_CASE("cuda: a pass of SEA over a padded batch uploads none of its lengths a
 
 TEST_CASE("cuda: small tensors in use keep their numbers while many others are uploaded") {
   if (!has_device()) return;
-  // Rows of one table, each gathered by its own ids while the first ids are still held.
+  // Rows of one table, each gathered by different ids while the first ids are still held.
   const Tensor first = Tensor::from(std::vector<int64_t>{1001, 1002}, {2});
   const auto held = cuda::small_upload(first, kCuda);
   std::vector<std::shared_ptr<const void>> others;
@@ -171,7 +171,8 @@ TEST_CASE("cuda: the limit of shared memory counts what a kernel declares itself
   if (!has_device() || !cuda::emulated()) return;
   const Setting declared("BRINE_EMULATED_STATIC_SHARED", "40000");
   const Setting small("BRINE_EMULATED_SHARED_KB", "64"), four("BRINE_EMULATED_DEVICES", "4");
-  // A device that nothing else uses: what a kernel declares is read at its first launch there.
+  // A device that nothing else uses: a kernel's declaration is read at its first launch on a
+  // device.
   const Device fourth{DeviceType::cuda, 3};
   const std::string said = message([&] { attend(fourth, 64); });
   CHECK_MESSAGE(contains(said, "flash_attention: a block needs "), said);
@@ -200,13 +201,13 @@ TEST_CASE("cuda: kernels go to the device of their tensors, from any thread") {
   const Device second{DeviceType::cuda, 1};
   auto compute = [&](Device device) {
     const Tensor x = normal({40, 50}, 1), w = normal({50, 30}, 2);
-    const Tensor there = x.to(device), also = w.to(device);
-    Tensor near = Tensor::empty({40, 30}), y = Tensor::empty({40, 30}, Dtype::f32, device);
-    BRINE_CALL(near, matmul, near, x, w, false, false, 1, 0);
+    const Tensor device_x = x.to(device), device_w = w.to(device);
+    Tensor expected = Tensor::empty({40, 30}), y = Tensor::empty({40, 30}, Dtype::f32, device);
+    BRINE_CALL(expected, matmul, expected, x, w, false, false, 1, 0);
     // Another device in between.
     const Tensor other = Tensor::full({5}, 3, Dtype::f32, device == kCuda ? second : kCuda);
-    BRINE_CALL(y, matmul, y, there, also, false, false, 1, 0);
-    check_close("matmul", near, y.to(kCpu), 1e-5);
+    BRINE_CALL(y, matmul, y, device_x, device_w, false, false, 1, 0);
+    check_close("matmul", expected, y.to(kCpu), 1e-5);
     check_close("other", Tensor::full({5}, 3), other.to(kCpu), 0);
     attend(device, 64);
     check_softmax(Tensor::full({2, 1, 8, 8}, 1, Dtype::f32, device), lengths_from(23));
@@ -217,7 +218,7 @@ TEST_CASE("cuda: kernels go to the device of their tensors, from any thread") {
     Downloads arriving;
     const Tensor got = arriving.start(y);
     arriving.finish();
-    check_close("copied", near, got, 1e-5);
+    check_close("copied", expected, got, 1e-5);
   };
   for (Device device : {kCuda, second, kCuda}) {
     CAPTURE(int(device.index));

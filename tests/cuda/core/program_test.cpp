@@ -25,13 +25,13 @@ nlohmann::json json_of(const std::string& arguments) {
   return nlohmann::json::parse(device_world().must(arguments).out);
 }
 
-// Numbers that the two devices must agree on, to a relative 2e-4: these are f32 runs. On a GPU a
-// near tie may change a column that a student keeps; a fault would change more than 5 %.
+// Numbers that the two devices must agree on, to a relative 2e-4: these are f32 runs. On a GPU
+// almost equal scores may change a column that a student keeps; a fault would change more than 5 %.
 void check_near(const std::string& what, double cpu, double device) {
   const std::string both = join(what, ": ", device, ", cpu ", cpu);
-  const double apart = std::fabs(cpu - device);
-  test::check_emulated(apart <= 2e-4 * std::fabs(cpu) + 1e-9, both);
-  CHECK_MESSAGE(apart <= 0.05 * std::fabs(cpu) + 1e-9, both);
+  const double difference = std::fabs(cpu - device);
+  test::check_emulated(difference <= 2e-4 * std::fabs(cpu) + 1e-9, both);
+  CHECK_MESSAGE(difference <= 0.05 * std::fabs(cpu) + 1e-9, both);
 }
 
 // The finished shards of a dump by name.
@@ -63,8 +63,8 @@ TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
     const std::string how = World::distill() + " " + way;
     const std::string name = std::to_string(++run);
     device_world().must(how + " --out here" + name + " --device cpu");
-    const Finished there = device_world().must(how + " --out there" + name + " --device cuda");
-    CHECK_MESSAGE(contains(there.error, " on cuda:0, there"), there.error);
+    const Finished finished = device_world().must(how + " --out there" + name + " --device cuda");
+    CHECK_MESSAGE(contains(finished.error, " on cuda:0, there"), finished.error);
     check_near("student", perplexity("here" + name, "cpu"), perplexity("there" + name, "cuda"));
   }
 }
@@ -87,8 +87,8 @@ TEST_CASE("cuda: distillation, evaluation and generation with a mask of blocks a
     device_world().must(call + " --prompt 'the king' --save-state blocks-" + device);
     return device_world().must(call + " --prompt ' and' --load-state blocks-" + device).out;
   };
-  const std::string near = words("cpu"), there = words("cuda");
-  test::check_emulated(near == there, join("cpu: ", near, "device: ", there));
+  const std::string host = words("cpu"), device_words = words("cuda");
+  test::check_emulated(host == device_words, join("cpu: ", host, "device: ", device_words));
 }
 
 TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, as on the cpu") {
@@ -111,7 +111,7 @@ TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, 
     device_world().must(how + "cuda --out cuda-" + compute);
     const double norm = first_norm("cpu-" + compute);
     check_near("gradient norm", norm, first_norm("cuda-" + compute));
-    CHECK(std::fabs(norm - plain) > 1e-3 * plain);  // more than the two may be apart
+    CHECK(std::fabs(norm - plain) > 1e-3 * plain);  // more than the two may differ
     check_near("student", perplexity("cpu-" + compute, "cpu"),
                perplexity("cuda-" + compute, "cuda"));
     // The f16 values of a dump are the same teacher on both, whatever the compute type.
@@ -145,9 +145,9 @@ TEST_CASE("cuda: --cudnn off keeps 16 bits from cuDNN, auto takes them there") {
     return Seen{nlohmann::json::parse(log.substr(0, log.find('\n'))).at("gradient_norm"),
                 nlohmann::json::parse(scored.out).at("perplexity")};
   };
-  const Seen own = run("off", false), theirs = run("auto", serves);
-  check_near("gradient norm", own.norm, theirs.norm);
-  check_near("teacher", own.perplexity, theirs.perplexity);
+  const Seen off = run("off", false), automatic = run("auto", serves);
+  check_near("gradient norm", off.norm, automatic.norm);
+  check_near("teacher", off.perplexity, automatic.perplexity);
   for (const char* command : {"eval --model teacher --data few.txt", "bench breakdown"}) {
     const Finished f = w.run(std::string(command) + " --cudnn of");
     CHECK(f.status == 1);
@@ -172,9 +172,9 @@ TEST_CASE(
   const auto wanted = shards("whole");
   CHECK(wanted.size() == 3);  // and the manifest
   w.must(dump + "near --device cpu");
-  const data::DumpReader there(w.path("whole")), near(w.path("near"));
+  const data::DumpReader device(w.path("whole")), host(w.path("near"));
   const std::vector<int64_t> all = {0, 7, 11, 25};
-  const data::DumpBatch a = near.read(all), b = there.read(all);
+  const data::DumpBatch a = host.read(all), b = device.read(all);
   for (size_t l = 0; l < a.layers.size(); ++l) {
     test::check_close("maps", a.layers[l]["attention"], b.layers[l]["attention"], 1e-5);
     test::check_close("context", a.layers[l]["attention_output"], b.layers[l]["attention_output"],
@@ -237,10 +237,10 @@ TEST_CASE("cuda: generation and captures as on the cpu") {
     INFO(model);
     const std::string call = std::string("generate --model ") + model +
                              " --prompt 'the king' --prompt 'water' --tokens 12 --device ";
-    const std::string near = device_world().must(call + "cpu").out;
-    const std::string there = device_world().must(call + "cuda").out;
-    test::check_emulated(near == there, join("cpu: ", near, "device: ", there));
-    CHECK(there.size() > near.size() / 2);
+    const std::string host = device_world().must(call + "cpu").out;
+    const std::string device = device_world().must(call + "cuda").out;
+    test::check_emulated(host == device, join("cpu: ", host, "device: ", device));
+    CHECK(device.size() > host.size() / 2);
   }
 }
 

@@ -33,7 +33,7 @@ int64_t waits_of(const std::function<void()>& f) {
 
 TEST_CASE("cuda: downloads arrive in another thread, their sources let go and written over") {
   if (!has_device()) return;
-  const Tensor x = normal({3, 1000}, 1), near = normal({7}, 2);
+  const Tensor x = normal({3, 1000}, 1), host = normal({7}, 2);
   Downloads arriving;
   std::vector<Tensor> got;
   CHECK(waits_of([&] {
@@ -41,11 +41,11 @@ TEST_CASE("cuda: downloads arrive in another thread, their sources let go and wr
             got.push_back(arriving.start(part.to(kCuda)));
             write_over(part, kCuda);
           }
-          CHECK(arriving.start(near).shares_memory(near));
+          CHECK(arriving.start(host).shares_memory(host));
           CHECK_FALSE(arriving.start(Tensor()).defined());
           CHECK(arriving.start(Tensor::empty({0, 3}, Dtype::f32, kCuda)).numel() == 0);
         }) == 0);
-  std::thread([there = std::move(arriving)]() mutable { there.finish(); }).join();
+  std::thread([downloads = std::move(arriving)]() mutable { downloads.finish(); }).join();
   check_close("whole", x, got[0], 0);
   check_close("transposed", x.transpose(0, 1).contiguous(), got[1], 0);
   check_close("part", x.slice(1, 10, 500).contiguous(), got[2], 0);
@@ -93,18 +93,18 @@ TEST_CASE("cuda: uploads are what kernels see, their sources let go and written 
   };
   for (int turn = 0; turn < 3; ++turn) {
     Uploads coming;
-    Tensor there, also;
+    Tensor first, second;
     CHECK(waits_of([&] {
-            there = coming.start(pinned_copy(x), kCuda);
-            also = coming.start(pinned_copy(y), kCuda);
+            first = coming.start(pinned_copy(x), kCuda);
+            second = coming.start(pinned_copy(y), kCuda);
             {
               const PinnedMemory pinned(kCuda);
               write_over(x, kCpu);
             }
             coming.admit();
           }) == 0);
-    check_close("first", doubled(x), doubled(there).to(kCpu), 0);
-    check_close("second", doubled(y), doubled(also).to(kCpu), 0);
+    check_close("first", doubled(x), doubled(first).to(kCpu), 0);
+    check_close("second", doubled(y), doubled(second).to(kCpu), 0);
     // Work queued after the copies was waited for, so they are known to have ended.
     CHECK(waits_of([&] { coming = Uploads(); }) == 0);
   }
@@ -120,11 +120,11 @@ TEST_CASE("cuda: an upload may go to memory that kernels have just used") {
   const Tensor result = doubled(used);
   used = Tensor();
   Uploads coming;
-  const Tensor there = coming.start(x, kCuda);
-  CHECK(there.raw() == block);
+  const Tensor sent = coming.start(x, kCuda);
+  CHECK(sent.raw() == block);
   coming.admit();
   check_close("of the old", doubled(z), result.to(kCpu), 0);
-  check_close("the new", x, there.to(kCpu), 0);
+  check_close("the new", x, sent.to(kCpu), 0);
 }
 
 TEST_CASE("cuda: pinned blocks are cached and reused, separately from other memory") {

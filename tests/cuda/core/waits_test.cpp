@@ -71,27 +71,27 @@ TEST_CASE("cuda: a step of distillation waits once, with a dump twice for two mi
   }
   for (const auto& [dir, accumulate] : {std::pair{qk, 2}, std::pair{maps, 1}}) {
     INFO(dir << ", " << accumulate << " micro-batches");
-    Steps near, there;
+    Steps host, on_device;
     {
       Pair pair(sizes);
       DumpTeacher teacher(dir, expected_of(pair));
-      near = run_steps(pair, teacher, accumulate, {});
+      host = run_steps(pair, teacher, accumulate, {});
     }
     {
       const OnDefault device(kCuda);
       Pair pair(sizes);
       DumpTeacher teacher(dir, expected_of(pair));
-      there = run_steps(pair, teacher, accumulate, {});
+      on_device = run_steps(pair, teacher, accumulate, {});
     }
-    CHECK(near.waits == std::vector<int64_t>(3, 0));
+    CHECK(host.waits == std::vector<int64_t>(3, 0));
     // The memory of a micro-batch's maps is reused when the next one is uploaded; in the same step
     // its copies are not yet known to have ended.
-    check_emulated(there.waits == std::vector<int64_t>(3, accumulate), "waits of each step");
-    for (int64_t waits : there.waits) CHECK((waits >= 1 && waits <= accumulate + 1));
-    // Near ties that other sums decide otherwise change a loss a little.
-    for (const auto& [name, value] : near.last) {
-      const double off = std::fabs(there.last[name] - value);
-      const std::string what = join(name, ": ", there.last[name], ", cpu ", value);
+    check_emulated(on_device.waits == std::vector<int64_t>(3, accumulate), "waits of each step");
+    for (int64_t waits : on_device.waits) CHECK((waits >= 1 && waits <= accumulate + 1));
+    // Almost equal values, which other sums order differently, change a loss a little.
+    for (const auto& [name, value] : host.last) {
+      const double off = std::fabs(on_device.last[name] - value);
+      const std::string what = join(name, ": ", on_device.last[name], ", cpu ", value);
       check_emulated(off <= 1e-3 * std::fabs(value) + 1e-7, what);
       CHECK_MESSAGE(off <= 5e-2 * std::fabs(value) + 1e-6, what);
     }
@@ -102,7 +102,7 @@ TEST_CASE("cuda: a step of two micro-batches with an online teacher waits once")
   if (!has_device()) return;
   const OnDefault device(kCuda);
   Pair pair;
-  const nn::ParameterStore there(*pair.teacher, nn::ParameterStore::Gradients::later);
+  const nn::ParameterStore on_device(*pair.teacher, nn::ParameterStore::Gradients::later);
   OnlineTeacher teacher(pair.teacher, 9);
   CHECK(run_steps(pair, teacher, 2, {}).waits == std::vector<int64_t>(3, 1));
 }
@@ -111,7 +111,7 @@ TEST_CASE("cuda: a step that fails names the row of the teacher's logits that is
   if (!has_device()) return;
   const OnDefault device(kCuda);
   Pair pair;
-  const nn::ParameterStore there(*pair.teacher, nn::ParameterStore::Gradients::later);
+  const nn::ParameterStore on_device(*pair.teacher, nn::ParameterStore::Gradients::later);
   const std::string blame = join(": the teacher's logits at token 5 of window ",
                                  pair.source().windows_of(0, 2)[1], " are not finite");
   for (int64_t top_n : {0, 5}) {

@@ -9,7 +9,7 @@ namespace {
 constexpr Dtype kAll[] = {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16,
                           Dtype::i32, Dtype::i64, Dtype::u8};
 
-// Moves all of a tensor of the CPU, then views it there: views of both sides have the same strides.
+// Copies a whole host tensor to the device, then views the copy: both views have the same strides.
 using View = Tensor (*)(const Tensor&);
 
 Tensor whole(const Tensor& t) { return t; }

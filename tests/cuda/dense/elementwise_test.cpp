@@ -152,11 +152,11 @@ TEST_CASE("cuda: zero_padding of every type, in place too") {
   for (const Shape& shape :
        {Shape{3, 5, 7}, Shape{3, 5}, Shape{3, 40, 2, 8}, Shape{3, 0, 4}, Shape{3, 4, 0}}) {
     for (Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::u8, Dtype::i32}) {
-      for (bool lengths_there : {false, true}) {
+      for (bool lengths_on_device : {false, true}) {
         compare(join("zero_padding ", shape, " ", dtype), 0, [&](const On& on) {
           Tensor x = on(ids(shape, 1, 100).to(dtype)), y = Tensor::like(x);
           Tensor lengths = Tensor::from<int64_t>(std::vector<int64_t>{0, 3, shape[1]}, {3});
-          if (lengths_there) lengths = on(lengths);
+          if (lengths_on_device) lengths = on(lengths);
           BRINE_CALL(y, zero_padding, y, x, lengths);
           BRINE_CALL(y, zero_padding, x, x, lengths);
           return std::vector{y, x};

@@ -8,8 +8,8 @@ using namespace brine::test;
 
 namespace {
 
-// A view of t's device memory with the shape and strides of `like` would be lost on the way there,
-// so inputs are moved whole and cut afterwards by the same function.
+// A copy to the device would lose the strides of a view, so inputs are copied whole and viewed
+// afterwards by the same function.
 using View = Tensor (*)(const Tensor&);
 
 Tensor whole(const Tensor& x) { return x; }

@@ -129,7 +129,7 @@ int device_of_stream(cudaStream_t stream);
 // it.
 template <class T>
 bool has_host_address([[maybe_unused]] T& argument) {
-  // An empty one may start at the address of another: none of its bytes are its own.
+  // An empty argument may have the address of another one: it has no bytes of its own.
   if constexpr (std::is_empty_v<T>) return false;
 #if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
   __builtin_clear_padding(&argument);
@@ -139,7 +139,7 @@ bool has_host_address([[maybe_unused]] T& argument) {
 #endif
 }
 // Makes the device's memory accessible to the host too while an object lives (fake libraries run
-// there).
+// on the host).
 struct Reach {
   Reach();
   ~Reach();

@@ -25,7 +25,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaFreeHost(void* block);
 
 namespace emulator {
-constexpr int kDevices = 4;  // the most; one, or BRINE_EMULATED_DEVICES
+constexpr int kDevices = 4;  // the maximum; one, or BRINE_EMULATED_DEVICES
 // The number of operations queued on the kernels' stream of each device.
 extern std::atomic<uint64_t> work[kDevices];
 // Whether an address is one of the device's memory.

@@ -98,7 +98,7 @@ int setting(const char* name, int otherwise) {
 }
 
 // Shared memory that a block may have. Tests make it that of smaller devices, in KB.
-size_t most_shared() {
+size_t shared_limit() {
   const int smaller = setting("BRINE_EMULATED_SHARED_KB", 0);
   return smaller ? size_t(smaller) * 1024 : kMostShared;
 }
@@ -157,7 +157,7 @@ struct StaggeredStack {
 };
 
 struct Fiber {
-  context::fiber own;
+  context::fiber state;
   int thread = -1;  // -1: idle
 };
 
@@ -209,7 +209,7 @@ void resume(Fiber* fiber) {
   running = fiber;
   enter(fiber->thread);
   const int thread = fiber->thread;
-  fiber->own = std::move(fiber->own).resume();
+  fiber->state = std::move(fiber->state).resume();
   if (fiber->thread < 0) {
     block.of_thread[size_t(thread)] = nullptr;
     idle.push_back(fiber);
@@ -220,7 +220,7 @@ void start(int thread) {
   if (idle.empty()) {
     fibers.push_back(std::make_unique<Fiber>());
     const size_t offset = fibers.size() * 5 * 64 % kPage;
-    fibers.back()->own = context::fiber(std::allocator_arg, StaggeredStack{offset}, body);
+    fibers.back()->state = context::fiber(std::allocator_arg, StaggeredStack{offset}, body);
     idle.push_back(fibers.back().get());
   }
   Fiber* fiber = idle.back();
@@ -259,7 +259,7 @@ void run_warp(size_t index, bool starting, bool backwards) {
       starting ? start(int(thread)) : resume(block.of_thread[thread]);
     }
     starting = false;
-    // Whole masks are let go together, before any of their lanes can wait again.
+    // All lanes of a mask are released together, before any of their lanes can wait again.
     warp.ready = complete(warp, lanes);
     warp.waiting &= ~warp.ready;
   }
@@ -474,7 +474,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   *value = what == cudaDevAttrMemoryPoolsSupported ? emulator::setting("BRINE_EMULATED_POOLS", 1)
-                                                   : int(emulator::most_shared());
+                                                   : int(emulator::shared_limit());
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
@@ -483,7 +483,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes) {
-  if (bytes < 0 || size_t(bytes) > emulator::most_shared()) return cudaErrorInvalidValue;
+  if (bytes < 0 || size_t(bytes) > emulator::shared_limit()) return cudaErrorInvalidValue;
   std::lock_guard lock(emulator::granted().mutex);
   emulator::granted().bytes[kernel] = size_t(bytes);
   return cudaSuccess;

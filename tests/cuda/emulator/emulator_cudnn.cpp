@@ -84,22 +84,22 @@ void attend(const FusedAttention& a, const FusedAttentionData& data) {
       data.lse[row] = -std::numeric_limits<float>::infinity();
       continue;
     }
-    double most = -std::numeric_limits<double>::infinity(), sum = 0;
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t j = 0; j < keys; ++j) {
       double dot = 0;
       for (int64_t i = 0; i < a.d; ++i) {
         dot += at<T>(data.q, row * a.d + i) * at<T>(data.k, head + j * a.d + i);
       }
       p[size_t(j)] = dot * double(data.scale);
-      most = std::max(most, p[size_t(j)]);
+      largest = std::max(largest, p[size_t(j)]);
     }
-    for (int64_t j = 0; j < keys; ++j) sum += p[size_t(j)] = std::exp(p[size_t(j)] - most);
+    for (int64_t j = 0; j < keys; ++j) sum += p[size_t(j)] = std::exp(p[size_t(j)] - largest);
     for (int64_t i = 0; i < a.d; ++i) {
       double value = 0;
       for (int64_t j = 0; j < keys; ++j) value += p[size_t(j)] * at<T>(data.v, head + j * a.d + i);
       y[i] = T(float(value / sum));
     }
-    data.lse[row] = float(most + std::log(sum));
+    data.lse[row] = float(largest + std::log(sum));
   }
 }
 

@@ -229,7 +229,7 @@ TEST_CASE("cuda: linear attention on CUDA cores and on tensor cores, both near t
   }
 }
 
-// Tensor cores cut their sums: 2,100 positive rows added up there would be too small by 3.5e-6.
+// Tensor cores truncate sums: those of 2,100 positive rows would be too small by 3.5e-6.
 TEST_CASE("cuda: long sums of linear attention are not too small") {
   if (!has_device()) return;
   const Shape shape{1, 1, 2100, 4};

@@ -19,8 +19,8 @@ struct MixCase {
   }
   Visibility visible(const On& on, bool on_device) const {
     if (lengths.empty()) return {causal, {}};
-    Tensor own = Tensor::from(lengths, {B});
-    return {causal, on_device ? on(own) : own};
+    Tensor row_lengths = Tensor::from(lengths, {B});
+    return {causal, on_device ? on(row_lengths) : row_lengths};
   }
 };
 

@@ -78,7 +78,7 @@ TEST_CASE("cuda: the Performer's prior and its gradients") {
 }
 
 // Features of ReLU, most of them 1e-3: the logarithm of a small product with a column next to large
-// ones. Slopes there, up to 1,000, multiply what prefix sums of up to 16 keys have rounded.
+// ones. Its slopes, up to 1,000, multiply the rounding errors of prefix sums of up to 16 keys.
 TEST_CASE("cuda: the Performer's prior of small products") {
   auto relu = [](const Shape& shape, uint64_t seed, Dtype dtype) {
     const Tensor x = normal(shape, seed, Dtype::f32, -1, 2);
@@ -125,8 +125,8 @@ TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
 // As of 131,072 tokens, whose prefix sums begin anew every 2,048 keys and have columns of 1,024:
 // the products with a column are differences of sums over up to 30 times as many keys here.
 TEST_CASE("cuda: the Performer's prior where prefix sums are long") {
-  int64_t& most = cuda::columns::most_reaches();
-  const AtEnd reset{[&most, before = std::exchange(most, 3)] { most = before; }};
+  int64_t& limit = cuda::columns::most_reaches();
+  const AtEnd reset{[&limit, before = std::exchange(limit, 3)] { limit = before; }};
   compare_prior({1, 1, 4200, 20, 4, 200, {}}, true, {.f32 = 1e-4});
   compare_prior({1, 1, 4200, 3, 64, 300, {}, 1, 0, 2}, true, {.f32 = 1e-4});
 }

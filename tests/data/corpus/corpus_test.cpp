@@ -109,10 +109,10 @@ TEST_CASE("corpus: joined lines are the same for reads of any size, and bad ones
       "\n\n" +
       mark + "x";
   CHECK(read_joined_lines({one, two}) == joined);
-  for (size_t most : {1, 2, 3, 7, 1000}) {
+  for (size_t size : {1, 2, 3, 7, 1000}) {
     JoinedLines lines({one, two});
-    std::string out, part(most, '\0');
-    while (size_t n = lines.read(part.data(), most)) out += part.substr(0, n);
+    std::string out, part(size, '\0');
+    while (size_t n = lines.read(part.data(), size)) out += part.substr(0, n);
     CHECK(out == joined);
     CHECK(lines.name() == two);
   }
@@ -123,10 +123,10 @@ TEST_CASE("corpus: joined lines are the same for reads of any size, and bad ones
     expected += (i ? "\n\n" : "") + line;
   }
   CHECK(read_joined_lines({scratch.write("many", many)}) == expected);
-  auto said = [&](const std::string& text, size_t most = 1 << 20) {
+  auto said = [&](const std::string& text, size_t max_line = 1 << 20) {
     const std::string path = scratch.write("bad", text);
     try {
-      JoinedLines lines({one, path}, most);
+      JoinedLines lines({one, path}, max_line);
       char part[64];
       while (lines.read(part, sizeof part) > 0) continue;
     } catch (const Error& e) {

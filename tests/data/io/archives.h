@@ -84,7 +84,7 @@ inline std::string tar_member(const std::string& name, const std::string& conten
   return block + content + std::string((512 - content.size() % 512) % 512, '\0');
 }
 
-// One record of a pax header, with its own length in front.
+// One record of a pax header, with its length in front.
 inline std::string pax_record(const std::string& key, const std::string& value) {
   const std::string rest = " " + key + "=" + value + "\n";
   size_t length = rest.size() + 1;

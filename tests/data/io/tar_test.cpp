@@ -25,7 +25,7 @@ namespace {
 
 using Members = std::vector<std::pair<std::string, std::string>>;
 
-// Names without the archive's own, and contents.
+// Names without the archive's path, and contents.
 Members members(const fs::path& path) {
   Members out;
   for_each_file(path, [&](ByteSource& source, const std::string& bare) {
@@ -106,7 +106,7 @@ TEST_CASE("tar: GNU's long names") {
           "n: has two long names, of GNU and of pax");
   CHECK(a.refused(path + path + tar_member("n", "one", '0') + a.end) ==
         "x: a second pax header of one member");
-  // Of a link, which is not a file; the next member keeps its own name.
+  // Of a link, which is not a file; the next member keeps its name.
   const Members last = {{"f", "two"}};
   CHECK(a.of(named + link + tar_member("n", "", '2') + second) == last);
 }

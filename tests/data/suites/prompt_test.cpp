@@ -27,7 +27,7 @@ int64_t length_of(const data::Prompt& p) {
   return int64_t(p.ids.size()) + std::max(int64_t(p.answer.size()), p.answer_tokens);
 }
 
-// The most tokens that one more unit of a task adds.
+// The largest number of tokens that one more unit of a task adds.
 int64_t unit_of(const std::string& task) {
   if (task == "mqar") return 4;
   if (task == "copy") return 2;

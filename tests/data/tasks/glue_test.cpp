@@ -58,7 +58,7 @@ TEST_CASE("glue: CoLA has no header but in test; quotes are text; the last newli
              {{"They said \"no.", "", 1, 0}, {"Him \"s\" went.", "", 0, 1}});
   write_task_file(s.path(), "CoLA", "test.tsv", "index\tsentence\n4\tA.\n7\tB.\n");
   check_rows(read_split("cola", s.path(), "test"), false, {{"A.", "", 0, 4}, {"B.", "", 0, 7}});
-  // The task's own folder does as well as the one above it.
+  // Either the task's folder or its parent may be given.
   check_rows(read_split("cola", s / "CoLA", "test"), false, {{"A.", "", 0, 4}, {"B.", "", 0, 7}});
 }
 

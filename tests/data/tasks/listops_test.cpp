@@ -27,12 +27,12 @@ int rewritten_value(std::string text) {
     std::istringstream words(text.substr(open + 1, close - open - 1));
     std::string op;
     words >> op;
-    int counts[10] = {}, total = 0, sum = 0, least = 9, most = 0;
+    int counts[10] = {}, total = 0, sum = 0, smallest = 9, largest = 0;
     for (int digit; words >> digit; ++total) {
       ++counts[digit];
       sum += digit;
-      least = std::min(least, digit);
-      most = std::max(most, digit);
+      smallest = std::min(smallest, digit);
+      largest = std::max(largest, digit);
     }
     // The digit below which fewer than half of the arguments are, from both sides.
     int low = 0, high = 9;
@@ -41,8 +41,8 @@ int rewritten_value(std::string text) {
     for (int above = counts[9]; 2 * above < total; above += counts[--high]) {
     }
     int value = sum % 10;
-    if (op == "MIN") value = least;
-    if (op == "MAX") value = most;
+    if (op == "MIN") value = smallest;
+    if (op == "MAX") value = largest;
     if (op == "MED") value = (low + high) / 2;
     text.replace(open, close + 1 - open, std::to_string(value));
   }
@@ -160,14 +160,14 @@ TEST_CASE("listops: the shares of operators, digits, lists and numbers of argume
   }
   CHECK(deepest == 3);  // and the digits of the third list have depth 4
   // Four standard deviations.
-  auto near = [](double share, double want, double count) {
+  auto check_share = [](double share, double want, double count) {
     INFO(share << ", wanted " << want);
     CHECK(std::abs(share - want) < 4 * std::sqrt(want * (1 - want) / count));
   };
-  for (const double count : operators) near(count / lists, 0.25, lists);
-  for (const double count : digits) near(count / digit_count, 0.1, digit_count);
-  near(root_lists / root_arguments, 0.25, root_arguments);
-  for (int count = 2; count <= 6; ++count) near(arguments[count] / lists, 0.2, lists);
+  for (const double count : operators) check_share(count / lists, 0.25, lists);
+  for (const double count : digits) check_share(count / digit_count, 0.1, digit_count);
+  check_share(root_lists / root_arguments, 0.25, root_arguments);
+  for (int count = 2; count <= 6; ++count) check_share(arguments[count] / lists, 0.2, lists);
 }
 
 TEST_CASE("listops: expressions are a function of the seed and the stream") {

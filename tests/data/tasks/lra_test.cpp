@@ -76,13 +76,13 @@ TEST_CASE("lra: a directory of ListOps has three splits of different expressions
     const auto& about = manifest["splits"][name];
     REQUIRE(int64_t(read.rows.size()) == about["examples"].get<int64_t>());
     std::map<double, int64_t> classes;
-    int64_t most = 0;
+    int64_t largest = 0;
     for (const TaskExample& e : read.rows) {
       all.insert(e.first);
       CHECK(e.target == double(listops_value(e.first)));
-      most = std::max(most, ++classes[e.target]);
+      largest = std::max(largest, ++classes[e.target]);
     }
-    CHECK(about["largest_class"].get<double>() == double(most) / double(read.rows.size()));
+    CHECK(about["largest_class"].get<double>() == double(largest) / double(read.rows.size()));
     const Path file = scratch / ("a/" + about["file"].get<std::string>());
     CHECK(about["sha256"] == sha256_file(file.string()));
   }

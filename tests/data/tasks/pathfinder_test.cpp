@@ -98,13 +98,13 @@ TEST_CASE("pathfinder: dots are on one path by flood fill exactly in images of c
 TEST_CASE("pathfinder: a scene is of either class, with dots at about the same distance") {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     LraDraws one(seed, 0), other(seed, 0);
-    const PathfinderImage apart = draw_pathfinder({}, false, one);
+    const PathfinderImage separate = draw_pathfinder({}, false, one);
     const PathfinderImage joined = draw_pathfinder({}, true, other);
-    const std::vector<int> dots[] = {dots_of(apart), dots_of(joined)};
+    const std::vector<int> dots[] = {dots_of(separate), dots_of(joined)};
     CHECK(std::abs(distance_of(dots[0]) - distance_of(dots[1])) <= 1.5);
     // Below the dots the images are the same.
     for (int at = 0; at < kSide * kSide; ++at) {
-      const uint8_t a = apart.pixels[size_t(at)], b = joined.pixels[size_t(at)];
+      const uint8_t a = separate.pixels[size_t(at)], b = joined.pixels[size_t(at)];
       if (a != 255 && b != 255) CHECK(a == b);
     }
   }

@@ -19,7 +19,7 @@ using test::write_text;
 
 namespace {
 
-// A small WordNet; each line has its own offset, as the format requires.
+// A small WordNet; each line contains its offset, as the format requires.
 struct SmallWordNet {
   Scratch scratch;
 

@@ -43,11 +43,11 @@ size_t check_row(const Tokenizer& tokenizer, const json& row) {
   const auto first = row["first"].get<std::string>();
   std::optional<std::string> second;
   if (row.contains("second")) second = row["second"].get<std::string>();
-  const int64_t most = row.value("most", INT64_MAX);
+  const int64_t max_tokens = row.value("most", INT64_MAX);
   CAPTURE(first);
   CAPTURE(second.value_or("(none)"));
-  CAPTURE(most);
-  const Encoding got = tokenizer.encode_pair(first, second, most);
+  CAPTURE(max_tokens);
+  const Encoding got = tokenizer.encode_pair(first, second, max_tokens);
   CHECK(got.ids == row["ids"].get<Ids>());
   CHECK(flat(got.offsets) == row["offsets"].get<std::vector<size_t>>());
   REQUIRE(got.type_ids.size() == got.ids.size());
@@ -58,7 +58,7 @@ size_t check_row(const Tokenizer& tokenizer, const json& row) {
     CHECK(got.special_mask == row["mask"].get<std::vector<uint8_t>>());
     CHECK(got.sequence == row["sequence"].get<std::vector<int8_t>>());
   }
-  if (!second && most == INT64_MAX) {
+  if (!second && max_tokens == INT64_MAX) {
     Ids inside;
     for (size_t i = 0; i < got.ids.size(); ++i)
       if (got.special_mask[i] == 0) inside.push_back(got.ids[i]);

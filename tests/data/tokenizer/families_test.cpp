@@ -44,8 +44,8 @@ json changed_file(const json& family) {
     const bool known = vocab.contains(left) && vocab.contains(right);
     if (known && vocab.contains(left + right)) merges.push_back(merge);
   }
-  const size_t most = family.value("merges", vocab.size());
-  while (merges.size() > most) merges.erase(merges.size() - 1);
+  const size_t max_merges = family.value("merges", vocab.size());
+  while (merges.size() > max_merges) merges.erase(merges.size() - 1);
   root["model"]["merges"] = merges;
   if (family.contains("model")) root["model"].update(family["model"]);
   return root;

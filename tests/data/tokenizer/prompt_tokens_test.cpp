@@ -27,7 +27,7 @@ std::unique_ptr<Tokenizer> with(const json& post, const json& config = json::obj
   return load_tokenizer(scratch.path().string());
 }
 
-// </s> (2) in front of a text, and <pad> (1) behind it if `end`.
+// </s> (2) in front of a text, and <pad> (1) after it if `end`.
 json in_front(bool end = false) {
   auto special = [](const char* name) {
     return json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}};

@@ -349,7 +349,7 @@ TEST_CASE("tokenizer files: a damaged byte gives a tokenizer or an Error, nothin
   int refused = 0;
   for (int i = 0; i < 300; ++i) {
     std::string damaged = text;
-    // Half of them near the start, where the structure is.
+    // Half of them at the start, where the structure is.
     const size_t at = draw() % (i % 2 ? 1800 : text.size());
     damaged[at] = "\"{}[]:,0-a\\\xff"[draw() % 12];
     write_text(path, damaged);

@@ -33,14 +33,14 @@ TEST_CASE("torch: a state dict has the tensors that safetensors has, of every ty
   for (const WeightInfo& e : wanted.entries()) {
     CAPTURE(e.name);
     REQUIRE(torch.contains(e.name));
-    const WeightInfo& own = torch.entry(e.name);
-    CHECK(own.dtype == e.dtype);
+    const WeightInfo& entry = torch.entry(e.name);
+    CHECK(entry.dtype == e.dtype);
     const Tensor expected = wanted.tensor(e.name);
     CHECK(equal_bits(torch.tensor(e.name), expected));
-    CHECK(equal_bits(torch.mapped(own), expected));
+    CHECK(equal_bits(torch.mapped(entry), expected));
     if (!is_float(expected.dtype())) continue;
     const Tensor read = Tensor::empty(expected.shape(), Dtype::f32);
-    torch.read(own, read);
+    torch.read(entry, read);
     CHECK(equal_bits(read, expected.to(Dtype::f32)));
   }
 }

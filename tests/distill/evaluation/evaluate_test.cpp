@@ -1,5 +1,5 @@
-// Perplexity by windows and by strides against a sum over single tokens, each from its own pass
-// over its own context.
+// Perplexity by windows and by strides against a sum over single tokens, each from a pass
+// over its context alone.
 #include "distill/evaluation/evaluate.h"
 
 #include <doctest/doctest.h>
@@ -27,10 +27,10 @@ double surprise(nn::Model& model, const std::vector<int32_t>& tokens, int64_t be
   const Tensor logits = model.logits(model.hidden({.ids = ids}));
   const int64_t V = logits.dim(-1);
   const float* row = logits.data<float>() + (at - begin - 1) * V;
-  double most = row[0], sum = 0;
-  for (int64_t v = 0; v < V; ++v) most = std::max(most, double(row[v]));
-  for (int64_t v = 0; v < V; ++v) sum += std::exp(double(row[v]) - most);
-  return most + std::log(sum) - double(row[tokens[size_t(at)]]);
+  double largest = row[0], sum = 0;
+  for (int64_t v = 0; v < V; ++v) largest = std::max(largest, double(row[v]));
+  for (int64_t v = 0; v < V; ++v) sum += std::exp(double(row[v]) - largest);
+  return largest + std::log(sum) - double(row[tokens[size_t(at)]]);
 }
 
 struct Sum {

@@ -14,11 +14,11 @@ namespace {
 
 // log softmax of a row.
 std::vector<double> log_probabilities(const float* row, int64_t V) {
-  double most = row[0], sum = 0;
-  for (int64_t v = 0; v < V; ++v) most = std::max(most, double(row[v]));
-  for (int64_t v = 0; v < V; ++v) sum += std::exp(double(row[v]) - most);
+  double largest = row[0], sum = 0;
+  for (int64_t v = 0; v < V; ++v) largest = std::max(largest, double(row[v]));
+  for (int64_t v = 0; v < V; ++v) sum += std::exp(double(row[v]) - largest);
   std::vector<double> out;
-  for (int64_t v = 0; v < V; ++v) out.push_back(double(row[v]) - most - std::log(sum));
+  for (int64_t v = 0; v < V; ++v) out.push_back(double(row[v]) - largest - std::log(sum));
   return out;
 }
 

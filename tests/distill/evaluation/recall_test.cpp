@@ -10,8 +10,8 @@ TEST_CASE("the recall of several batches adds up, by any number of threads") {
   Tensor q = normal({4, 2, 90, 8}, 1), k = normal({4, 2, 90, 8}, 2);
   Tensor estimate = uniform({4, 2, 90, 8}, 3, 0, 1);
   auto part = [&](int64_t first, int64_t count) {
-    std::vector<int64_t> own(m.lengths.begin() + first, m.lengths.begin() + first + count);
-    Visibility visible{true, Tensor::from(own, {count})};
+    std::vector<int64_t> lengths(m.lengths.begin() + first, m.lengths.begin() + first + count);
+    Visibility visible{true, Tensor::from(lengths, {count})};
     auto cut = [&](const Tensor& x) { return x.slice(0, first, count).contiguous(); };
     FlatCsr csr =
         build_csr(select_columns(cut(estimate), visible, m.config()).selected, visible, m.k);

@@ -1,4 +1,4 @@
-// Event files decoded by a reader of the test's own, checksums included.
+// Event files decoded by a separate reader, checksums included.
 #include "distill/log/event_file.h"
 
 #include <doctest/doctest.h>

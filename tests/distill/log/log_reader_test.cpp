@@ -28,8 +28,8 @@ TEST_CASE("a log is read back with its steps, evaluations, events and infinite n
   CHECK(records[0].step == 1);
   CHECK(records[0].time > 1e9);
   auto value = [](const LogRecord& record, const std::string& name) {
-    for (const auto& [own, x] : record.values) {
-      if (own == name) return x;
+    for (const auto& [key, x] : record.values) {
+      if (key == name) return x;
     }
     return -1.0;
   };

@@ -124,9 +124,9 @@ TEST_CASE("loss scale: gradients too small for f16 are kept by it and lost witho
       gradients(pair, nullptr, task_only(), {.share = share, .loss_scale = 0x1p20}, terms), share);
   CHECK(close_to_scale(kept, exact, 3e-3));
   const std::vector<double> a = lost.to_vector(), b = exact.to_vector();
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::fabs(a[i] - b[i]));
-  CHECK(most > 0.1 * largest(b));
+  double difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference = std::max(difference, std::fabs(a[i] - b[i]));
+  CHECK(difference > 0.1 * largest(b));
 }
 
 TEST_CASE("loss scale: f16 overflows until the scale fits, then learns; weights stay meanwhile") {

@@ -197,13 +197,13 @@ TEST_CASE("maps: every map of a head is the sum over the entries of its layer") 
           student.add(t, key, view.probabilities.data<float>()[entries.first + e]);
         }
       }
-      const HeadMaps& own = maps.heads[size_t(h)];
-      CHECK(own.head == h);
-      for (const auto& [got, wanted] : {std::pair(&own.teacher, &teacher),
-                                        {&own.mask, &mask},
-                                        {&own.student, &student},
-                                        {&own.estimate, &estimate},
-                                        {&own.selected, &selected}}) {
+      const HeadMaps& head_maps = maps.heads[size_t(h)];
+      CHECK(head_maps.head == h);
+      for (const auto& [got, wanted] : {std::pair(&head_maps.teacher, &teacher),
+                                        {&head_maps.mask, &mask},
+                                        {&head_maps.student, &student},
+                                        {&head_maps.estimate, &estimate},
+                                        {&head_maps.selected, &selected}}) {
         for (int64_t r = 0; r < 6; ++r) {
           for (int64_t c = 0; c < wanted->columns().cells(); ++c) {
             CHECK(got->mass(r, c) == doctest::Approx(wanted->mass(r, c)).epsilon(1e-4));
@@ -213,7 +213,7 @@ TEST_CASE("maps: every map of a head is the sum over the entries of its layer") 
       }
       double widened = 0;
       for (int64_t r = 0; r < 6; ++r) {
-        for (int64_t c = 0; c < 6; ++c) widened += double(own.widened.sum(r, c));
+        for (int64_t c = 0; c < 6; ++c) widened += double(head_maps.widened.sum(r, c));
       }
       CHECK(widened == doctest::Approx(double(T)).epsilon(1e-4));
     }
@@ -268,12 +268,12 @@ TEST_CASE("maps: a text of single tokens becomes coarser even if it has more col
   CHECK(fine.heads[1].images[0].columns().items() == 100);
   // The channels of the first image are those of a head, of the second they are of all.
   const float* image = view.images[0].data<float>();
-  double own = 0;
-  for (int64_t i = 0; i < 2; ++i) own += std::abs(image[(5 * 100 + 0) * 2 * H + 2 + i]) / 2;
+  double expected = 0;
+  for (int64_t i = 0; i < 2; ++i) expected += std::abs(image[(5 * 100 + 0) * 2 * H + 2 + i]) / 2;
   for (int64_t c = 1; c < fine.heads[1].images[0].columns().size(0); ++c) {
-    for (int64_t i = 0; i < 2; ++i) own += std::abs(image[(5 * 100 + c) * 2 * H + 2 + i]) / 2;
+    for (int64_t i = 0; i < 2; ++i) expected += std::abs(image[(5 * 100 + c) * 2 * H + 2 + i]) / 2;
   }
-  CHECK(fine.heads[1].images[0].sum(5, 0) == doctest::Approx(own));
+  CHECK(fine.heads[1].images[0].sum(5, 0) == doctest::Approx(expected));
   CHECK(fine.heads[0].images[1].sum(3, 1) == fine.heads[1].images[1].sum(3, 1));
   int64_t steps = 0;
   for (int64_t cells = T; (cells = coarser_cells(T, T, cells)) > 0; ++steps) {

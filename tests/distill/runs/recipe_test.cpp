@@ -69,7 +69,7 @@ TEST_CASE("recipe: what was set before stays, whatever the recipe") {
     CHECK(r.losses.resolved()["kd"] == 0);
     CHECK(attention_of(r)["decoder"] == "lean");
     CHECK(attention_of(r)["k"] == 5);
-    // The rest of a block whose decoder was chosen is the method's own.
+    // Other settings of a block whose decoder was chosen are the method's defaults.
     CHECK(attention_of(r)["gates"] == "token");
     CHECK(attention_of(r)["pooled_prior"] == false);
   }

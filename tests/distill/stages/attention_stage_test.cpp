@@ -76,9 +76,9 @@ TEST_CASE("stage attention: the base is shared, has no gradients and keeps its b
   for (const auto& t : block) old.push_back(t.tensor.clone());
   int64_t attention = 0, base = 0;
   for (const auto& p : w.student->named_parameters()) {
-    const bool own = p.group == nn::ParameterGroup::attention;
-    (own ? attention : base) += p.parameter->value.numel();
-    CHECK(wants_grad(p.parameter->value) == own);
+    const bool trained = p.group == nn::ParameterGroup::attention;
+    (trained ? attention : base) += p.parameter->value.numel();
+    CHECK(wants_grad(p.parameter->value) == trained);
   }
   int64_t stored = 0;
   for (const auto& e : w.store->entries()) stored += e.size;

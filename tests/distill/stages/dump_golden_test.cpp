@@ -31,7 +31,7 @@ TEST_CASE("dumps of PyTorch are those of the same model here, tensor by tensor")
       OnlineTeacher teacher(loaded.model, spec.top_n);
       Downloads arriving;
       const Batch batch{.ids = ids, .lengths = {}, .windows = {}, .tokens = T};
-      const data::DumpBatch own = dump_batch(teacher, batch, spec, arriving);
+      const data::DumpBatch made = dump_batch(teacher, batch, spec, arriving);
       auto compare = [&](const std::string& what, const Tensor& x, const Tensor& y, int axis) {
         CHECK(close_to_scale(x.slice(axis, 0, T).contiguous(), y, 2e-6, what));
       };
@@ -39,13 +39,13 @@ TEST_CASE("dumps of PyTorch are those of the same model here, tensor by tensor")
         for (const char* tensor : {"query", "key", "value", "attention_output", "output"}) {
           const bool by_head = data::find_teacher_tensor(tensor)->by_head();
           compare(join("layer ", l, " ", tensor), stored.layers[size_t(l)][tensor],
-                  own.layers[size_t(l)][tensor], by_head ? 2 : 1);
+                  made.layers[size_t(l)][tensor], by_head ? 2 : 1);
         }
       }
-      compare("logits", stored.tensors["logits"], own.tensors["logits"], 1);
-      compare("lse", stored.tensors["lse"], own.tensors["lse"], 1);
+      compare("logits", stored.tensors["logits"], made.tensors["logits"], 1);
+      compare("lse", stored.tensors["lse"], made.tensors["lse"], 1);
       CHECK(stored.tensors["logit_ids"].slice(1, 0, T).contiguous().to_vector() ==
-            own.tensors["logit_ids"].to_vector());
+            made.tensors["logit_ids"].to_vector());
     }
   }
 }

@@ -14,7 +14,7 @@
 namespace brine::test {
 namespace {
 
-// The logits after `tokens`, from their own pass.
+// The logits after `tokens`, from a pass over them alone.
 std::vector<double> logits_after(nn::Model& model, const std::vector<int32_t>& tokens) {
   NoGrad off;
   const Tensor ids = Tensor::from(tokens, {1, int64_t(tokens.size())});

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kBlockKeys = 4, kTileRows = 2, kChosenBlocks = 2;
 
-// Row t keeps block 0, its own block, the one before, and what the rows of its tile up to t chose:
+// Row t keeps block 0, the block of t, the one before, and what the rows of its tile up to t chose:
 // the kChosenBlocks other complete blocks with the largest mass of full attention.
 std::vector<double> best_blocks(const std::vector<double>& attention, const MaskCase& m) {
   std::vector<double> mask(size_t(m.B * m.H * m.T * m.T), 0);
@@ -18,9 +18,9 @@ std::vector<double> best_blocks(const std::vector<double>& attention, const Mask
       for (int64_t t = 0; t < m.T; ++t) {
         if (t % kTileRows == 0) tile.clear();
         if (m.width(b, t) <= t) continue;  // padding
-        const int64_t own = t / kBlockKeys;
+        const int64_t row_block = t / kBlockKeys;
         std::vector<std::pair<double, int64_t>> free;
-        for (int64_t x = 1; x < own - 1; ++x) {
+        for (int64_t x = 1; x < row_block - 1; ++x) {
           double mass = 0;
           for (int64_t j = x * kBlockKeys; j < (x + 1) * kBlockKeys; ++j)
             mass += attention[m.index(b, h, t, j, m.T)];
@@ -31,7 +31,7 @@ std::vector<double> best_blocks(const std::vector<double>& attention, const Mask
           tile.insert(free[i].second);
         for (int64_t j = 0; j <= t; ++j) {
           const int64_t x = j / kBlockKeys;
-          mask[m.index(b, h, t, j, m.T)] = x == 0 || x >= own - 1 || tile.count(x) > 0;
+          mask[m.index(b, h, t, j, m.T)] = x == 0 || x >= row_block - 1 || tile.count(x) > 0;
         }
       }
     }

@@ -35,13 +35,13 @@ Elements mask_of(const AttentionCase& c, nn::Attention& block, int64_t k = 0) {
 // Checks the keys of query t of one head, which sees w; returns its random blocks.
 std::set<int64_t> check_row(const BlockRule& rule, const AttentionCase& c, const Elements& mask,
                             int64_t b, int64_t h, int64_t t, int64_t w) {
-  const int64_t own = t / rule.block, blocks = (w + rule.block - 1) / rule.block;
+  const int64_t row_block = t / rule.block, blocks = (w + rule.block - 1) / rule.block;
   std::set<int64_t> drawn;
   int64_t candidates = 0;
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t later = c.causal ? 0 : (rule.window - 1) / 2;
-    const bool fixed = i < rule.global || (!c.causal && own < rule.global) ||
-                       (i <= own + later && i >= own - (rule.window - 1 - later));
+    const bool fixed = i < rule.global || (!c.causal && row_block < rule.global) ||
+                       (i <= row_block + later && i >= row_block - (rule.window - 1 - later));
     int64_t kept = 0, all = 0;
     for (int64_t j = i * rule.block; j < std::min(w, (i + 1) * rule.block); ++j, ++all) {
       kept += mask(b, h, t, j) == 1;

@@ -16,7 +16,7 @@ Block block_of(bool causal, int64_t k, bool gate = false) {
 // One head of one row: the blocks and what is known of them.
 struct NaiveRow {
   std::vector<double> scores;   // of every block
-  std::vector<bool> candidate;  // without the own block and, in a decoder, later ones
+  std::vector<bool> candidate;  // without the query's block and, in a decoder, later ones
 };
 
 using Numbers = std::vector<double>;
@@ -64,8 +64,8 @@ NaiveRow naive_row(const Inputs& in, const MaskCase& m, const Gate& gate, int64_
     double score = 0;
     for (size_t c = 0; c < x.size(); ++c) score += x[c] * y[c];
     row.scores.push_back(gate.r ? score / std::sqrt(double(gate.r)) : score);
-    const bool own = t >= first && t < end;
-    row.candidate.push_back(!own && (!m.causal || end <= t));
+    const bool local = t >= first && t < end;
+    row.candidate.push_back(!local && (!m.causal || end <= t));
   }
   return row;
 }
@@ -77,15 +77,16 @@ Numbers naive_block_mask(const Inputs& in, const MaskCase& m, const Gate& gate) 
     for (int64_t h = 0; h < m.H; ++h) {
       for (int64_t t = 0; t < m.length(b); ++t) {
         const NaiveRow row = naive_row(in, m, gate, b, h, t);
-        const int64_t w = m.width(b, t), own = t / kBlock;
+        const int64_t w = m.width(b, t), row_block = t / kBlock;
         std::vector<std::pair<double, int64_t>> order;
         for (size_t c = 0; c < row.scores.size(); ++c)
           if (row.candidate[c]) order.push_back({row.scores[c], int64_t(c)});
         std::sort(order.rbegin(), order.rend());
-        std::vector<int64_t> blocks = {own};
-        const double own_keys = double(std::min(w, (own + 1) * kBlock) - own * kBlock);
+        std::vector<int64_t> blocks = {row_block};
+        const double local_keys =
+            double(std::min(w, (row_block + 1) * kBlock) - row_block * kBlock);
         // As many blocks as bring the number of keys nearest to k, of two the larger one.
-        const double wanted = std::floor((double(m.k) - own_keys) / double(kBlock) + 0.5);
+        const double wanted = std::floor((double(m.k) - local_keys) / double(kBlock) + 0.5);
         for (size_t i = 0; i < order.size() && double(i) < wanted; ++i)
           blocks.push_back(order[i].second);
         for (int64_t c : blocks) {

@@ -44,22 +44,22 @@ TEST_CASE("longformer: a window with steps, and global tokens, by softmax over t
       in.tap = &tap;
       CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
       const Elements mask = shown_mask(c, tap);
-      int64_t wrong = 0, most = 0;
+      int64_t wrong = 0, max_count = 0;
       for (int64_t b = 0; b < c.B; ++b) {
         for (int64_t h = 0; h < c.H; ++h) {
           for (int64_t t = 0; t < c.T; ++t) {
             int64_t count = 0;
             for (int64_t j = 0; j < c.T; ++j) {
-              const bool own = t < c.length(b) && sees(window, c.causal, t, j, c.width(b, t));
-              wrong += own != (mask(b, h, t, j) == 1);
-              count += own;
+              const bool kept = t < c.length(b) && sees(window, c.causal, t, j, c.width(b, t));
+              wrong += kept != (mask(b, h, t, j) == 1);
+              count += kept;
             }
-            if (c.causal || t >= window.global) most = std::max(most, count);
+            if (c.causal || t >= window.global) max_count = std::max(max_count, count);
           }
         }
       }
       CHECK(wrong == 0);
-      CHECK(most <= window.k);
+      CHECK(max_count <= window.k);
       in.options.dense_path = true;
       CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
     }

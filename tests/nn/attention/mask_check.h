@@ -106,7 +106,7 @@ inline void check_attached_loss(Block& block, const Inputs& in, const MaskCase& 
       CHECK(std::abs(numeric - exact) <
             1e-6 * std::max(1e-2, largest(analytic.grads[i].to_vector())));
     }
-    // The output's own backward pass gives the parameter the same gradient.
+    // The backward pass of the output gives the parameter the same gradient.
     std::vector<Tensor> leaves = x;
     leaves[i] = require_grad(x[i].clone());
     for (size_t n = 0; n < leaves.size(); ++n) parameters[n].parameter->value = leaves[n];

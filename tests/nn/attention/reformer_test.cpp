@@ -31,14 +31,14 @@ std::vector<int64_t> naive_buckets(const Numbers& q, const MaskCase& m, int64_t 
   const RandomSlice normals{0, 0x4c5348, 0};
   std::vector<int64_t> bucket;
   for (int64_t t = 0; t < L; ++t) {
-    double most = -1;
+    double largest = -1;
     int64_t best = 0;
     for (int64_t i = 0; i < half; ++i) {
       double x = 0;
       for (int64_t c = 0; c < kSize; ++c)
         x += q[m.index(b, h, t, c, kSize)] *
              normals.normal(uint64_t(c * columns + round * half + i));
-      if (std::abs(x) > most) most = std::abs(x), best = x > 0 ? i : half + i;
+      if (std::abs(x) > largest) largest = std::abs(x), best = x > 0 ? i : half + i;
     }
     bucket.push_back(best);
   }
@@ -53,11 +53,11 @@ std::set<int64_t> naive_seen(const std::vector<int64_t>& bucket, int64_t t, cons
     order.push_back({bucket[i], int64_t(i)});
   }
   std::sort(order.begin(), order.end());
-  int64_t own = 0;
-  while (order[size_t(own)].second != t) ++own;
+  int64_t position = 0;
+  while (order[size_t(position)].second != t) ++position;
   std::set<int64_t> seen;
   for (int64_t i = 0; i < int64_t(order.size()); ++i) {
-    const int64_t token = order[size_t(i)].second, chunks = own / m.k - i / m.k;
+    const int64_t token = order[size_t(i)].second, chunks = position / m.k - i / m.k;
     if (token == t || (m.causal && token > t)) continue;
     if (chunks == 0 || chunks == 1) seen.insert(token);
   }
@@ -140,14 +140,15 @@ Numbers naive_linear(const Inputs& in, const MaskCase& m, const Tensor& R) {
   Numbers y(size_t(m.B * m.T * m.H * kSize), 0);
   for (int64_t b = 0; b < m.B; ++b) {
     for (int64_t h = 0; h < m.H; ++h) {
-      double most_of_keys = -1e30;
+      double max_of_keys = -1e30;
       for (int64_t j = 0; j < m.length(b); ++j) {
         for (int64_t f = 0; f < features; ++f)
-          most_of_keys = std::max(most_of_keys, exponent(k, b, h, j, f));
+          max_of_keys = std::max(max_of_keys, exponent(k, b, h, j, f));
       }
       for (int64_t t = 0; t < m.length(b); ++t) {
-        double most = -1e30, total = 0;
-        for (int64_t f = 0; f < features; ++f) most = std::max(most, exponent(q, b, h, t, f));
+        double max_of_query = -1e30, total = 0;
+        for (int64_t f = 0; f < features; ++f)
+          max_of_query = std::max(max_of_query, exponent(q, b, h, t, f));
         Numbers sum(size_t(kSize), 0);
         for (int64_t j = 0; j < m.width(b, t); ++j) {
           double weight = 0;
@@ -157,8 +158,8 @@ Numbers naive_linear(const Inputs& in, const MaskCase& m, const Tensor& R) {
               weight += (std::max(a, 0.0) + 1e-3) * (std::max(e, 0.0) + 1e-3);
               total += (std::max(a, 0.0) + 1e-3) * (j == 0 ? 1e-6 : 0);  // of each key sum
             } else {
-              weight += (std::exp(a - half_square(q, b, h, t) - most) + 1e-4) *
-                        (std::exp(e - half_square(k, b, h, j) - most_of_keys) + 1e-4);
+              weight += (std::exp(a - half_square(q, b, h, t) - max_of_query) + 1e-4) *
+                        (std::exp(e - half_square(k, b, h, j) - max_of_keys) + 1e-4);
             }
           }
           total += weight;

@@ -127,10 +127,11 @@ TEST_CASE(
       const Tensor next = column(tokens, at);
       const Tensor turned =
           Tensor::from(std::vector<int32_t>{next.data<int32_t>()[1], next.data<int32_t>()[0]}, {2});
-      const Tensor there = nn::step(model, again, next), here = nn::step(model, swapped, turned);
-      CHECK(same_bits(there.slice(0, 0, 1), here.slice(0, 1, 1)));
-      CHECK(same_bits(there.slice(0, 1, 1), here.slice(0, 0, 1)));
-      CHECK(same_bits(there, nn::step(model, both, next)));
+      const Tensor restored = nn::step(model, again, next),
+                   reversed = nn::step(model, swapped, turned);
+      CHECK(same_bits(restored.slice(0, 0, 1), reversed.slice(0, 1, 1)));
+      CHECK(same_bits(restored.slice(0, 1, 1), reversed.slice(0, 0, 1)));
+      CHECK(same_bits(restored, nn::step(model, both, next)));
       nn::step(model, alone, next.slice(0, 1, 1).contiguous());
       for (int64_t& t : at) ++t;
     }

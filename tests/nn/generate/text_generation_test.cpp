@@ -67,7 +67,7 @@ TEST_CASE("text generation: prompts come from the settings or from a file, not f
   CHECK(what.prompts() == Texts{"x"});
   what.prompt.clear();
   CHECK(contains(message([&] { what.prompts(); }), "--prompt-file is needed"));
-  what.load_state = "a state";  // it has sequences of its own
+  what.load_state = "a state";  // the state contains sequences
   CHECK(what.prompts().empty());
   what.prompt_file = scratch.write("holes", "one\n\ntwo\n");
   CHECK(contains(message([&] { what.prompts(); }), "line 2"));

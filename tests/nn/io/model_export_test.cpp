@@ -6,7 +6,7 @@
 namespace brine::test {
 namespace {
 
-// A SEA student of a golden model, its base untouched, its own tensors as they are drawn.
+// A SEA student of a golden model, its base unchanged, its other tensors as they are drawn.
 struct Student {
   nn::ModelConfig config;
   std::unique_ptr<nn::Model> model;

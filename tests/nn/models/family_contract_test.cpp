@@ -165,8 +165,8 @@ TEST_CASE("families: tensors have unique names, which are their names in a file,
     auto model = nn::make_model(config, 1);
     const std::set<std::string> names = names_of(*model);
     for (const std::string& name : names) CHECK(config.family().tensor_name(name) == name);
-    for (const auto& [alias, own] : config.family().ties()) {
-      CHECK(names.count(own) == 1);
+    for (const auto& [alias, target] : config.family().ties()) {
+      CHECK(names.count(target) == 1);
       CHECK(names.count(alias) == 0);
     }
     nn::ModelConfig inferred = config;
@@ -234,9 +234,9 @@ TEST_CASE("families: the gradient of every parameter, by finite differences") {
       move(-2 * h);
       const double low = loss();
       move(h);
-      const double slope = (high - low) / (2 * h), own = dot(g, along).item();
+      const double slope = (high - low) / (2 * h), derivative = dot(g, along).item();
       INFO(entry.path);
-      CHECK(std::abs(own - slope) <= 2e-6 * (1 + std::abs(slope)));
+      CHECK(std::abs(derivative - slope) <= 2e-6 * (1 + std::abs(slope)));
     }
   });
 }
@@ -292,7 +292,7 @@ TEST_CASE("families: padding on the left and between tokens changes nothing, gra
                              1e-12));
       }
     }
-    // A bias of keys changes no softmax: its own gradient is rounding, so the scale is that of all.
+    // A bias of keys changes no softmax: its gradient is rounding, so the scale is that of all.
     const double scale = largest(dx.to_vector());
     for (const auto& entry : store.entries()) {
       CHECK(close(dpadded.slice(0, entry.offset, entry.size), dx.slice(0, entry.offset, entry.size),

@@ -61,7 +61,7 @@ struct Golden {
 };
 
 // Computed from formulas, op by op, before costs were counted. An activation after a linear map is
-// part of its product: it reads and writes nothing of its own.
+// part of its product: it reads and writes nothing itself.
 const Golden kGolden[] = {
     {"opt",
      R"({"method":"dense"})",

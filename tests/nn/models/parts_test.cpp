@@ -239,11 +239,11 @@ TEST_CASE("parts: a family of one file trains, is saved, loaded, extended") {
     CHECK(back.config.as<PartsConfig>().norm == sizes.norm);
     NoGrad off;
     const nn::ModelCall call{.ids = ids({2, 11}, 7, 37)};
-    const Tensor own = model->hidden(call);
-    CHECK(same_bits(back.model->hidden(call), own));
+    const Tensor expected = model->hidden(call);
+    CHECK(same_bits(back.model->hidden(call), expected));
     nn::LoadedModel longer = nn::extend_positions(back, 60);
     CHECK(longer.model->hidden({.ids = ids({1, 60}, 7, 37)}).dim(1) == 60);
-    CHECK(same_bits(longer.model->hidden(call), own) == (sizes.positions != "learned"));
+    CHECK(same_bits(longer.model->hidden(call), expected) == (sizes.positions != "learned"));
   }
 }
 

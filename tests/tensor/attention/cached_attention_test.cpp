@@ -79,10 +79,10 @@ TEST_CASE("append_row rounds a row to the type of the cache") {
     BRINE_CALL(cache, append_row, cache, row, at);
     for (int64_t b = 0; b < 2; ++b) {
       const int64_t place = at.data<int64_t>()[b];
-      const Tensor own = cache.slice(0, b, 1), old = before.slice(0, b, 1);
-      CHECK(own.slice(2, place, 1).to_vector() == row.slice(0, b, 1).to(type).to_vector());
+      const Tensor written = cache.slice(0, b, 1), old = before.slice(0, b, 1);
+      CHECK(written.slice(2, place, 1).to_vector() == row.slice(0, b, 1).to(type).to_vector());
       const int64_t rest = place ? 0 : 1;
-      CHECK(own.slice(2, rest, 6).to_vector() == old.slice(2, rest, 6).to_vector());
+      CHECK(written.slice(2, rest, 6).to_vector() == old.slice(2, rest, 6).to_vector());
     }
   }
 }

@@ -154,17 +154,17 @@ static int64_t looped_entries(const Visibility& visible, const SelectConfig& c, 
     if (w <= c.k) return members * w;
     return columns_to_select(members, c.k, K, w) * std::min(c.k, (w + K - 1) / K);
   };
-  int64_t most = 0;
+  int64_t entries = 0;
   for (int64_t b = 0; b < B; ++b) {
     const int64_t rows = widths.valid(b);
-    if (c.mode == SelectMode::per_head && rows) most += H * group(rows, widths(b, 0));
-    if (c.mode == SelectMode::per_batch && rows) most += group(H * rows, widths(b, 0));
+    if (c.mode == SelectMode::per_head && rows) entries += H * group(rows, widths(b, 0));
+    if (c.mode == SelectMode::per_batch && rows) entries += group(H * rows, widths(b, 0));
     for (int64_t t = 0; t < rows; ++t) {
-      if (c.mode == SelectMode::per_query) most += H * group(1, widths(b, t));
-      if (c.mode == SelectMode::causal_per_batch) most += group(H, widths(b, t));
+      if (c.mode == SelectMode::per_query) entries += H * group(1, widths(b, t));
+      if (c.mode == SelectMode::causal_per_batch) entries += group(H, widths(b, t));
     }
   }
-  return most;
+  return entries;
 }
 
 TEST_CASE("the most entries of a selection, without a loop, are those of a loop over the rows") {

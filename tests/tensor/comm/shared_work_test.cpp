@@ -58,7 +58,7 @@ TEST_CASE("shared work: an error of one rank is the same error of all") {
   CHECK(failures([](Communicator& ranks) {
           do_work(ranks, "work", [] { throw Error("no such file"); });
         }) == all);
-  // While the others are inside of the same work, in an exchange of their own.
+  // While the others are inside of the same work, in a separate exchange.
   CHECK(failures([](Communicator& ranks) {
           do_work(ranks, "outer", [&] {
             check(ranks.rank() != 1, "disk full");

@@ -14,10 +14,10 @@ namespace {
 // Adds the slots of one rank as a trainer does: one buffer, which the next slot overwrites.
 Tensor rank_sum(Communicator& ranks, const std::vector<std::vector<float>>& all) {
   const int64_t slots = int64_t(all.size()), n = int64_t(all[0].size());
-  const SlotRange own = slots_of(slots, ranks.rank(), ranks.size());
+  const SlotRange local = slots_of(slots, ranks.rank(), ranks.size());
   const Tensor buffer = Tensor::empty({n});
-  SlotSum sum(slots, own);
-  for (int64_t s = own.begin; s < own.end; ++s) {
+  SlotSum sum(slots, local);
+  for (int64_t s = local.begin; s < local.end; ++s) {
     std::copy(all[size_t(s)].begin(), all[size_t(s)].end(), buffer.data<float>());
     sum.add(buffer);
   }
@@ -56,9 +56,9 @@ TEST_CASE("slot tree: one rank sends its subtrees to the others, then its sum to
   for (const int ranks : {2, 3, 4}) {
     on_ranks(ranks, [&](Communicator& c) {
       rank_sum(c, all);
-      const int64_t own = elements_in_buckets(n, c.rank(), ranks);
+      const int64_t local = elements_in_buckets(n, c.rank(), ranks);
       const auto trees = int64_t(subtrees_of(slots, slots_of(slots, c.rank(), ranks)).size());
-      check(c.traffic().bytes == 4 * (trees * (n - own) + (ranks - 1) * own), "rank ", c.rank(),
+      check(c.traffic().bytes == 4 * (trees * (n - local) + (ranks - 1) * local), "rank ", c.rank(),
             " sent ", c.traffic().bytes, " bytes");
     });
   }
@@ -90,17 +90,18 @@ TEST_CASE("communicator: collectives on tensors") {
     for (const int ranks : {1, 2, 3, 5}) {
       if (n > 100 && ranks == 5) continue;
       const std::vector<std::vector<float>> all = gradients_of(ranks, n);
-      std::vector<float> parts(static_cast<size_t>(n));  // of each rank its own
+      std::vector<float> parts(static_cast<size_t>(n));  // of each rank its range
       for (int r = 0; r < ranks; ++r) {
-        const SlotRange own = elements_of(n, r, ranks);
-        for (int64_t i = own.begin; i < own.end; ++i) parts[size_t(i)] = all[size_t(r)][size_t(i)];
+        const SlotRange range = elements_of(n, r, ranks);
+        for (int64_t i = range.begin; i < range.end; ++i)
+          parts[size_t(i)] = all[size_t(r)][size_t(i)];
       }
       on_ranks(ranks, [&](Communicator& c) {
-        const std::vector<float>& mine = all[size_t(c.rank())];
-        Tensor t = Tensor::from(mine, {n});
+        const std::vector<float>& local = all[size_t(c.rank())];
+        Tensor t = Tensor::from(local, {n});
         c.broadcast("values", t);
         check(same_bits(t, all[0]), "broadcast: rank ", c.rank(), " of ", ranks);
-        t = Tensor::from(mine, {n});
+        t = Tensor::from(local, {n});
         c.all_gather("values", t);
         check(same_bits(t, parts), "all_gather: rank ", c.rank(), " of ", ranks);
       });

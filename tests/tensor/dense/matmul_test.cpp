@@ -144,7 +144,7 @@ TEST_CASE("matmul shares an operand of batch size 1 and takes transposed views")
   check_near(y, e, 2e-6);
   cpu::matmul(y, a, b.transpose(1, 2), false, false, 1, 0);
   check_near(y, e, 2e-6);
-  // Columns two apart: no leading dimension describes it.
+  // A stride of two between columns: no leading dimension describes it.
   Tensor wide = normal({4, 33, 40}, 3);
   Tensor thin = wide.as_strided({4, 33, 20}, {33 * 40, 40, 2});
   cpu::matmul(y, thin, b, false, true, 1, 0);

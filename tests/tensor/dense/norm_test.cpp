@@ -85,7 +85,7 @@ TEST_CASE("layernorm forward and backward, sizes and means") {
           // Two columns that nearly agree have a tiny variance, which magnifies rounding.
           double t = dtype == Dtype::f32 ? (C <= 3 ? 2e-3 : 2e-5) : 1e-10;
           if (dtype == Dtype::f64 && C <= 3) t = 1e-7;
-          if (mean > 0) t *= 5;  // the saved mean is rounded to its own ulp
+          if (mean > 0) t *= 5;  // the saved mean is rounded to one ulp
           auto scale = [](const std::vector<double>& v) { return std::max(1.0, largest(v)); };
           INFO("C " << C << " R " << R << " mean " << mean << " " << name_of(dtype));
           CHECK(close(o.y.to_vector(), e.y, t * scale(e.y), 0, "y"));
@@ -225,8 +225,8 @@ ExpectedNorm rmsnorm_oracle(const std::vector<double>& x, const std::vector<doub
       e.y[i] = x[i] / root * w[c];
       e.dw[c] += dy[i] * x[i] / root;
       for (size_t j = 0; j < C; ++j) {
-        const double own = j == c ? 1 / root : 0;
-        const double jacobian = own - x[r * C + j] * x[i] / (double(C) * root * root * root);
+        const double diagonal = j == c ? 1 / root : 0;
+        const double jacobian = diagonal - x[r * C + j] * x[i] / (double(C) * root * root * root);
         e.dx[i] += dy[r * C + j] * w[j] * jacobian;
       }
     }

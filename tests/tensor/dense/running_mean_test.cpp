@@ -62,10 +62,10 @@ TEST_CASE("running_mean_step gives the means of the rows so far, of each sequenc
       for (int64_t b = 0; b < B; ++b) {
         assign(row.slice(0, b, 1), x.slice(0, b, 1).slice(2, counts[size_t(b)] - 1, 1));
       }
-      const std::vector<double> own = row.to_vector();
-      std::vector<double> expected(own.size());
-      for (size_t i = 0; i < own.size(); ++i) {
-        mean[i] += own[i];
+      const std::vector<double> values = row.to_vector();
+      std::vector<double> expected(values.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        mean[i] += values[i];
         expected[i] = mean[i] / double(counts[i / size_t(H * d)]);
       }
       Tensor y = Tensor::like(row);

@@ -1,7 +1,7 @@
 // A libnccl.so.2 for emulated devices: the functions that tensor/comm/nccl.cpp uses, between
 // processes or threads of one machine, by local sockets. Like a communicator of NCCL that does not
-// block, it does its work on a thread of its own and in the order of the stream, checks what it is
-// given, and waits for ever for a rank that does not answer.
+// block, it works on a separate thread and in the order of the stream, checks its arguments,
+// and waits without limit for a rank that does not answer.
 #include <cuda_runtime_api.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -80,7 +80,7 @@ thread_local Group group;
 sockaddr_un address_of(const std::string& id, int rank, socklen_t& size) {
   sockaddr_un a{};
   a.sun_family = AF_UNIX;
-  const std::string name = id + "." + std::to_string(rank);  // abstract: behind a zero
+  const std::string name = id + "." + std::to_string(rank);  // abstract: after a zero byte
   std::memcpy(a.sun_path + 1, name.data(), name.size());
   size = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return a;
@@ -177,26 +177,26 @@ void execute(const ncclComm& c, const Batch& batch) {
 
 void connect_all(ncclComm& c) {
   socklen_t size = 0;
-  sockaddr_un own = address_of(c.id, c.rank, size);
+  sockaddr_un local = address_of(c.id, c.rank, size);
   const int listening = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (::bind(listening, reinterpret_cast<sockaddr*>(&own), size) != 0 ||
+  if (::bind(listening, reinterpret_cast<sockaddr*>(&local), size) != 0 ||
       ::listen(listening, 64) != 0) {
     ::close(listening);
     throw Failure(kInvalidUsage, "two ranks have one number");
   }
   for (int r = 0; r < c.rank; ++r) {
-    const sockaddr_un there = address_of(c.id, r, size);
+    const sockaddr_un peer = address_of(c.id, r, size);
     int socket = -1;
     for (;;) {
       socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      if (::connect(socket, reinterpret_cast<const sockaddr*>(&there), size) == 0) break;
+      if (::connect(socket, reinterpret_cast<const sockaddr*>(&peer), size) == 0) break;
       ::close(socket);
       wait_for(c, nullptr, 0);
     }
     c.sockets[size_t(r)] = socket;
     const int32_t rank = c.rank;
     if (::send(socket, &rank, sizeof rank, MSG_NOSIGNAL) != sizeof rank)
-      throw Failure(kRemoteError, "a rank has gone");
+      throw Failure(kRemoteError, "a rank has closed its connection");
   }
   for (int left = c.size - 1 - c.rank; left > 0; --left) {
     pollfd one{listening, POLLIN, 0};
@@ -205,7 +205,7 @@ void connect_all(ncclComm& c) {
     int32_t rank = -1;
     if (::recv(socket, &rank, sizeof rank, MSG_WAITALL) != sizeof rank || rank <= c.rank ||
         rank >= c.size)
-      throw Failure(kRemoteError, "a stranger has come");
+      throw Failure(kRemoteError, "an unexpected rank has connected");
     c.sockets[size_t(rank)] = socket;
   }
   ::close(listening);

@@ -47,7 +47,7 @@ void each_grouped(Dtype dtype, F f) {
 
 // Most bytes alive in a call beyond those alive before it.
 template <class F>
-int64_t most_alive(F f) {
+int64_t peak_alive(F f) {
   f();
   const int64_t before = allocator_stats().live;
   reset_peak();
@@ -173,13 +173,13 @@ TEST_CASE("contract: groups of heads are not copied, neither in a full pass nor 
     const Tensor q = normal({1, kQueryHeads, T, kSize}, 1), k = normal({1, 1, T, kSize}, 2);
     const Tensor all = repeat_heads(k, kQueryHeads);
     auto pass = [&](nn::Attention& block, const Tensor& keys) {
-      return most_alive([&] { block.forward({.q = q, .k = keys, .v = keys, .hidden = {}}); });
+      return peak_alive([&] { block.forward({.q = q, .k = keys, .v = keys, .hidden = {}}); });
     };
     CHECK(pass(*both.grouped, k) < pass(*both.full, all) + bytes / 2);
     auto state = both.grouped->make_state({.batch = 1, .capacity = 4 * T});
     both.grouped->forward({.q = q, .k = k, .v = k, .hidden = {}, .state = state.get()});
     const Tensor one = rows(q, 2, 0, 1), key = rows(k, 2, 0, 1);
-    CHECK(most_alive([&] {
+    CHECK(peak_alive([&] {
             both.grouped->step({.q = one, .k = key, .v = key, .hidden = {}}, *state);
           }) < bytes / 2);
   }

@@ -107,8 +107,9 @@ TEST_CASE("contract: padding on the right changes neither outputs nor gradients"
       // With one token the gradients of q and k are 0, up to the rounding of products in f64.
       auto close_gradient = [&](const Tensor& wide_gradient, const Tensor& gradient,
                                 const std::string& what) {
-        const double most = std::max(1e-6 * largest(gradient.to_vector()), T == 1 ? 1e-15 : 0.0);
-        CHECK(close(rows(wide_gradient, 2, 0, T), gradient, most, 0, what));
+        const double tolerance =
+            std::max(1e-6 * largest(gradient.to_vector()), T == 1 ? 1e-15 : 0.0);
+        CHECK(close(rows(wide_gradient, 2, 0, T), gradient, tolerance, 0, what));
       };
       close_gradient(b.q, a.q, "gradient of q");
       close_gradient(b.k, a.k, "gradient of k");
