@@ -4,9 +4,10 @@
 #include <optional>
 
 #include "autograd/ops.h"
-#include "sea/block_attention.h"
-#include "sea/decode_state.h"
-#include "sea/mask.h"
+#include "sea/base/mask.h"
+#include "sea/blocks/block_attention.h"
+#include "sea/columns/decode_state.h"
+#include "sea/paper/paper_estimator.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
@@ -32,12 +33,11 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
 }
 
 // The inputs of the decoder's convolutions without their rows of zeros: image_0, image_1...
-void show_images(nn::Tap& tap, const MapDecoder& decoder, const std::vector<Tensor>& images) {
-  const std::vector<nn::Conv2d*> convolutions = decoder.convolutions();
+void show_images(nn::Tap& tap, const std::vector<DecoderImage>& images) {
   for (size_t i = 0; i < images.size(); ++i) {
-    const Halo halo = convolutions[i]->halo();
-    const int64_t rows = images[i].dim(1) - halo.before - halo.after;
-    tap.put(join("image_", i), images[i].slice(1, halo.before, rows));
+    const auto& [image, halo] = images[i];
+    tap.put(join("image_", i),
+            image.slice(1, halo.before, image.dim(1) - halo.before - halo.after));
   }
 }
 
@@ -48,7 +48,7 @@ LayerTokens tokens_of(const nn::AttentionInput& in) {
 }  // namespace
 
 SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
-    : config_(config), shape_(shape), estimator_(child<Estimator>("", init, shape, config)) {}
+    : config_(config), shape_(shape), estimator_(adopt("", make_estimator(init, shape, config))) {}
 
 std::unique_ptr<nn::Attention> SeaAttention::make(nn::Init& init, const nn::AttentionShape& shape,
                                                   const SeaConfig& config) {
@@ -57,7 +57,6 @@ std::unique_ptr<nn::Attention> SeaAttention::make(nn::Init& init, const nn::Atte
 }
 
 nn::AttentionTraits SeaAttention::traits() const {
-  const ColumnPrior* prior = estimator_.prior;
   return {.causal = shape_.causal,
           .bidirectional = !shape_.causal,
           .linear = true,
@@ -67,12 +66,12 @@ nn::AttentionTraits SeaAttention::traits() const {
           .groups = true,
           .estimates = true,
           .reads_hidden = false,
-          .reads_content = prior && prior->query && prior->query->content};
+          .reads_content = shape_.rotary && config_.prior == Prior::learned};
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  const bool shows_images = in.tap && in.tap->requested("images") && estimator_.decoder;
-  const bool images = shows_images || (in.state && estimator_.decoder);
+  const bool shows_images = in.tap && in.tap->requested("images") && config_.decodes();
+  const bool images = shows_images || (in.state && config_.decodes());
   const Wanted wanted = images ? Wanted::images : in.tap ? Wanted::scores : Wanted::estimate;
   Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip, wanted);
   if (in.state) fill(in, e);
@@ -85,14 +84,12 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   part.emplace("output");
   Tensor average = average_values(e.estimate, in.v, in.visible);
   if (in.tap) {
-    if (e.features.defined()) {
-      in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.visible));
-    }
+    if (e.identity_rows.defined()) in.tap->put("V_I", e.identity_rows);
     if (config_.widen == Widen::probabilities) {
       in.tap->put("log_estimate", column_log_softmax(e.scores, in.visible));
     }
     show(*in.tap, e, mask, probabilities, per_head(average.detach()));
-    if (shows_images) show_images(*in.tap, *estimator_.decoder, e.decoder_images);
+    if (shows_images) show_images(*in.tap, e.decoder_images);
   }
   return mix_outputs(attended, average, e.gates, in.visible);
 }
@@ -123,7 +120,7 @@ void SeaAttention::fill(const nn::AttentionInput& in, const Estimate& e) const {
   auto& state = dynamic_cast<SeaState&>(*in.state);
   check(in.options.query_skip == state.query_skip, "sea: query_skip is ", in.options.query_skip,
         ", but the state was made for ", state.query_skip);
-  state.fill(in.slot, in.k, in.v, in.visible, e, estimator_);
+  state.fill(in.slot, tokens_of(in), in.visible, e, estimator_);
 }
 
 Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any) const {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "nn/attention/attention.h"
-#include "sea/config.h"
-#include "sea/estimator.h"
-#include "sea/mask.h"
+#include "sea/base/config.h"
+#include "sea/base/mask.h"
+#include "sea/columns/estimator.h"
 
 namespace brine::sea {
 

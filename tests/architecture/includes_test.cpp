@@ -147,9 +147,9 @@ TEST_CASE("the headers of a library stay in their one place") { hold(stray_libra
 
 TEST_CASE("the rules of includes detect a violation") {
   CHECK(broken_order(source_of("tensor/a.cpp", "#include \"nn/layers/module.h\"")).size() == 1);
-  CHECK(broken_order(source_of("distill/a.cpp", "#  include \"sea/mask.h\"")).size() == 1);
+  CHECK(broken_order(source_of("distill/a.cpp", "#  include \"sea/base/mask.h\"")).size() == 1);
   CHECK(broken_order(source_of("data/a.cpp", "#include \"nn/layers/module.h\"")).size() == 1);
-  CHECK(broken_order(source_of("nn/a.cpp", "#include \"sea/mask.h\"")).size() == 1);
+  CHECK(broken_order(source_of("nn/a.cpp", "#include \"sea/base/mask.h\"")).size() == 1);
   CHECK(broken_order(source_of("autograd/a.cpp", "#include \"data/io/json.h\"")).size() == 1);
   CHECK(broken_order(source_of("sea/a.cpp", "#include \"data/dump/dump.h\"")).empty());
   CHECK(broken_order(source_of("apps/a.cpp", "#include \"tests/main.h\"")).size() == 1);

@@ -1,6 +1,6 @@
 // The contract of every method with decoding: token by token it gives the results of the full pass,
 // for any prompts and batch, and wherever it was stopped and continued.
-#include "sea/mask.h"
+#include "sea/base/mask.h"
 #include "tensor/kernels/dense.h"
 #include "tests/messages.h"
 #include "tests/nn/attention/contract/contract.h"

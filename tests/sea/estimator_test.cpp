@@ -1,5 +1,5 @@
 // The estimator: golden stages and gradients, lengths, causality, skipping, refusals.
-#include "sea/estimator.h"
+#include "sea/paper/paper_estimator.h"
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +9,7 @@
 #include "tests/golden_file.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
+#include "tests/sea/estimators.h"
 
 namespace brine::test {
 namespace {
@@ -41,14 +42,15 @@ struct Golden {
   explicit Golden(const std::string& name, Dtype type)
       : file(name),
         init{.random = {.seed = 5}, .dtype = type},
-        block(init,
-              {.heads = file.number("H"),
-               .head_size = file.number("d"),
-               .max_positions = file.number("max_positions"),
-               .causal = file.number("causal") != 0,
-               .kv_heads = file.number("kv_heads", 0),
-               .rotary = file.number("rotary", 0) != 0},
-              config_of(file)) {
+        owner(sea::make_estimator(init,
+                                  {.heads = file.number("H"),
+                                   .head_size = file.number("d"),
+                                   .max_positions = file.number("max_positions"),
+                                   .causal = file.number("causal") != 0,
+                                   .kv_heads = file.number("kv_heads", 0),
+                                   .rotary = file.number("rotary", 0) != 0},
+                                  config_of(file))),
+        block(*owner) {
     std::vector<NamedTensor> weights;
     for (const auto& [path, size] : sizes()) weights.push_back({path, file("weights/" + path)});
     nn::load_state(block, weights, name);
@@ -62,7 +64,8 @@ struct Golden {
 
   GoldenFile file;
   nn::Init init;
-  sea::Estimator block;
+  std::unique_ptr<sea::Estimator> owner;
+  sea::Estimator& block;
 };
 
 // Rows of padding mean nothing: they are set to those of the file.
@@ -112,8 +115,7 @@ TEST_CASE("golden: the stages of the estimator in both types") {
       const bool mixes = g.file.has("intermediate/Z");
       CHECK(e.features.defined() == mixes);
       if (mixes) {
-        CHECK(golden_close(g.block.identity_rows(q.dim(0), q.dim(2), visible),
-                           g.file("intermediate/V_I"), "V_I"));
+        CHECK(golden_close(e.identity_rows, g.file("intermediate/V_I"), "V_I"));
         stage(e.performer_context, "C_perf");
         stage(e.features, "Z");
       }
@@ -140,7 +142,9 @@ TEST_CASE("estimator: later tokens change nothing earlier, bit for bit") {
   for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
     sea::SeaConfig config{.keys = 4, .columns = 16, .decoder = preset};
     nn::Init init{.random = {.seed = 7}};
-    sea::Estimator block(init, {.heads = 2, .head_size = 8, .max_positions = 128}, config);
+    const auto owner =
+        sea::make_estimator(init, {.heads = 2, .head_size = 8, .max_positions = 128}, config);
+    sea::Estimator& block = *owner;
     Tensor q = normal({1, 2, 101, 8}, 1), k = normal({1, 2, 101, 8}, 2),
            v = normal({1, 2, 101, 8}, 3);
     sea::Estimate before = block({q, k, v}, {});
@@ -164,7 +168,8 @@ TEST_CASE("estimator: padding changes neither the scores nor the gradients of va
     nn::AttentionShape shape = causal ? kCausal : kEncoder;
     auto f = [&](int64_t T, Tensor lengths, double tail) {
       nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
-      sea::Estimator block(init, shape, config);
+      const auto owner = sea::make_estimator(init, shape, config);
+      sea::Estimator& block = *owner;
       std::vector<Tensor> x;
       for (uint64_t seed : {1, 2, 3}) {
         Tensor a = normal({1, 2, 11, 8}, seed, Dtype::f64),
@@ -200,21 +205,23 @@ TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
       sea::SeaConfig config{.keys = 4, .columns = 12, .decoder = preset, .mu_scope = scope};
       auto f = [&](const std::vector<Tensor>& x) {
         nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-        sea::Estimator block(init, kCausal, config);
-        block.mu->linear.weight.value = x[3];
-        block.nu->weight.value = x[4];
-        block.prior->gain->value = x[5];
-        block.identity->table.value = x[6];
+        const auto owner = sea::make_estimator(init, kCausal, config);
+        sea::Estimator& block = *owner;
+        parameter_of(block, "mu.linear.weight") = x[3];
+        parameter_of(block, "nu.weight") = x[4];
+        parameter_of(block, "prior.gain") = x[5];
+        parameter_of(block, "v_identity.table") = x[6];
         sea::Estimate e = block({x[0], x[1], x[2]}, {}, 1);
         return reshape(e.estimate, {-1});
       };
       nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-      sea::Estimator start(init, kCausal, config);
+      const auto start = sea::make_estimator(init, kCausal, config);
       INFO(name_of(scope, sea::kMuScopes) << " " << name_of(preset, sea::kDecoderPresets));
       CHECK(gradcheck(f,
                       {normal({1, 2, 7, 8}, 1), normal({1, 2, 7, 8}, 2), normal({1, 2, 7, 8}, 3),
-                       start.mu->linear.weight.value.detach(), start.nu->weight.value.detach(),
-                       uniform({2}, 4, 0.5, 1.5), start.identity->table.value.detach()},
+                       parameter_of(*start, "mu.linear.weight").detach(),
+                       parameter_of(*start, "nu.weight").detach(), uniform({2}, 4, 0.5, 1.5),
+                       parameter_of(*start, "v_identity.table").detach()},
                       {.step = 1e-6, .probes = 24}) < 2e-5);
     }
   }
@@ -229,9 +236,7 @@ TEST_CASE("estimator: gradients of the learned and pooled prior by finite differ
                               .gates = sea::Gates::head};
   const nn::AttentionShape shape{
       .heads = 4, .head_size = 4, .max_positions = 1, .kv_heads = 2, .rotary = true};
-  auto block_of = [&](nn::Init& init) {
-    return std::make_unique<sea::Estimator>(init, shape, config);
-  };
+  auto block_of = [&](nn::Init& init) { return sea::make_estimator(init, shape, config); };
   for (int64_t skip : {1, 3}) {
     auto f = [&](const std::vector<Tensor>& x) {
       nn::Init same{.random = {.seed = 7}, .dtype = Dtype::f64};
@@ -259,7 +264,9 @@ TEST_CASE("estimator: gradients of the learned and pooled prior by finite differ
 
 TEST_CASE("estimator: the gates start at the sigmoid of gate_bias") {
   nn::Init init{.random = {.seed = 7}, .linear_std = 0};
-  sea::Estimator block(init, kCausal, {.keys = 4, .columns = 12, .gate_bias = 2.5});
+  const auto owner =
+      sea::make_estimator(init, kCausal, {.keys = 4, .columns = 12, .gate_bias = 2.5});
+  sea::Estimator& block = *owner;
   Tensor x = normal({1, 2, 9, 8}, 1);
   for (double gate : block({x, x, x}, {}).gates.to_vector()) CHECK(gate == 2.5);
 }
@@ -269,7 +276,8 @@ TEST_CASE("estimator: query skipping keeps the source rows and repeats them, cau
   for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
     sea::SeaConfig config{.keys = 4, .columns = 12, .decoder = preset};
     nn::Init init{.random = {.seed = 7}};
-    sea::Estimator block(init, kCausal, config);
+    const auto owner = sea::make_estimator(init, kCausal, config);
+    sea::Estimator& block = *owner;
     Tensor q = normal({1, 2, 22, 8}, 1), k = normal({1, 2, 22, 8}, 2), v = normal({1, 2, 22, 8}, 3);
     Tensor s = block({q, k, v}, {}, 4).scores;
     CHECK(s.shape() == Shape{1, 2, 22, 12});
@@ -286,17 +294,19 @@ TEST_CASE("estimator: query skipping keeps the source rows and repeats them, cau
 TEST_CASE("estimator: new random features are drawn when due, the same for the same step") {
   sea::SeaConfig config{.columns = 12, .redraw_interval = 10};
   nn::Init a{.random = {.seed = 7}}, b{.random = {.seed = 7}};
-  sea::Estimator x(a, kCausal, config), y(b, kCausal, config);
-  const Tensor first = x.performer->projection.value;
-  for (int64_t step = 0; step < 10; ++step) x.on_step(step);
-  CHECK(same_bits(x.performer->projection, first));
-  x.on_step(10);
-  CHECK_FALSE(same_bits(x.performer->projection, first));
-  const Tensor second = x.performer->projection.value;
-  x.on_step(20);
-  CHECK_FALSE(same_bits(x.performer->projection, second));
-  y.on_step(20);
-  CHECK(same_bits(x.performer->projection, y.performer->projection));
+  const auto x = sea::make_estimator(a, kCausal, config),
+             y = sea::make_estimator(b, kCausal, config);
+  auto features = [](sea::Estimator& block) { return buffer_of(block, "performer.projection"); };
+  const Tensor first = features(*x);
+  for (int64_t step = 0; step < 10; ++step) x->on_step(step);
+  CHECK(same_bits(features(*x), first));
+  x->on_step(10);
+  CHECK_FALSE(same_bits(features(*x), first));
+  const Tensor second = features(*x);
+  x->on_step(20);
+  CHECK_FALSE(same_bits(features(*x), second));
+  y->on_step(20);
+  CHECK(same_bits(features(*x), features(*y)));
 }
 
 TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, and no more") {
@@ -309,14 +319,15 @@ TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, 
     INFO(name_of(preset, sea::kDecoderPresets));
     sea::SeaConfig config{.columns = 16, .decoder = preset};
     nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
-    sea::Estimator block(init, kCausal, config);
-    const int64_t width = block.nu->weight.value.dim(0), row = 10;
+    const sea::MapDecoderShape decoding = config.resolved_decoder(true);
+    const sea::MapDecoder decoder(init, 2, 16, decoding, true);
+    const int64_t width = decoding.channel_expansion * 16 / decoding.width_reduction, row = 10;
     Tensor x = normal({1, 2, 30, width}, 1, Dtype::f64), changed = x.clone();
     for (int64_t h = 0; h < 2; ++h) {
       double* at = changed.data<double>() + (h * 30 + row) * width;
       for (int64_t c = 0; c < width; ++c) at[c] = -3 * at[c] + double(c % 3);
     }
-    Tensor a = (*block.decoder)(x, {}), b = (*block.decoder)(changed, {});
+    Tensor a = decoder(x, {}), b = decoder(changed, {});
     for (int64_t t = 0; t < 30; ++t) {
       const bool same = same_bits(a.slice(2, t, 1), b.slice(2, t, 1));
       const bool reached = t >= row && t <= row + reach && (t - row) % dilation == 0;
@@ -356,7 +367,9 @@ TEST_CASE("config: refusals name the setting") {
   CHECK(refusal(kCausal, Config{.columns = 9, .decoder = DecoderPreset::none}) == "no error");
   CHECK(refusal(kEncoder, Config{.columns = 1, .decoder = DecoderPreset::none}) == "no error");
   nn::Init init{.random = {.seed = 7}};
-  sea::Estimator block(init, {.heads = 1, .head_size = 8, .max_positions = 4}, {.columns = 12});
+  const auto owner =
+      sea::make_estimator(init, {.heads = 1, .head_size = 8, .max_positions = 4}, {.columns = 12});
+  sea::Estimator& block = *owner;
   Tensor x = normal({1, 1, 5, 8}, 1);
   CHECK_THROWS_WITH(block({x, x, x}, {}),
                     "linear_attention: 5 tokens, but the table has 4 positions");

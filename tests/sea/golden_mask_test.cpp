@@ -1,5 +1,5 @@
 // From the golden estimate to the golden output and attention losses: integers equal, floats close.
-#include "sea/mask.h"
+#include "sea/base/mask.h"
 #include "tests/golden_file.h"
 
 namespace brine::test {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/models/model_config.h"
-#include "sea/estimator.h"
+#include "sea/paper/paper_estimator.h"
 #include "tests/messages.h"
 #include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
@@ -43,17 +43,15 @@ TEST_CASE("V_I by nearest rows: every row has a single 1, at the column that its
     for (int64_t d : {1, 4, 8}) {
       const std::vector<int64_t> lengths = {0, 1, 2, 7, 8, 9, 16, 37};
       const Shape shape{int64_t(lengths.size()), 37, d};
-      const Tensor y = sea::resampled_identity(shape, Interpolation::nearest, lengths_of(lengths),
-                                               dtype, Device{});
+      const Tensor y = resampled_identity(shape, true, lengths_of(lengths), dtype, Device{});
       CHECK(y.to_vector() == nearest_rows(lengths, 37, d));
-      CHECK(sea::resampled_identity({1, 9, d}, Interpolation::nearest, {}, dtype, Device{})
-                .to_vector() == nearest_rows({9}, 9, d));
+      CHECK(resampled_identity({1, 9, d}, true, {}, dtype, Device{}).to_vector() ==
+            nearest_rows({9}, 9, d));
     }
   }
   // With as many tokens as columns both are the identity.
-  const Tensor both[] = {
-      sea::resampled_identity({1, 8, 8}, Interpolation::nearest, {}, Dtype::f64, Device{}),
-      sea::resampled_identity({1, 8, 8}, Interpolation::bilinear, {}, Dtype::f64, Device{})};
+  const Tensor both[] = {resampled_identity({1, 8, 8}, true, {}, Dtype::f64, Device{}),
+                         resampled_identity({1, 8, 8}, false, {}, Dtype::f64, Device{})};
   CHECK(same_bits(both[0], both[1]));
 }
 
@@ -62,7 +60,8 @@ TEST_CASE("V_I by nearest rows: C_perf is the linear attention to it and to the 
   const std::vector<int64_t> lengths = {13, 6};
   const int64_t H = 2, T = 13, d = 8;
   nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
-  const sea::Estimator block(init, kEncoderShape, nearest_config());
+  const auto owner = sea::make_estimator(init, kEncoderShape, nearest_config());
+  sea::Estimator& block = *owner;
   const Tensor q = normal({2, H, T, d}, 1, Dtype::f64), k = normal({2, H, T, d}, 2, Dtype::f64),
                v = normal({2, H, T, d}, 3, Dtype::f64);
   const sea::Estimate e =
@@ -96,16 +95,18 @@ TEST_CASE("V_I by nearest rows: C_perf is the linear attention to it and to the 
 TEST_CASE("V_I by nearest rows: gradients of inputs and weights by finite differences") {
   auto f = [&](const std::vector<Tensor>& x) {
     nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-    const sea::Estimator block(init, kEncoderShape, nearest_config());
-    block.mu->linear.weight.value = x[3];
-    block.nu->weight.value = x[4];
+    const auto owner = sea::make_estimator(init, kEncoderShape, nearest_config());
+    sea::Estimator& block = *owner;
+    parameter_of(block, "mu.linear.weight") = x[3];
+    parameter_of(block, "nu.weight") = x[4];
     return reshape(block({x[0], x[1], x[2]}, {.causal = false}).estimate, {-1});
   };
   nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-  const sea::Estimator start(init, kEncoderShape, nearest_config());
+  const auto start = sea::make_estimator(init, kEncoderShape, nearest_config());
   CHECK(gradcheck(f,
                   {normal({1, 2, 11, 8}, 1), normal({1, 2, 11, 8}, 2), normal({1, 2, 11, 8}, 3),
-                   start.mu->linear.weight.value.detach(), start.nu->weight.value.detach()},
+                   parameter_of(*start, "mu.linear.weight").detach(),
+                   parameter_of(*start, "nu.weight").detach()},
                   {.step = 1e-6, .probes = 24}) < 2e-5);
 }
 

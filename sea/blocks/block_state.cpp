@@ -2,7 +2,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
 #include "autograd/ops_units.h"
-#include "sea/block_attention.h"
+#include "sea/blocks/block_attention.h"
 
 namespace brine::sea {
 
@@ -23,7 +23,7 @@ BlockState::BlockState(const BlockAttention& block, const nn::StateRequest& r)
   for (int64_t z = 0; z < levels_; ++z) {
     means_.push_back(&rows_of_level("mean_keys", z, config_.parts, d, r));
     logs_.push_back(&rows_of_level("mean_key_logs", z, config_.parts, 0, r));
-    if (!block.prior_.query) continue;
+    if (!block.prior_) continue;
     sums_.push_back(&rows_of_level("feature_sums", z, 1, m, r));
     open_.push_back(&part(join("open_feature_sums_", z), {r.batch, groups_, m}, Dtype::f64));
   }
@@ -134,15 +134,15 @@ std::unique_ptr<nn::AttentionState> BlockAttention::make_state(
 Tensor BlockAttention::step(const nn::AttentionInput& in, nn::AttentionState& any) const {
   NoGrad off;
   auto& state = dynamic_cast<BlockState&>(any);
-  const Tensor psi_k = prior_.key ? (*prior_.key)(in.k, in.k_content, {}) : Tensor();
+  const Tensor psi_k = prior_ ? prior_->get().key(in.k, in.k_content, {}) : Tensor();
   state.append(in.k, in.v, psi_k);
   BlockScores scores = state.scores();
   scores.q = in.q.detach().contiguous();
-  scores.gain = prior_.pooled_gain->value;
-  if (prior_.query) {
-    scores.psi_q = (*prior_.query)(in.q, in.q_content, {});
-    scores.prior_gain = prior_.gain->value;
-    scores.least_share = 1e-7;
+  scores.gain = mean_gain_.gain.value;
+  if (prior_) {
+    scores.psi_q = prior_->get().query(in.q, in.q_content, {});
+    scores.prior_gain = prior_gain_->get().gain.value;
+    scores.least_share = config_.least_share();
   }
   const BlockMask mask = state.mask();
   select_blocks_step(mask, scores, config_.blocks(in.options.k), state.lengths());

@@ -1,5 +1,5 @@
 // The schema, the presets and the checks of SEA's settings.
-#include "sea/config.h"
+#include "sea/base/config.h"
 
 #include <numeric>
 

@@ -4,8 +4,8 @@
 
 #include "autograd/ops_blocks.h"
 #include "nn/attention/attention.h"
-#include "sea/config.h"
-#include "sea/estimator.h"
+#include "sea/base/config.h"
+#include "sea/base/prior.h"
 
 namespace brine::sea {
 
@@ -32,7 +32,10 @@ class BlockAttention : public nn::Attention {
   SeaConfig config_;
   nn::AttentionShape shape_;
   nn::Parameter& gates_;  // [H, 2]
-  ColumnPrior& prior_;
+  // Of the learned prior, where the settings have it.
+  std::optional<std::reference_wrapper<HeadGain>> prior_gain_;
+  HeadGain& mean_gain_;  // of the products with mean keys
+  std::optional<std::reference_wrapper<PriorPair>> prior_;
 };
 
 // The decoding state: keys and values, mean keys of parts of blocks and sums of features by blocks

@@ -107,8 +107,9 @@ struct SeaConfig {
   bool mixes() const { return decodes() || gates == Gates::token; }
   bool performs() const {
     return mixes() || prior == Prior::performer;
-  }                                                          // the Performer's features
-  bool pools() const { return pooled_prior || pooled > 0; }  // scores of mean keys
+  }  // the Performer's features
+  // The least share of a column or block in the prior.
+  double least_share() const { return prior == Prior::learned ? 1e-7 : 0; }
 
   bool has_blocks() const { return mask == MaskForm::blocks; }
   // The blocks of k keys, 0 = as configured, rounded up to whole blocks.

@@ -1,5 +1,7 @@
 // The convolutional decoder of the map of columns.
-#include "sea/estimator.h"
+#include "sea/paper/map_decoder.h"
+
+#include "autograd/ops.h"
 
 namespace brine::sea {
 
@@ -7,7 +9,9 @@ MapDecoder::MapDecoder(nn::Init& init, int64_t heads, int64_t K, const MapDecode
                        bool causal)
     : config_(config), heads_(heads), K_(K) {
   const int64_t channels = heads * config.channel_expansion;
-  if (config.norm) norm_in_ = &child<nn::LayerNorm>("norm_in", init, K / config.width_reduction);
+  if (config.norm) {
+    norms_.push_back(&child<nn::LayerNorm>("norm_in", init, K / config.width_reduction));
+  }
   for (int64_t i = 1; i <= config.depth; ++i) {
     convs_.push_back(&child<nn::Conv2d>(join("conv", i), init,
                                         nn::Conv2dConfig{.in = channels,
@@ -16,32 +20,34 @@ MapDecoder::MapDecoder(nn::Init& init, int64_t heads, int64_t K, const MapDecode
                                                          .stride = i == 1 ? config.token_stride : 1,
                                                          .causal = causal}));
   }
-  last_ = &child<nn::Conv2d>("conv_out", init,
-                             nn::Conv2dConfig{.in = channels,
-                                              .out = heads,
-                                              .kernel = config.last_kernel,
-                                              .causal = causal,
-                                              .bias = false});
+  convs_.push_back(&child<nn::Conv2d>("conv_out", init,
+                                      nn::Conv2dConfig{.in = channels,
+                                                       .out = heads,
+                                                       .kernel = config.last_kernel,
+                                                       .causal = causal,
+                                                       .bias = false}));
   // With a gain of 1 the first estimates would be far from uniform.
-  if (config.norm) norm_out_ = &child<nn::LayerNorm>("norm_out", init, K, 1e-5, 0.1);
+  if (config.norm) norms_.push_back(&child<nn::LayerNorm>("norm_out", init, K, 1e-5, 0.1));
 }
 
 Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
-                              std::vector<Tensor>* images) const {
-  auto show = [images](const Tensor& image) {
-    if (images) images->push_back(image.detach());
+                              std::vector<DecoderImage>* images) const {
+  auto show = [images](const Tensor& image, const nn::Conv2d& reader) {
+    if (images) images->push_back({image.detach(), reader.halo()});
   };
   const int64_t B = x.dim(0), T = x.dim(2), W = K_ / config_.width_reduction;
   const int64_t stride = config_.token_stride;
   Tensor rows = x;  // [B, H, T, c_h W]
-  if (norm_in_) {
+  if (!norms_.empty()) {
     rows = reshape(x, {B, heads_, T, config_.channel_expansion, W});
-    rows = reshape((*norm_in_)(rows), x.shape());
+    rows = reshape((*norms_[0])(rows), x.shape());
   }
   Tensor image = image_from_heads(rows, W, convs_[0]->halo(), lengths);
-  for (size_t i = 0; i < convs_.size(); ++i) {
-    show(image);
-    const Halo next = i + 1 < convs_.size() ? convs_[i + 1]->halo() : Halo{};
+  const nn::Conv2d& last = *convs_.back();
+  for (size_t i = 0; i + 1 < convs_.size(); ++i) {
+    show(image, *convs_[i]);
+    // The last convolution reads another image.
+    const Halo next = i + 2 < convs_.size() ? convs_[i + 1]->halo() : Halo{};
     image = convs_[i]->of_padded(image, {.relu = true,
                                          .halo_before = next.before,
                                          .halo_after = next.after,
@@ -50,20 +56,20 @@ Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
   }
   Tensor scores;  // [B, H, T, K]
   if (config_.last_kernel == 1) {
-    show(image);
-    scores = heads_from_image(last_->of_padded(image, {}), T, K_, stride);
+    show(image, last);
+    scores = heads_from_image(last.of_padded(image, {}), T, K_, stride);
   } else {
-    const Halo full = last_->halo();
+    const Halo full = last.halo();
     image = upsample(image, {.tokens = T,
                              .columns = K_,
                              .stride = stride,
                              .halo_before = full.before,
                              .halo_after = full.after,
                              .lengths = lengths});
-    show(image);
-    scores = heads_from_image(last_->of_padded(image, {}), T, K_);
+    show(image, last);
+    scores = heads_from_image(last.of_padded(image, {}), T, K_);
   }
-  return norm_out_ ? (*norm_out_)(scores) : scores;
+  return norms_.empty() ? scores : (*norms_[1])(scores);
 }
 
 }  // namespace brine::sea

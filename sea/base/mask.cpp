@@ -1,5 +1,5 @@
 // From the estimate to the masked attention, and the average for the remaining keys.
-#include "sea/mask.h"
+#include "sea/base/mask.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // The mask of key blocks: a pass over whole sequences, and the scores that the estimate's loss
 // needs.
-#include "sea/block_attention.h"
+#include "sea/blocks/block_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,13 +11,12 @@
 #include "autograd/ops_blocks.h"
 #include "autograd/ops_units.h"
 #include "nn/attention/block_lists.h"
-#include "sea/mask.h"
+#include "sea/base/mask.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
 namespace {
 
-constexpr double kLeastShare = 1e-7;
 // The score of a block that a row does not have: exp() of it is 0 next to any real one.
 constexpr double kNoBlock = -1e4;
 
@@ -106,7 +105,13 @@ BlockAttention::BlockAttention(nn::Init& init, const nn::AttentionShape& shape,
     : config_((config.validate(shape), config)),
       shape_(shape),
       gates_(parameter("gates", init.full({shape.heads, 2}, config.gate_bias), false)),
-      prior_(child<ColumnPrior>("prior", init, shape, config)) {}
+      prior_gain_(config.prior == Prior::learned
+                      ? std::optional(std::ref(child<HeadGain>("prior", init, "gain", shape.heads)))
+                      : std::nullopt),
+      mean_gain_(child<HeadGain>("prior", init, "pooled_gain", shape.heads)) {
+  if (config.prior == Prior::learned)
+    prior_ = child<PriorPair>("prior", init, shape, config.prior_features);
+}
 
 nn::AttentionTraits BlockAttention::traits() const {
   return {.causal = true,
@@ -119,7 +124,7 @@ nn::AttentionTraits BlockAttention::traits() const {
           .samples = true,
           .k_step = config_.block,
           .reads_hidden = false,
-          .reads_content = prior_.query && prior_.query->content};
+          .reads_content = prior_ && prior_->get().query.content};
 }
 
 Tensor BlockAttention::gates_of(int64_t batch, int64_t rows) const {
@@ -144,24 +149,24 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   const Tensor q = taken(in.q);
   std::optional<CostScope> part(std::in_place, "estimator");
   Tensor psi_k;
-  BlockScores scores{.q = q, .gain = prior_.pooled_gain->value};
+  BlockScores scores{.q = q, .gain = mean_gain_.gain.value};
   const bool shows = in.tap && in.tap->requested("scores");
-  if (prior_.query) {
+  if (prior_) {
     // Scores that are shown learn from it.
     std::optional<NoGrad> off;
     if (!shows) off.emplace();
-    psi_k = (*prior_.key)(in.k, in.k_content, lengths);
+    psi_k = prior_->get().key(in.k, in.k_content, lengths);
   }
   const int levels = config.level(std::max<int64_t>(T - 1, 0) / config.block) + 1;
   {
     NoGrad off;
     scores.key_parts = block_parts_by_level(in.k, config, levels);
-    if (prior_.query) {
-      scores.psi_q = (*prior_.query)(q, taken(in.q_content), only ? Tensor() : lengths);
+    if (prior_) {
+      scores.psi_q = prior_->get().query(q, taken(in.q_content), only ? Tensor() : lengths);
       scores.psi_k = psi_k.detach();
       scores.psi_sums = feature_sums(scores.psi_k, config.block, levels, lengths);
-      scores.prior_gain = prior_.gain->value;
-      scores.least_share = kLeastShare;
+      scores.prior_gain = prior_gain_->get().gain.value;
+      scores.least_share = config_.least_share();
     }
   }
   part.emplace("mask");
@@ -206,7 +211,7 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
     if (own > 0) by_level[config.level(own)].push_back(place);
   }
   const Tensor keys = config.parts == 1 ? without_padding(in.k, in.visible.lengths) : Tensor();
-  const Tensor totals = prior_.query ? cumsum(psi_k, 2) : Tensor();
+  const Tensor totals = prior_ ? cumsum(psi_k, 2) : Tensor();
   for (const auto& [z, places] : by_level) {
     std::vector<int64_t> rows;
     std::vector<double> widths, blocks;
@@ -228,21 +233,22 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
                                 : parts[size_t(z)].means.slice(2, 0, N * P).contiguous();
     Tensor s =
         mul(group_matmul(take_rows(in.q, index), scale(means, 1 / std::sqrt(double(d))), true),
-            reshape(*prior_.pooled_gain, {1, H, 1, 1}));
+            reshape(mean_gain_.gain, {1, H, 1, 1}));
     if (P > 1) {
       const Tensor logs = parts[size_t(z)].logs.slice(2, 0, N * P).contiguous();
       const int64_t B = logs.dim(0), G = logs.dim(1);
       s = add(reshape(s, {B, G, H / G, n, N * P}), logs.view({B, G, 1, 1, N * P}));
       s = log_sum_exp_last(reshape(s, {B, H, n, N, P}));
     }
-    if (prior_.query) {
+    if (prior_) {
       const Tensor psi_q =
-          (*prior_.query)(take_rows(in.q, index), take_rows(in.q_content, index), {});
+          prior_->get().query(take_rows(in.q, index), take_rows(in.q_content, index), {});
       const Tensor x = group_matmul(psi_q, sums_by(psi_k, config.block << z, N), true);
       const Tensor total =
           sum(mul(psi_q, repeat_heads(take_rows(totals, index), H / shape_.groups())), {3}, true);
-      const Tensor share = clamp(div(x, total), kLeastShare, 1e30);
-      s = add(s, mul(log(mul(share, column(widths))), reshape(*prior_.gain, {1, H, 1, 1})));
+      const Tensor share = clamp(div(x, total), config_.least_share(), 1e30);
+      s = add(s,
+              mul(log(mul(share, column(widths))), reshape(prior_gain_->get().gain, {1, H, 1, 1})));
     }
     const Tensor has = less(arange(N, type, device).view({1, 1, 1, N}), column(blocks));
     in.tap->put(join("block_scores_", z), where(has, s, kNoBlock));

@@ -1,0 +1,42 @@
+// The decoding state of a causal SEA block with columns: keys and values, the last scores, the sum
+// of the values, and what its stages keep.
+#pragma once
+
+#include "nn/attention/attention.h"
+#include "sea/columns/estimator.h"
+
+namespace brine::sea {
+
+class SeaState : public nn::KeyValueState {
+ public:
+  SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
+           const nn::StateRequest& request);
+  // For the stages of the estimator.
+  using nn::KeyValueState::part;
+
+  // Prompts and their estimate, for the sequences first, first + 1...
+  void fill(int64_t first, const LayerTokens& x, const Visibility& visible, const Estimate& e,
+            const Estimator& estimator);
+
+  const int64_t query_skip;
+  Tensor& value_sums;  // f64 [B, G, d]
+  Tensor& scores;      // [B, H, 1, K] of the last query that was not skipped, including the priors
+  std::vector<std::unique_ptr<StageState>> token_stages, score_stages;
+};
+
+// A stored state of another number of units has its borders elsewhere: it has no part with this
+// ending of its name.
+std::string places_of_borders(const SeaConfig& config);
+
+// The sums of keys at the borders of columns, for scores of mean keys.
+struct MeanKeyState : StageState {
+  MeanKeyState(SeaState& state, const nn::StateRequest& request, const nn::AttentionShape& shape,
+               const SeaConfig& config, const std::string& name);
+  // Of the sequences first .. first + count, [count, H, 1, K].
+  Tensor scores(const NewTokens& tokens, int64_t first, int64_t count) const;
+
+  int64_t units;
+  Tensor &borders, &width;  // f64 [B, G, K + 1, .]; the width that they belong to, i64 [B]
+};
+
+}  // namespace brine::sea

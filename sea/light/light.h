@@ -1,0 +1,109 @@
+// The stages of the light block (`preset = light`): a table of scores for each head, to which the
+// shares of the learned prior and the scores of mean keys are added, and gates of a head. They have
+// no parameters that the length of a sequence limits.
+#pragma once
+
+#include "sea/base/prior.h"
+#include "sea/columns/estimator.h"
+
+namespace brine::sea {
+
+// Two gates for each head, the same of every token: parameter "gates" [H, 2].
+class HeadGates : public TokenStage {
+ public:
+  HeadGates(nn::Init& init, int64_t heads, double start)
+      : gates_(parameter("gates", init.full({heads, 2}, start), false)) {}
+  void run(Estimate& e, const Pass& pass) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
+
+ private:
+  nn::Parameter& gates_;
+};
+
+// psi of the learned prior.
+class LearnedFeatures : public TokenStage {
+ public:
+  LearnedFeatures(nn::Init& init, const nn::AttentionShape& shape, int64_t features)
+      : pair_(child<PriorPair>("", init, shape, features)) {}
+  void run(Estimate& e, const Pass& pass) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
+
+ private:
+  PriorPair& pair_;
+};
+
+// The same scores of every row: parameter "bias" [H, K].
+class TableScores : public ScoreStage {
+ public:
+  TableScores(nn::Init& init, int64_t heads, int64_t K)
+      : bias(parameter("bias", init.zeros({heads, K}), false)) {}
+  Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
+  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
+              int64_t count, StageState& kept) const override;
+
+  nn::Parameter& bias;
+};
+
+// Adds the gain [H] times the logarithm of each column's share in the linear attention of psi.
+class ShareScores : public ScoreStage {
+ public:
+  // `features` m of psi.
+  ShareScores(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config,
+              int64_t features)
+      : gain(parameter("gain", init.full({shape.heads}, 1), false)),
+        config_(config),
+        shape_(shape),
+        features_(features) {}
+  Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
+  std::unique_ptr<StageState> make_state(SeaState& state,
+                                         const nn::StateRequest& request) const override;
+  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
+  void append(const Estimate& e, const NewTokens& tokens, StageState& kept) const override;
+  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
+              int64_t count, StageState& kept) const override;
+
+  nn::Parameter& gain;
+
+ private:
+  SeaConfig config_;
+  nn::AttentionShape shape_;
+  int64_t features_;
+};
+
+// Adds the gain [H] times the products with the mean keys of columns.
+class MeanKeyScores : public ScoreStage {
+ public:
+  MeanKeyScores(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
+      : gain(parameter("pooled_gain", init.full({shape.heads}, 1), false)),
+        config_(config),
+        shape_(shape) {}
+  Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
+  std::unique_ptr<StageState> make_state(SeaState& state,
+                                         const nn::StateRequest& request) const override;
+  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
+              int64_t count, StageState& kept) const override;
+
+  nn::Parameter& gain;
+
+ private:
+  SeaConfig config_;
+  nn::AttentionShape shape_;
+};
+
+// All of them. Without a gradient its estimate is one pass over memory.
+class LightEstimator : public Estimator {
+ public:
+  LightEstimator(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+  static bool fits(const SeaConfig& config);
+  Estimate operator()(const LayerTokens& x, const Visibility& visible, int64_t query_skip,
+                      Wanted wanted) const override;
+
+ private:
+  HeadGates& gates_;
+  TableScores& table_;
+  ShareScores& shares_;
+  MeanKeyScores& means_;
+  LearnedFeatures& features_;
+};
+
+}  // namespace brine::sea

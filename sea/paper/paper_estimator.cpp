@@ -1,0 +1,188 @@
+// The paper's estimator over whole sequences.
+#include "sea/paper/paper_estimator.h"
+
+#include "autograd/ops.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine::sea {
+namespace {
+
+int64_t mu_width(const SeaConfig& c, int64_t heads) {
+  return c.mu_scope == MuScope::token ? heads : 1;
+}
+
+// The lengths of sequences after every step-th row is kept.
+Tensor skipped_lengths(const Tensor& lengths, int64_t step) {
+  if (!lengths.defined() || step == 1) return lengths;
+  Tensor y = lengths.clone();
+  for (int64_t b = 0; b < y.numel(); ++b) {
+    int64_t& n = y.data<int64_t>()[b];
+    n = (n + step - 1) / step;
+  }
+  return y;
+}
+
+}  // namespace
+
+Performer::Performer(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
+    : config_(config),
+      projection_(child<nn::RandomProjection>(
+          "performer", init, nn::feature_count(shape.head_size, config.feature_divisor),
+          shape.head_size)) {}
+
+Tensor Performer::features(const Tensor& x, const Visibility& visible, FeatureSide side) const {
+  const double eps = config_.resolved_eps();
+  if (!config_.softmax_features()) {
+    return relu_features(x, projection_.projection, eps, visible.lengths);
+  }
+  return softmax_features(x, projection_.projection, eps, visible.lengths, side);
+}
+
+void Performer::share(Estimate& e) const {
+  if (config_.prior != Prior::performer) return;
+  e.psi_q = e.phi_q;
+  e.psi_k = e.phi_k;
+}
+
+void Performer::run(Estimate& e, const Pass& pass) const {
+  const CostScope part("performer");
+  e.phi_q = features(pass.x.q, pass.visible, FeatureSide::queries);
+  e.phi_k = features(pass.x.k, pass.visible, FeatureSide::keys);
+  share(e);
+}
+
+void Performer::on_step(int64_t steps_done) {
+  projection_.redraw_when_due(steps_done, config_.redraw_interval);
+}
+
+Tensor LearnedIdentity::rows(const Pass& pass) const {
+  const Tensor all = table.value.detach();
+  const int64_t B = pass.batch(), T = pass.tokens();
+  check(all.dim(0) >= T, "sea: ", T, " tokens, but v_identity.table has ", all.dim(0),
+        " positions");
+  Tensor rows = Tensor::zeros({B, T, all.dim(1)}, all.dtype(), all.device());
+  const RowWidths widths(pass.visible, T);
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t n = widths.valid(b);
+    if (n > 0) assign(rows.select(0, b).slice(0, 0, n), all.slice(0, 0, n));
+  }
+  return rows;
+}
+
+Tensor ResampledIdentity::rows(const Pass& pass) const {
+  const Tensor& v = pass.x.v;
+  return resampled_identity({pass.batch(), pass.tokens(), v.dim(3)},
+                            interpolation_ == Interpolation::nearest, pass.visible.lengths,
+                            v.dtype(), v.device());
+}
+
+Mixture::Mixture(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
+    : config_(config),
+      shape_(shape),
+      identity_(make_identity(init)),
+      mu_(child<Mu>("mu", init, 3 * shape.head_size * mu_width(config, shape.heads),
+                    2 * shape.head_size * mu_width(config, shape.heads))) {}
+
+Identity& Mixture::make_identity(nn::Init& init) {
+  if (!shape_.causal) {
+    return child<ResampledIdentity>("v_identity", config_.identity_interpolation);
+  }
+  const int64_t rows = config_.max_positions ? config_.max_positions : shape_.max_positions;
+  return child<LearnedIdentity>("v_identity", init, rows, shape_.head_size);
+}
+
+// The stabiliser of ReLU features in the released code (docs/method.md section 1.2), added to every
+// sum of key features in a denominator; softmax features have another.
+double Mixture::key_eps() const { return config_.softmax_features() ? 0 : 1e-6; }
+
+void Mixture::run(Estimate& e, const Pass& pass) const {
+  {
+    const CostScope part("performer");
+    e.performer_context = linear_attention(e.phi_q, e.phi_k, identity_.values(pass), pass.x.v,
+                                           pass.visible, key_eps());
+  }
+  const CostScope part("mu, nu");
+  if (config_.mu_scope == MuScope::token) {
+    const Tensor v = repeat_heads(pass.x.v, shape_.heads / pass.x.v.dim(1));
+    const Tensor all = merge_heads(concat_last(e.performer_context, v));  // [B, T, H 3d]
+    e.features = split_heads(gelu(mu_.norm(mu_.linear(all))), shape_.heads);
+  } else {
+    e.features = gelu(mu_.norm(
+        linear_pair(e.performer_context, pass.x.v, mu_.linear.weight, mu_.linear.bias->value)));
+  }
+  if (pass.wanted != Wanted::estimate) e.identity_rows = identity_.rows(pass);
+}
+
+TokenGates::TokenGates(nn::Init& init, int64_t d, double start)
+    : linear_(child<nn::Linear>("scaler", init, 2 * d, 2)) {
+  linear_.bias->value = init.full({2}, start);
+}
+
+void TokenGates::run(Estimate& e, const Pass& /*pass*/) const {
+  const CostScope part("gates");
+  e.gates = linear_(e.features);
+}
+
+DecodedScores::DecodedScores(nn::Init& init, const nn::AttentionShape& shape,
+                             const SeaConfig& config)
+    : decoding_(config.resolved_decoder(shape.causal)),
+      nu_(child<nn::Linear>(
+          "nu", init, 2 * shape.head_size,
+          decoding_.channel_expansion * config.columns / decoding_.width_reduction)),
+      decoder_(child<MapDecoder>("decoder", init, shape.heads, config.columns, decoding_,
+                                 shape.causal)) {}
+
+Tensor DecodedScores::run(const Tensor& /*scores*/, Estimate& e, const Pass& pass) const {
+  Tensor rows;
+  {
+    const CostScope part("mu, nu");
+    rows = nu_(pass.query_skip == 1 ? e.features : every_nth_row(e.features, pass.query_skip));
+  }
+  const CostScope part("decoder");
+  return decoder_(rows, skipped_lengths(pass.visible.lengths, pass.query_skip),
+                  pass.wanted == Wanted::images ? &e.decoder_images : nullptr);
+}
+
+Tensor MeanKeyOrder::run(const Tensor& scores, Estimate& e, const Pass& pass) const {
+  const CostScope part("mask");
+  e.pooled = pooled_scores(pass.x.q.detach(), pass.x.k.detach(), pass.visible, config_.columns,
+                           ColumnGrid(pass.query_skip, config_.prior_units));
+  if (pass.query_skip > 1) e.pooled = repeat_rows(e.pooled, pass.query_skip, pass.tokens());
+  return scores;
+}
+
+// Parameters have the order of their creation, stages that of their lists.
+PaperEstimator::PaperEstimator(nn::Init& init, const nn::AttentionShape& shape,
+                               const SeaConfig& config)
+    : Estimator(shape, config) {
+  const int64_t d = shape.head_size;
+  if (config.gates == Gates::head) token_stage<HeadGates>("", init, shape.heads, config.gate_bias);
+  if (config.performs()) token_stage<Performer>("", init, shape, config);
+  if (config.mixes()) token_stage<Mixture>("", init, shape, config);
+  if (config.decodes()) {
+    score_stage<DecodedScores>("", init, shape, config);
+  } else {
+    score_stage<TableScores>("decoder", init, shape.heads, config.columns);
+  }
+  if (config.gates == Gates::token) token_stage<TokenGates>("", init, d, config.gate_bias);
+  if (config.prior != Prior::none) {
+    score_stage<ShareScores>("prior", init, shape, config,
+                             config.prior == Prior::learned
+                                 ? config.prior_features
+                                 : nn::feature_count(d, config.feature_divisor));
+  }
+  if (config.pooled_prior) score_stage<MeanKeyScores>("prior", init, shape, config);
+  if (config.prior == Prior::learned) {
+    token_stage<LearnedFeatures>("prior", init, shape, config.prior_features);
+  }
+  if (config.pooled > 0) score_stage<MeanKeyOrder>("", shape, config);
+}
+
+std::unique_ptr<Estimator> make_estimator(nn::Init& init, const nn::AttentionShape& shape,
+                                          const SeaConfig& config) {
+  config.validate(shape);
+  if (LightEstimator::fits(config)) return std::make_unique<LightEstimator>(init, shape, config);
+  return std::make_unique<PaperEstimator>(init, shape, config);
+}
+
+}  // namespace brine::sea

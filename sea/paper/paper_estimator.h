@@ -1,0 +1,143 @@
+// The stages of the paper's estimator: the Performer's features and attention, mu (Z), nu and the
+// convolutional decoder, gates of every token.
+#pragma once
+
+#include "nn/layers/random_features.h"
+#include "sea/light/light.h"
+#include "sea/paper/map_decoder.h"
+
+namespace brine::sea {
+
+// phi: random features of q and k. They are the features of the prior, too, if `prior` is set.
+class Performer : public TokenStage {
+ public:
+  Performer(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+  void run(Estimate& e, const Pass& pass) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
+  void on_step(int64_t steps_done) override;
+
+ private:
+  Tensor features(const Tensor& x, const Visibility& visible, FeatureSide side) const;
+  void share(Estimate& e) const;
+
+  SeaConfig config_;
+  nn::RandomProjection& projection_;
+};
+
+// V_I, the identity half of the values (docs/method.md section 1.1).
+class Identity : public nn::Module {
+ public:
+  // As linear attention takes it: [positions, d] or [B, T, d].
+  virtual Tensor values(const Pass& pass) const = 0;
+  virtual Tensor rows(const Pass& pass) const = 0;  // [B, T, d], 0 at padding
+};
+// Of causal models: parameter "table" [positions, d].
+class LearnedIdentity : public Identity {
+ public:
+  LearnedIdentity(nn::Init& init, int64_t positions, int64_t d)
+      : table(parameter("table", init.normal({positions, d}, 1), false)) {}
+  Tensor values(const Pass& /*pass*/) const override { return table; }
+  Tensor rows(const Pass& pass) const override;
+
+  nn::Parameter& table;
+};
+// Of encoders: the d x d identity resampled to the length of each sequence.
+class ResampledIdentity : public Identity {
+ public:
+  explicit ResampledIdentity(Interpolation interpolation) : interpolation_(interpolation) {}
+  Tensor values(const Pass& pass) const override { return rows(pass); }
+  Tensor rows(const Pass& pass) const override;
+
+ private:
+  Interpolation interpolation_;
+};
+
+// LayerNorm(Linear(.)), then GELU; of one head or of all heads of a token.
+struct Mu : nn::Module {
+  Mu(nn::Init& init, int64_t in, int64_t out)
+      : linear(child<nn::Linear>("linear", init, in, out)),
+        norm(child<nn::LayerNorm>("norm", init, out)) {}
+  nn::Linear& linear;
+  nn::LayerNorm& norm;
+};
+
+// C_perf = linear attention of phi over (V_I, v), and Z = mu of it and v.
+class Mixture : public TokenStage {
+ public:
+  Mixture(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+  void run(Estimate& e, const Pass& pass) const override;
+  std::unique_ptr<StageState> make_state(SeaState& state,
+                                         const nn::StateRequest& request) const override;
+  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
+
+ private:
+  Identity& make_identity(nn::Init& init);
+  // The table of a causal model; only that is decoded.
+  const Tensor& table() const { return dynamic_cast<const LearnedIdentity&>(identity_).table; }
+  double key_eps() const;
+
+  SeaConfig config_;
+  nn::AttentionShape shape_;
+  Identity& identity_;
+  Mu& mu_;
+};
+
+// Gates of every token, a linear layer of Z; in files "scaler".
+class TokenGates : public TokenStage {
+ public:
+  TokenGates(nn::Init& init, int64_t d, double start);
+  void run(Estimate& e, const Pass& pass) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
+
+ private:
+  nn::Linear& linear_;
+};
+
+// nu and the decoder.
+class DecodedScores : public ScoreStage {
+ public:
+  DecodedScores(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+  Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
+  std::unique_ptr<StageState> make_state(SeaState& state,
+                                         const nn::StateRequest& request) const override;
+  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
+  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
+              int64_t count, StageState& kept) const override;
+
+ private:
+  MapDecoderShape decoding_;
+  nn::Linear& nu_;
+  MapDecoder& decoder_;
+};
+
+// Scores of mean keys that take part in the choice of columns, not in the estimate.
+class MeanKeyOrder : public ScoreStage {
+ public:
+  MeanKeyOrder(const nn::AttentionShape& shape, const SeaConfig& config)
+      : config_(config), shape_(shape) {}
+  Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
+  std::unique_ptr<StageState> make_state(SeaState& state,
+                                         const nn::StateRequest& request) const override;
+  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
+  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
+              int64_t count, StageState& kept) const override;
+  void finish(Estimate& e, const StageState& kept) const override;
+
+ private:
+  SeaConfig config_;
+  nn::AttentionShape shape_;
+};
+
+// The stages of any settings.
+class PaperEstimator : public Estimator {
+ public:
+  PaperEstimator(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+};
+
+// A LightEstimator where the settings are its, else a PaperEstimator. Throws an Error when they do
+// not fit the model.
+std::unique_ptr<Estimator> make_estimator(nn::Init& init, const nn::AttentionShape& shape,
+                                          const SeaConfig& config);
+
+}  // namespace brine::sea
