@@ -35,8 +35,11 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   Estimate e;
   for (const TokenStage* stage : token_stages_) stage->run(e, pass);
   for (const ScoreStage* stage : score_stages_) e.scores = stage->run(e.scores, e, pass);
+  if (query_skip > 1) {
+    const CostScope part("decoder");
+    e.scores = repeat_rows(e.scores, query_skip, pass.tokens());
+  }
   const CostScope part("mask");
-  if (query_skip > 1) e.scores = repeat_rows(e.scores, query_skip, pass.tokens());
   e.estimate = column_softmax(e.scores, visible);
   e.order = e.pooled.defined()
                 ? blend(e.estimate, column_softmax(e.pooled, visible), config_.pooled)
