@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Tests of scripts that no other test runs: the links of scripts/site, the subjects of scripts/style."""
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def site():
+    loader = importlib.machinery.SourceFileLoader("site_script", str(ROOT / "scripts/site"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("site_script", loader))
+    loader.exec_module(module)
+    return module
+
+
+class Site(unittest.TestCase):
+    def test_every_link_of_a_page_leads_to_a_file(self):
+        script = site()
+        files = script.copies()
+        pages = [path for path in files if path.suffix == ".md"]
+        self.assertGreater(len(pages), 20)
+        for path in pages:
+            script.linked(path, path.read_text(), files)
+
+    def test_a_broken_link_is_named(self):
+        script = site()
+        with self.assertRaises(SystemExit) as error:
+            script.linked(ROOT / "README.md", "[x](docs/missing.md)", script.copies())
+        self.assertEqual(str(error.exception), "site: README.md leads to docs/missing.md, which does not exist")
+
+    def test_links_lead_to_copies_and_other_files_become_paths(self):
+        script = site()
+        text = script.linked(ROOT / "README.md", "[a](docs/guide.md#install) [b](scripts/style)", script.copies())
+        self.assertEqual(text, "[a](guide.md#install) b (`scripts/style`)")
+
+
+class Subjects(unittest.TestCase):
+    def commit(self, folder, subject):
+        environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        command = ["git", *who, "commit", "-q", "--allow-empty", "-m", subject]
+        subprocess.run(command, cwd=folder, check=True, env=environment)
+
+    def test_a_subject_has_at_most_72_characters(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "scripts").mkdir()
+            shutil.copy(ROOT / "scripts/style", Path(folder) / "scripts/style")
+            subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+
+            def check():
+                return subprocess.run(["scripts/style", "--subjects"], cwd=folder, capture_output=True, text=True)
+
+            self.commit(folder, "a" * 72)
+            self.assertEqual(check().returncode, 0, check().stderr)
+            self.commit(folder, "b" * 73)
+            self.assertNotEqual(check().returncode, 0)
+            self.assertIn("73: " + "b" * 73, check().stderr)
+            self.assertNotIn("a" * 72, check().stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
