@@ -20,7 +20,7 @@ endfunction()
 
 # tests/<folder>/**.cpp -> one doctest program test_<folder>, linked with the folders named.
 #   NAME   of the program and its entries, where one folder makes several programs
-#   LABEL  unit (default), program or emulator
+#   LABEL  unit (default), program or emulator; what opens a browser is nightly
 #   NEEDS  the words that "(needs X)" in the name of a case may have: a separate entry for each, so
 #          that ctest counts it as skipped if X is absent
 #   COMPILED_FOR  the program of these sources whose objects this one links with other libraries
@@ -65,6 +65,10 @@ function(brine_tests source_folder)
   foreach(need ${arg_NEEDS})
     string(TOLOWER "${name}_${need}" entry)
     string(REPLACE " " "_" entry ${entry})
-    brine_test_entry(${entry} ${arg_LABEL} test_${name} "-tc=*(needs ${need})*")
+    set(label ${arg_LABEL})
+    if(need STREQUAL "Chromium")
+      set(label nightly)
+    endif()
+    brine_test_entry(${entry} ${label} test_${name} "-tc=*(needs ${need})*")
   endforeach()
 endfunction()
