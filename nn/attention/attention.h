@@ -13,6 +13,7 @@
 #include "nn/attention/attention_state.h"
 #include "nn/attention/observer.h"
 #include "nn/layers/module.h"
+#include "tensor/mask/csr.h"
 #include "tensor/types.h"
 
 namespace brine::nn {
@@ -119,12 +120,23 @@ class Attention : public Module {
   virtual void on_step(int64_t /*steps_done*/) {}
 };
 
+// The settings of masks that methods share, by field; empty where a method has none.
+struct MaskSettings {
+  std::optional<std::string> preset = {};  // of SEA
+  std::optional<int64_t> k = {};           // kept keys of a row and head
+  std::optional<int64_t> block = {};       // keys of a block
+  std::optional<int64_t> columns = {};     // of an estimate, or of best columns
+  std::optional<int64_t> oversample = {};  // candidates for each kept key
+  std::optional<SelectMode> mode = {};     // which rows share one budget of columns
+};
+
 // The configuration of a method, which can be checked and printed without making the method.
 class AttentionMethod {
  public:
   virtual ~AttentionMethod() = default;
   virtual std::string name() const = 0;
   virtual void describe(data::Schema& schema) = 0;
+  virtual MaskSettings mask() const = 0;
   // The block of a layer; its values are drawn also where the base's are not (Init::base_values).
   // Throws an Error when the method does not accept the shape or its configuration, for groups of
   // heads too if it does not claim support for them.
@@ -142,6 +154,21 @@ std::unique_ptr<AttentionMethod> attention_method(const std::string& name);
 // of the bases of adapters.
 bool is_full_attention(const std::string& method);
 
+// Those of a configuration: what its mask_settings() returns, or its fields of these names.
+template <class Config>
+MaskSettings mask_settings_of(const Config& c) {
+  if constexpr (requires { c.mask_settings(); }) {
+    return c.mask_settings();
+  } else {
+    MaskSettings out;
+    if constexpr (requires { out.k = c.k; }) out.k = c.k;
+    if constexpr (requires { out.block = c.block; }) out.block = c.block;
+    if constexpr (requires { out.columns = c.columns; }) out.columns = c.columns;
+    if constexpr (requires { out.mode = c.mode; }) out.mode = c.mode;
+    return out;
+  }
+}
+
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
 template <class Method, class Config>
 struct RegisterAttention {
@@ -153,6 +180,7 @@ struct RegisterAttention {
       Config config;
       std::string name() const override { return registered; }
       void describe(data::Schema& schema) override { config.describe(schema); }
+      MaskSettings mask() const override { return mask_settings_of(config); }
       std::unique_ptr<Attention> make_block(Init& init,
                                             const AttentionShape& shape) const override {
         if constexpr (requires { Method::make(init, shape, config); }) {

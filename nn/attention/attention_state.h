@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/optim/parameter_store.h"
+#include "tensor/named_tensor.h"
 #include "tensor/tensor.h"
 
 namespace brine::nn {

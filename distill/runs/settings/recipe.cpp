@@ -22,6 +22,21 @@ void choose_attention(nn::ModelConfig& student, const std::set<std::string>& set
   }
 }
 
+void give_mask(nn::ModelConfig& student, std::set<std::string>& set, const nn::MaskSettings& mask) {
+  data::Schema keys;
+  student.describe_attention(keys);
+  keys.collect("attention", set);
+  auto give = [&](const char* key, const auto& value) {
+    if (value) keys.set(join("attention.", key), *value);
+  };
+  give("preset", mask.preset);
+  give("k", mask.k);
+  give("block", mask.block);
+  give("columns", mask.columns);
+  give("oversample", mask.oversample);
+  if (mask.mode) keys.set("attention.mode", name_of(*mask.mode));
+}
+
 LossWeights::LossWeights() {
   for (const Loss& loss : distill::losses()) weights_[loss.name] = std::nullopt;
 }
@@ -67,13 +82,6 @@ void Recipe::describe(data::Schema& s) {
   s.collect("attention", attention_keys);
 }
 
-void Recipe::set_attention(const std::string& key, const std::string& value) {
-  data::Schema keys;
-  student.describe_attention(keys);
-  keys.collect("attention", attention_keys);
-  keys.set_text("attention." + key, {value});
-}
-
 void Recipe::keep(const data::Json& stored) {
   data::Schema keys;
   keys.choice("recipe", name, kRecipeNames, "");
@@ -102,6 +110,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   if (facts.pooled && without(losses["prob"])) {
     notes.push_back("its attention is pooled into columns, so losses.prob is 0");
   }
+  give_mask(student, attention_keys, mask);
   if (!name) name = RecipeName::short_run;
   const bool leaves_out = name == RecipeName::short_run && !facts.massive.empty();
   if (leaves_out && without(losses["kd"])) {
@@ -121,7 +130,8 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   training.fill(defaults.training);
   data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
   if (facts.pooled && !attention_keys.count("columns")) {
-    choose_attention(student, {}, {{"columns", std::to_string(facts.pooled)}});
+    std::set<std::string> given;  // the recipe may still change it
+    give_mask(student, given, {.columns = facts.pooled});
     notes.push_back(join("attention.columns is the dump's, ", facts.pooled));
   }
   return notes;

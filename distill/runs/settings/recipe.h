@@ -51,6 +51,7 @@ struct Recipe {
   std::optional<double> epochs;  // for a task whose steps are empty
   LossWeights losses;
   nn::ModelConfig student;               // the attention settings; sizes are the teacher's
+  nn::MaskSettings mask = {};            // settings of it that a library call gives
   std::set<std::string> attention_keys;  // keys of the student's attention that no recipe may
                                          // change
 
@@ -62,9 +63,6 @@ struct Recipe {
   // Takes what is not given from the configuration of a run that continues: its recipe, and the
   // weight of kd, which was decided by a measurement of the teacher.
   void keep(const data::Json& stored);
-  // Sets a key of the student's attention, which the recipe then leaves as it is.
-  void set_attention(const std::string& key, const std::string& value);
-
   // Decides everything that is empty, first by the facts, then by the recipe's name, and sets the
   // keys of the student's attention that were not set. A second call changes nothing. A task's
   // steps stay empty when they follow from its epochs: TrainingSettings::plan_epochs(). Returns

@@ -17,6 +17,10 @@ using AttentionDefaults = std::vector<std::pair<std::string, std::string>>;
 void choose_attention(nn::ModelConfig& student, const std::set<std::string>& set,
                       const AttentionDefaults& defaults);
 
+// Gives the student's attention these settings; their keys are added to `set`. Throws for one that
+// the method does not have.
+void give_mask(nn::ModelConfig& student, std::set<std::string>& set, const nn::MaskSettings& mask);
+
 struct RecipeDefaults {
   TrainingSettings training;
   std::optional<int64_t> task_steps;  // of a task, unless its epochs are given

@@ -1,8 +1,6 @@
 // Losses and mask recall by layer.
 #include "distill/runs/stages/block_report.h"
 
-#include <nlohmann/json.hpp>
-
 #include "distill/evaluation/health/mask_health.h"
 
 namespace brine::distill {
@@ -28,13 +26,8 @@ int64_t columns_of(const nn::Tap& block) {
 }  // namespace
 
 BlockReport::BlockReport(const nn::ModelConfig& student) : layers_(size_t(student.shape().layers)) {
-  data::Schema keys;
-  student.method().describe(keys);
-  const data::Json settings = keys.to_json();
-  if (!settings.contains("mode") || !settings.contains("k")) return;
-  select_.emplace();
-  select_->mode = parse_select_mode(settings["mode"]);
-  select_->k = settings["k"];
+  const nn::MaskSettings mask = student.method().mask();
+  if (mask.mode && mask.k) select_ = {.k = *mask.k, .mode = *mask.mode};
 }
 
 void BlockReport::add(const BlockView& view, double share) {

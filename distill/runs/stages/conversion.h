@@ -51,12 +51,11 @@ struct Conversion {
   JointSettings joint;
   std::optional<int64_t> turns;          // steps of stage attention for one pass of the teacher
   nn::ModelConfig student;               // the attention settings; sizes are the teacher's
+  nn::MaskSettings mask = {};            // settings of its attention that a library call gives
   std::set<std::string> attention_keys;  // keys of them that resolve() may not change
 
   Conversion() { student.attention = "sea"; }
   void describe(data::Schema& s);
-  // Sets a key of the student's attention, which resolve() then leaves as it is.
-  void set_attention(const std::string& key, const std::string& value);
   // Decides what is empty, for this teacher. A second call changes nothing.
   void resolve(const nn::ModelShape& teacher);
   bool has(Stage stage) const;

@@ -140,19 +140,13 @@ void Conversion::describe(data::Schema& s) {
   s.collect("attention", attention_keys);
 }
 
-void Conversion::set_attention(const std::string& key, const std::string& value) {
-  data::Schema keys;
-  student.describe_attention(keys);
-  keys.collect("attention", attention_keys);
-  keys.set_text("attention." + key, {value});
-}
-
 bool Conversion::has(Stage stage) const {
   if (!stages) return stage == Stage::attention || joint.steps.value_or(0) > 0;
   return *stages == Stages::both || (*stages == Stages::joint) == (stage == Stage::joint);
 }
 
 void Conversion::resolve(const nn::ModelShape& teacher) {
+  give_mask(student, attention_keys, mask);
   choose_attention(student, attention_keys,
                    default_attention(student, attention_keys, teacher.causal));
   const nn::AttentionTraits traits = attention_traits(student, teacher.causal);

@@ -9,6 +9,7 @@
 #include "distill/runs/memory_check.h"
 #include "nn/models/opt/opt.h"
 #include "tensor/device/allocator.h"
+#include "tests/distill/attention_keys.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
@@ -48,8 +49,8 @@ struct Place {
     d.recipe.training.batch_size = 2;
     d.recipe.training.rest.save_every = 2;
     d.recipe.training.rest.keep = 0;
-    d.recipe.set_attention("k", "3");
-    d.recipe.set_attention("columns", "12");
+    set_attention(d.recipe, "k", "3");
+    set_attention(d.recipe, "columns", "12");
     return d;
   }
 };
@@ -154,7 +155,7 @@ TEST_CASE("distillation: a resumed run has its own recipe, and other settings ar
                     const char* prior = nullptr) {
     Distillation what = place.what();
     what.recipe.name = recipe;
-    if (prior) what.recipe.set_attention("prior", prior);
+    if (prior) set_attention(what.recipe, "prior", prior);
     RunHost host;
     host.configuration = settings_of(what);
     run_of(what, {.out = place.run(name), .resume = true}, host);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/distill/attention_keys.h"
 #include "tests/messages.h"
 
 using namespace brine;
@@ -57,8 +58,8 @@ TEST_CASE("recipe: what was set before stays, whatever the recipe") {
     r.training.schedule = nn::Decay::cosine;
     r.losses["approx"] = 7;
     r.losses["kd"] = 0;
-    r.set_attention("decoder", "lean");
-    r.set_attention("k", "5");
+    set_attention(r, "decoder", "lean");
+    set_attention(r, "k", "5");
     r.resolve({});
     const TrainerConfig c = r.training.resolved();
     CHECK(c.steps == 3);
@@ -126,7 +127,7 @@ TEST_CASE("recipe: losses that the run cannot have are 0 unless they were set") 
   CHECK(pooled.losses["prob"] == 0);
   CHECK(pooled.losses["context"] == 1);
   CHECK(attention_of(pooled)["columns"] == 12);
-  kept.set_attention("columns", "9");
+  kept.mask.columns = 9;
   kept.losses["prob"] = 1;
   CHECK(kept.resolve({.pooled = 12}).empty());
   CHECK(kept.losses["prob"] == 1);

@@ -9,6 +9,7 @@
 #include "distill/losses/loss_table.h"
 #include "nn/io/model_io.h"
 #include "nn/models/opt/opt.h"
+#include "tests/distill/attention_keys.h"
 #include "tests/distill/runs.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
@@ -58,9 +59,7 @@ struct Site {
     c.training.rest.save_every = 3;
     c.training.rest.keep = 0;
     c.training.rest.eval_windows = 2;
-    c.set_attention("k", "3");
-    c.set_attention("columns", "12");
-    c.set_attention("mask", "columns");
+    c.mask = {.preset = "light", .k = 3, .columns = 12};
     if (joint) c.joint.steps = 6;
     return c;
   }
@@ -141,8 +140,8 @@ TEST_CASE("conversion: a run that was killed or stopped continues to the bits of
   const std::string whole = place.run("whole");
   auto what = [&] {
     Conversion c = place.what();
-    c.set_attention("preset", "lean");  // with random features that are redrawn
-    c.set_attention("redraw_interval", "2");
+    c.mask.preset = "lean";  // with random features that are redrawn
+    set_attention(c, "redraw_interval", "2");
     return c;
   };
   convert_to(place, "whole", what());
@@ -162,9 +161,8 @@ TEST_CASE("conversion: blocks of keys, several steps for a pass, continued and i
   const Site place;
   auto what = [&](bool joint) {
     Conversion c = place.what(joint);
-    c.set_attention("preset", "blocks");
-    for (const char* key : {"k", "block", "tile"}) c.set_attention(key, "4");
-    c.set_attention("mask", "blocks");
+    c.mask = {.preset = "blocks", .k = 4, .block = 4, .columns = 12};
+    set_attention(c, "tile", "4");
     c.turns = 2;
     return c;
   };
@@ -259,7 +257,7 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   defaults.resolve({.layers = 30, .heads = 9, .max_positions = 8192});
   CHECK(defaults.text.lengths == "2048,4096,8192");
   Conversion of_columns;
-  of_columns.set_attention("mask", "columns");
+  set_attention(of_columns, "mask", "columns");
   of_columns.resolve({.layers = 30, .heads = 9, .max_positions = 8192});
   CHECK(of_columns.text.lengths == "512,1024,2048");
   CHECK(defaults.text.retrieval_share == 0.25);
@@ -289,7 +287,7 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
        {std::pair("oversample", "4"), std::pair("mask", "columns"), std::pair("gates", "token"),
         std::pair("prior", "performer"), std::pair("pooled_prior", "false")}) {
     Conversion columns;
-    columns.set_attention(key, value);
+    set_attention(columns, key, value);
     CHECK(settings(columns)["mask"] == "columns");
     CHECK(settings(columns)["k"] == 64);
   }
@@ -311,7 +309,7 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   convert_to(place, "run", place.what());
   check_says(message([&] { convert_to(place, "run", place.what()); }), {"--resume"});
   Conversion other = place.what(true);
-  other.set_attention("k", "4");
+  other.mask.k = 4;
   check_says(message([&] { convert_to(place, "run", other, true); }), {"attention.k", "3", "4"});
   Conversion student = place.what();
   student.teacher = place.run("run");

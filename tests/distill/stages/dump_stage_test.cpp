@@ -10,6 +10,7 @@
 #include "distill/teachers/dump_check.h"
 #include "nn/io/shared_student.h"
 #include "nn/models/llama/llama.h"
+#include "tests/distill/attention_keys.h"
 #include "tests/distill/runs.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
@@ -69,7 +70,7 @@ struct DumpSite {
     c.training.rest.keep = 0;
     for (const auto& [key, value] :
          {std::pair{"k", "4"}, {"block", "4"}, {"tile", "2"}, {"parts", "2"}, {"columns", "4"}}) {
-      c.set_attention(key, value);
+      set_attention(c, key, value);
     }
     return c;
   }
@@ -149,7 +150,7 @@ TEST_CASE("stage attention: from a dump in f32 the blocks have the bits of a tea
 TEST_CASE("stage attention: q and k of a dump are turned back for a prior that reads them") {
   const DumpSite site;
   Conversion what = site.what();
-  what.set_attention("prior", "learned");
+  set_attention(what, "prior", "learned");
   what.training.steps = 1;
   site.convert_to("run", what);
   nn::ModelConfig config = nn::load_config(site.path("run"));
@@ -262,7 +263,7 @@ TEST_CASE("stage attention: what a dump lacks is named") {
              {"without --teacher", "--valid"});
   const DumpSite valued;
   Conversion learned = valued.what();
-  learned.set_attention("prior", "learned");
+  set_attention(learned, "prior", "learned");
   CHECK(message([&] { valued.convert_to("z", learned); }) == "no error");
   learned.teacher.clear();  // its blocks have a prior of rotated q and k alone
   CHECK(message([&] { valued.convert_to("x", learned); }) == "no error");
