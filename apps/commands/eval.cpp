@@ -5,9 +5,9 @@
 
 #include "apps/cli/divided.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/evaluation/print.h"
 #include "apps/terminal/terminal.h"
 #include "data/io/json.h"
-#include "distill/evaluation/evaluation.h"
 
 namespace brine {
 namespace {
@@ -39,12 +39,13 @@ struct Eval {
     if (unchanged) refuse_unused(context, {"preset"}, "with the model's own attention");
     distill::use_attention(m, what.attention, what.attention_settings());
     refuse_unused_options(context, *m.model, !what.suite.suite.empty());
-    data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
+    const auto result = distill::evaluate(model, m, *tokenizer, what, log_messages());
+    data::Json out = distill::to_json(result);
     if (const auto said = warnings.take(); !said.empty()) out["warnings"] = said;
     if (json) std::cout << json_text(out) << std::endl;
     const std::string place = json ? place_not_finite(out) : "";
     if (!place.empty()) log_warning(place, ", for which JSON has null");
-    if (!json) distill::print_evaluation(out);
+    if (!json) print_evaluation(result);
     return 0;
   }
 };

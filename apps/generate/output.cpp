@@ -53,7 +53,7 @@ void print_json(const nn::Generation& done, const nn::LoadedModel& model,
   data::Json out = {{"model", call.model},
                     {"attention", model.config.attention},
                     {"query_skip", call.query_skip},
-                    {"oversample", distill::oversample_of(model.config, call.oversample)},
+                    {"oversample", or_null(distill::oversample_of(model.config, call.oversample))},
                     {"prompt_seconds", done.prompt_seconds()},
                     {"seconds", done.run_seconds()},
                     {"steps", done.steps()},
@@ -67,7 +67,7 @@ void print_json(const nn::Generation& done, const nn::LoadedModel& model,
          {"tokens", std::vector<int32_t>(s.ids.begin() + s.prompt_tokens, s.ids.end())},
          {"finish", data::name_of(s.finish.value(), nn::kFinishes)}});
   }
-  distill::add_peak_memory(out);
+  distill::add_json(out, distill::device_peak());
   if (!call.warnings.empty()) out["warnings"] = call.warnings;
   // A text may end inside a character, which JSON cannot represent.
   std::cout << printable_json(out) << std::endl;

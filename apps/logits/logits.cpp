@@ -7,6 +7,7 @@
 #include "apps/logits/logit_file.h"
 #include "autograd/compute_type.h"
 #include "data/corpus/corpus.h"
+#include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "data/tasks/task_tokens.h"
 #include "data/tokenizer/prompt_tokens.h"
@@ -179,9 +180,9 @@ data::Json write_logits(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   const nn::AttentionTraits traits = m.model->attention_traits();
   const char* path = data::name_of(what.path, distill::kAttentionPaths);
   return {{"attention", m.config.attention},
-          {"k", what.k ? data::Json(what.k) : distill::kept_keys_of(m.config, 0)},
+          {"k", what.k ? data::Json(what.k) : or_null(distill::kept_keys_of(m.config, 0))},
           {"query_skip", traits.query_skip ? data::Json(what.query_skip) : data::Json()},
-          {"oversample", distill::oversample_of(m.config, what.oversample)},
+          {"oversample", or_null(distill::oversample_of(m.config, what.oversample))},
           {"compute", name_of(compute_type())},
           {"path", traits.sparse ? data::Json(path) : data::Json()},
           {"out", what.out},

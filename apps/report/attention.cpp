@@ -25,10 +25,6 @@ std::string settings_of(const nn::ModelConfig& config) {
   return json_text(keys.to_json());
 }
 
-int64_t number_or_zero(const data::Json& value) {
-  return value.is_number_integer() ? value.get<int64_t>() : 0;
-}
-
 data::Json head_line(const Attention& a) {
   return {{"model", a.source},  {"attention", a.method}, {"teacher", a.teacher},
           {"layers", a.layers}, {"heads", a.heads},      {"k", a.k},
@@ -231,7 +227,7 @@ Attention attention_of(nn::LoadedModel& m, const std::string& name, const std::v
                 .source = m.directory,
                 .layers = shape.layers,
                 .heads = shape.heads,
-                .k = number_or_zero(distill::kept_keys_of(m.config, call.k)),
+                .k = distill::kept_keys_of(m.config, call.k).value_or(0),
                 .settings = settings_of(m.config),
                 .ids = ids,
                 .tokens = token_texts(tokenizer.get(), ids),
@@ -260,7 +256,7 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
                 .source = capture.path,
                 .layers = shape.layers,
                 .heads = shape.heads,
-                .k = number_or_zero(distill::kept_keys_of(config, k)),
+                .k = distill::kept_keys_of(config, k).value_or(0),
                 .settings = settings_of(config),
                 .ids = std::vector<int32_t>(ids.data<int32_t>(), ids.data<int32_t>() + T),
                 .tokens = {},
@@ -284,7 +280,7 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
                  "an estimate of as many columns");
     collector.add(layer, view);
     if (!view.has_mask()) continue;
-    const distill::MaskSettings settings = distill::mask_settings(config, {.k = k});
+    const distill::MaskBudget settings = distill::mask_budget(config, {.k = k});
     recall[size_t(layer)] = distill::attention_recall(view.teacher, view.mask, settings.columns,
                                                       {.causal = shape.causal}, settings.select);
   }

@@ -165,7 +165,7 @@ Json json_of(const Attention& a, const PackedHeads& packed) {
               {"words", tokens},
               {"heat", heat_of(a, listed)},
               {"maps", heads}};
-  if (!a.text.recall.empty()) out["recall"] = distill::mask_health_rows(a.text.recall);
+  if (!a.text.recall.empty()) out["recall"] = distill::to_json(distill::mask_rows(a.text.recall));
   return out;
 }
 

@@ -94,4 +94,11 @@ std::string printable_json(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+ordered_json or_null(const std::optional<int64_t>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+ordered_json or_null(const std::optional<double>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+
 }  // namespace brine

@@ -5,7 +5,9 @@
 // reported as Error "WHERE: key "x" is a duplicate"; `where` is the file's name.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -27,5 +29,9 @@ std::string printable_json(const nlohmann::ordered_json& value);
 // The first number that is not finite, "recall.2.mask is nan": JSON has no word for it, and it is
 // printed as null. "" if there is none.
 std::string place_not_finite(const nlohmann::ordered_json& value);
+
+// null for no value.
+nlohmann::ordered_json or_null(const std::optional<int64_t>& value);
+nlohmann::ordered_json or_null(const std::optional<double>& value);
 
 }  // namespace brine

@@ -1,20 +1,15 @@
 // A model's perplexity on text by a named protocol, with its mask recall next to a teacher.
 #include "distill/evaluation/evaluate_text.h"
 
-#include <cstdio>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "autograd/compute_type.h"
-#include "data/config/schema_text.h"
-#include "distill/evaluation/health/kld.h"
-#include "distill/evaluation/health/mask_health.h"
+#include "data/io/json.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/texts.h"
-#include "distill/log/device_memory.h"
 
 namespace brine::distill {
 namespace {
@@ -22,7 +17,7 @@ namespace {
 // The measurement, and how the text was joined and cut, as an object and in words.
 struct Scored {
   Perplexity perplexity;
-  data::Json cut;
+  TextCut cut;
   std::string words;
   std::function<void(const EvaluateCall&)> again;  // another evaluation of the same windows
 };
@@ -45,20 +40,19 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   const int64_t window = window_of(e.sequence_length, m.config, "eval");
   data::TokenCorpus corpus = load_texts(e.data, tokenizer, window, e.copies, messages);
   Scored out;
-  out.cut = {{"name", data::name_of(e.protocol, kProtocolNames)},
-             {"split", nullptr},
-             {"files", e.data},
-             {"joining", "the tokens of the files, one after another"},
-             {"bos", "no BOS"},
-             {"window", window},
-             {"stride", window},
-             {"windows", corpus.windows()},
-             {"scored_windows", scored_windows(e, corpus.windows())},
-             {"tokens", corpus.tokens->size()},
-             {"dropped_tokens", corpus.dropped()}};
+  out.cut = {.name = data::name_of(e.protocol, kProtocolNames),
+             .files = e.data,
+             .joining = "the tokens of the files, one after another",
+             .bos = "no BOS",
+             .window = window,
+             .stride = window,
+             .windows = corpus.windows(),
+             .scored_windows = scored_windows(e, corpus.windows()),
+             .tokens = int64_t(corpus.tokens->size()),
+             .dropped_tokens = corpus.dropped()};
   const std::shared_ptr<WindowSource> windows = windows_of(std::move(corpus), window, 0, e.copies);
   out.perplexity = evaluate(*m.model, *windows, call);
-  out.cut["predicted_tokens"] = out.perplexity.tokens;
+  out.cut.predicted_tokens = out.perplexity.tokens;
   out.words = cut_in_words(*windows, e, out.perplexity.tokens);
   out.again = [&m, windows](const EvaluateCall& other) { evaluate(*m.model, *windows, other); };
   return out;
@@ -79,7 +73,7 @@ Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer
   Scored out;
   out.perplexity = score(*chosen, *m.model, call);
   const int64_t scored = scored_windows(e, chosen->windows());
-  out.cut = to_json(*chosen, scored, out.perplexity.tokens);
+  out.cut = cut_of(*chosen, scored, out.perplexity.tokens);
   out.words = describe(*chosen, scored, out.perplexity.tokens);
   out.again = [&m, chosen](const EvaluateCall& other) { score(*chosen, *m.model, other); };
   return out;
@@ -106,15 +100,6 @@ MaskHealth health_of_first(const nn::LoadedModel& m, const Scored& scored,
   return mask_health(observer.layers());
 }
 
-data::Json json_of(const MaskHealth& health) {
-  data::Json out = {{"reference", "own dense attention, first window"}, {"rows", health.rows}};
-  for (const auto& [name, value] : log_values(health)) out[name] = value;
-  out["sinks_recent"] = health.sinks_recent;
-  out["kept_keys"] = health.kept;
-  out["tile_keys"] = health.tile_kept;
-  return out;
-}
-
 void warn(const Messages& messages, const MaskHealth& health) {
   const std::string warning = degenerate_warning(health);
   if (!warning.empty()) messages.warning("eval: ", warning);
@@ -122,7 +107,7 @@ void warn(const Messages& messages, const MaskHealth& health) {
 
 }  // namespace
 
-data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
+TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
                          const data::Tokenizer& tokenizer, const TextEvaluation& e,
                          const Messages& messages) {
   check(!e.data.empty(), "eval: --data is needed");
@@ -148,53 +133,47 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
   const Scored scored = e.protocol == ProtocolName::windows
                             ? score_windows(m, tokenizer, e, call, messages)
                             : score_protocol(m, tokenizer, e, call, messages);
-  const char* path = data::name_of(e.path, kAttentionPaths);
-  data::Json out = {{"model", name},
-                    {"attention", m.config.attention},
-                    {"k", e.k ? data::Json(e.k) : kept_keys_of(m.config, 0)},
-                    {"query_skip", traits.query_skip ? data::Json(e.query_skip) : data::Json()},
-                    {"oversample", oversample_of(m.config, e.oversample)},
-                    {"compute", name_of(compute_type())},
-                    {"path", traits.sparse ? data::Json(path) : data::Json()},
-                    {"perplexity", scored.perplexity.value()},
-                    {"nll", scored.perplexity.nll},
-                    {"tokens", scored.perplexity.tokens},
-                    {"protocol", scored.words},
-                    {"cut", scored.cut}};
-  if (recall) out["mask_recall"] = recall->table();
-  if (logits) out["kld"] = logits->table();
-  add_peak_memory(out);
+  TextResult out{.model = name,
+                 .attention = m.config.attention,
+                 .k = e.k ? e.k : kept_keys_of(m.config, 0),
+                 .oversample = oversample_of(m.config, e.oversample),
+                 .compute = compute_type(),
+                 .perplexity = scored.perplexity,
+                 .protocol = scored.words,
+                 .cut = scored.cut};
+  if (traits.query_skip) out.query_skip = e.query_skip;
+  if (traits.sparse) out.path = data::name_of(e.path, kAttentionPaths);
+  if (recall) out.mask_recall = recall->rows();
+  if (logits) out.kld = logits->result();
+  out.peak = device_peak();
   if (learns_mask(*m.model)) {
     const MaskHealth health =
         recall ? mask_health(recall->layers()) : health_of_first(m, scored, e);
-    if (!recall) out["mask_health"] = json_of(health);
+    if (!recall) out.mask_health = health;
     warn(messages, health);
   }
   messages.detail("eval: ", peak_memory());
   return out;
 }
 
-namespace {
-
-void print_first_health(const data::Json& health) {
-  if (health.at("rows").get<int64_t>() == 0) return;
-  char line[160];
-  auto value = [&](const char* key) { return health.at(key).get<double>(); };
-  std::snprintf(line, sizeof line,
-                "mask recall  %.3f, least head %.3f, 10th percentile %.3f, top-1 hit %.3f (%s)\n",
-                value("mask_recall"), value("mask_recall_min"), value("mask_recall_p10"),
-                value("mask_top1_hit"), health.at("reference").get<std::string>().c_str());
-  std::cout << line << kept_line(value("kept_keys"), value("tile_keys"));
-}
-
-}  // namespace
-
-void print_text_evaluation(const data::Json& out) {
-  std::cout << "perplexity  " << data::show(out.at("perplexity")) << "  ("
-            << out.at("protocol").get<std::string>() << ")\n";
-  if (out.contains("mask_recall")) print_mask_health(out["mask_recall"]);
-  if (out.contains("mask_health")) print_first_health(out["mask_health"]);
-  if (out.contains("kld")) print_kld(out["kld"]);
+data::Json to_json(const TextResult& r) {
+  data::Json out = {{"model", r.model},
+                    {"attention", r.attention},
+                    {"k", or_null(r.k)},
+                    {"query_skip", or_null(r.query_skip)},
+                    {"oversample", or_null(r.oversample)},
+                    {"compute", name_of(r.compute)},
+                    {"path", r.path.empty() ? data::Json() : data::Json(r.path)},
+                    {"perplexity", r.perplexity.value()},
+                    {"nll", r.perplexity.nll},
+                    {"tokens", r.perplexity.tokens},
+                    {"protocol", r.protocol},
+                    {"cut", to_json(r.cut)}};
+  if (!r.mask_recall.empty()) out["mask_recall"] = to_json(r.mask_recall);
+  if (r.kld) out["kld"] = to_json(*r.kld);
+  add_json(out, r.peak);
+  if (r.mask_health) out["mask_health"] = to_json(*r.mask_health);
+  return out;
 }
 
 void use_attention(nn::LoadedModel& m, const std::string& method,

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "distill/evaluation/health/kld.h"
+#include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/protocol.h"
+#include "distill/log/device_memory.h"
 #include "distill/log/messages.h"
 #include "nn/io/model_io.h"
 
@@ -37,16 +41,28 @@ struct TextEvaluation {
   }
 };
 
-// "model" (from `name`), "attention", "k", "query_skip", "oversample", "compute", "path",
-// "perplexity", "nll", "tokens", "protocol" in words, "cut", with a teacher "mask_recall" by layer
-// (mask_health_rows()), otherwise for a learned mask "mask_health" of the first window next to the
-// model's dense attention; with kld "kld" (LogitComparison::table()). A mask that has
-// degenerated is a warning.
-data::Json evaluate_text(const std::string& name, const nn::LoadedModel& model,
+struct TextResult {
+  std::string model, attention;
+  std::optional<int64_t> k = {}, query_skip = {}, oversample = {};  // where the method has them
+  Dtype compute = Dtype::f32;
+  std::string path = {};  // of a sparse method
+  Perplexity perplexity = {};
+  std::string protocol = {};  // in words
+  TextCut cut = {};
+  std::vector<MaskRow> mask_recall = {};  // by layer, with a teacher
+  // Of the first window next to the model's dense attention: of a learned mask without a teacher.
+  std::optional<MaskHealth> mask_health = {};
+  std::optional<LogitDistance> kld = {};
+  std::optional<DevicePeak> peak = {};
+};
+// `name`: the model's. A mask that has degenerated is a warning.
+TextResult evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
-// Prints such an object for people on standard output.
-void print_text_evaluation(const data::Json& evaluation);
+// "model", "attention", "k", "query_skip", "oversample", "compute", "path", "perplexity", "nll",
+// "tokens", "protocol", "cut", "mask_recall", "kld", "mask_health": what there is of the last
+// three.
+data::Json to_json(const TextResult& result);
 
 // Settings of an attention method by key.
 using AttentionSettings = std::map<std::string, std::variant<int64_t, std::string>>;

@@ -89,25 +89,19 @@ SuiteCall Evaluation::of_suite() const {
   return out;
 }
 
-data::Json evaluate(const std::string& name, nn::LoadedModel& model,
-                    const data::Tokenizer& tokenizer, const Evaluation& what,
-                    const Messages& messages) {
+EvaluationResult evaluate(const std::string& name, nn::LoadedModel& model,
+                          const data::Tokenizer& tokenizer, const Evaluation& what,
+                          const Messages& messages) {
   if (what.text.ranks) compare_models(*what.text.ranks, model);
   use_attention(model, what.attention, what.attention_settings());
   if (!what.suite.suite.empty())
     return evaluate_suite(name, model, tokenizer, what.of_suite(), messages);
-  return what.task.empty() ? evaluate_text(name, model, tokenizer, what.of_text(), messages)
-                           : evaluate_task(model, tokenizer, what.of_task(), messages);
+  if (!what.task.empty()) return evaluate_task(model, tokenizer, what.of_task(), messages);
+  return evaluate_text(name, model, tokenizer, what.of_text(), messages);
 }
 
-void print_evaluation(const data::Json& evaluation) {
-  if (evaluation.contains("suite")) {
-    print_suite(evaluation);
-  } else if (evaluation.contains("task")) {
-    print_task_evaluation(evaluation);
-  } else {
-    print_text_evaluation(evaluation);
-  }
+data::Json to_json(const EvaluationResult& result) {
+  return std::visit([](const auto& r) { return to_json(r); }, result);
 }
 
 }  // namespace brine::distill

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "distill/evaluation/evaluate_text.h"
@@ -33,10 +34,10 @@ struct Evaluation {
 
 // Evaluates the model, which then has the attention of the request, or after a suite another one.
 // `name`: as messages call it.
-data::Json evaluate(const std::string& name, nn::LoadedModel& model,
-                    const data::Tokenizer& tokenizer, const Evaluation& what,
-                    const Messages& messages);
-// Such an object for people, on standard output.
-void print_evaluation(const data::Json& evaluation);
+using EvaluationResult = std::variant<TextResult, TaskResult, SuiteResult>;
+EvaluationResult evaluate(const std::string& name, nn::LoadedModel& model,
+                          const data::Tokenizer& tokenizer, const Evaluation& what,
+                          const Messages& messages);
+data::Json to_json(const EvaluationResult& result);
 
 }  // namespace brine::distill

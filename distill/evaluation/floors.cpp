@@ -168,7 +168,7 @@ void floors(const nn::LoadedModel& student, const WindowSource& windows,
   Table table{student, windows, request, measured};
   table.measure_dense();
   std::vector<int64_t> k = request.k;
-  if (k.empty()) k = {kept_keys_of(student.config, 0).get<int64_t>()};
+  if (k.empty()) k = {kept_keys_of(student.config, 0).value()};
   for (int64_t keys : k) {
     Recall all;
     for (int64_t skip : request.query_skip) {

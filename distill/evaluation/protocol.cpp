@@ -107,19 +107,34 @@ std::string describe(const Protocol& p, int64_t scored, int64_t predicted) {
               " predicted tokens");
 }
 
-data::Json to_json(const Protocol& p, int64_t scored, int64_t predicted) {
-  return {{"name", p.name},
-          {"split", p.split},
-          {"files", p.files},
-          {"joining", kJoining},
-          {"bos", p.bos},
-          {"window", p.window},
-          {"stride", p.stride},
-          {"windows", p.windows()},
-          {"scored_windows", scored},
-          {"tokens", p.tokens.size()},
-          {"dropped_tokens", p.dropped()},
-          {"predicted_tokens", predicted}};
+TextCut cut_of(const Protocol& p, int64_t scored, int64_t predicted) {
+  return {.name = p.name,
+          .split = p.split,
+          .files = p.files,
+          .joining = kJoining,
+          .bos = p.bos,
+          .window = p.window,
+          .stride = p.stride,
+          .windows = p.windows(),
+          .scored_windows = scored,
+          .tokens = int64_t(p.tokens.size()),
+          .dropped_tokens = p.dropped(),
+          .predicted_tokens = predicted};
+}
+
+data::Json to_json(const TextCut& cut) {
+  return {{"name", cut.name},
+          {"split", cut.split.empty() ? data::Json() : data::Json(cut.split)},
+          {"files", cut.files},
+          {"joining", cut.joining},
+          {"bos", cut.bos},
+          {"window", cut.window},
+          {"stride", cut.stride},
+          {"windows", cut.windows},
+          {"scored_windows", cut.scored_windows},
+          {"tokens", cut.tokens},
+          {"dropped_tokens", cut.dropped_tokens},
+          {"predicted_tokens", cut.predicted_tokens}};
 }
 
 distill::Perplexity score(const Protocol& p, nn::Model& model, const distill::EvaluateCall& call) {

@@ -43,10 +43,20 @@ struct ProtocolRequest {
 // the text fills no window.
 Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& tokenizer);
 
-// The whole protocol in one sentence, and as an object; `scored` of its windows, `predicted`
-// tokens.
+// How a text was joined and cut.
+struct TextCut {
+  std::string name = {}, split = {};  // of the protocol; of its data, empty for adjacent windows
+  std::vector<std::string> files = {};
+  std::string joining = {}, bos = {};
+  int64_t window = 0, stride = 0, windows = 0, scored_windows = 0;
+  int64_t tokens = 0, dropped_tokens = 0, predicted_tokens = 0;
+};
+// An object with these keys.
+data::Json to_json(const TextCut& cut);
+
+// The whole protocol in one sentence, and by field; `scored` of its windows, `predicted` tokens.
 std::string describe(const Protocol& protocol, int64_t scored, int64_t predicted);
-data::Json to_json(const Protocol& protocol, int64_t scored, int64_t predicted);
+TextCut cut_of(const Protocol& protocol, int64_t scored, int64_t predicted);
 
 distill::Perplexity score(const Protocol& protocol, nn::Model& model,
                           const distill::EvaluateCall& call);

@@ -2,7 +2,6 @@
 #include "distill/evaluation/recall_observer.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/teachers/self_teacher.h"
@@ -19,25 +18,17 @@ std::unique_ptr<Teacher> next_to(const nn::LoadedModel& teacher, const nn::Loade
   return std::make_unique<OnlineTeacher>(teacher.model);
 }
 
-// The number of a setting, or `otherwise` when the method does not have it.
-int64_t setting(const data::Json& settings, const char* key, int64_t otherwise) {
-  return settings.contains(key) ? settings[key].get<int64_t>() : otherwise;
-}
-
 }  // namespace
 
-MaskSettings mask_settings(const nn::ModelConfig& model, const RecallSettings& settings) {
-  data::Schema keys;
-  model.method().describe(keys);
-  const data::Json method_settings = keys.to_json();
-  check(method_settings.contains("k"), "eval: attention method '", model.attention,
+MaskBudget mask_budget(const nn::ModelConfig& model, const RecallSettings& settings) {
+  const nn::MaskSettings mask = model.method().mask();
+  check(mask.k.has_value(), "eval: attention method '", model.attention,
         "' has no mask, so no mask recall");
-  MaskSettings out;
+  MaskBudget out;
   // Masks without a mode have the same number of keys in every row and head.
-  out.select.mode = method_settings.contains("mode") ? parse_select_mode(method_settings["mode"])
-                                                     : SelectMode::per_query;
-  out.select.k = settings.k ? settings.k : method_settings["k"].get<int64_t>();
-  out.columns = settings.columns ? settings.columns : setting(method_settings, "columns", 64);
+  out.select.mode = mask.mode.value_or(SelectMode::per_query);
+  out.select.k = settings.k ? settings.k : *mask.k;
+  out.columns = settings.columns ? settings.columns : mask.columns.value_or(64);
   return out;
 }
 
@@ -51,7 +42,7 @@ RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSetting
 RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
                                std::unique_ptr<Teacher> source)
     : source_(std::move(source)), causal_(model.shape().causal), from_(settings.from) {
-  const MaskSettings mask = mask_settings(model, {.columns = settings.columns});
+  const MaskBudget mask = mask_budget(model, {.columns = settings.columns});
   select_.mode = mask.select.mode;
   default_k_ = mask.select.k;
   columns_ = mask.columns;
@@ -102,7 +93,5 @@ std::string RecallObserver::take() {
   std::fill(layers_.begin(), layers_.end(), distill::Recall());
   return part;
 }
-
-data::Json RecallObserver::table() const { return mask_health_rows(layers_); }
 
 }  // namespace brine::distill

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall.h"
 #include "distill/inputs/models.h"
 #include "distill/ranks/measure.h"
@@ -21,12 +22,12 @@ struct RecallSettings {
 };
 
 // How many keys a method's mask has, and the columns of its ceiling: what recall is counted with.
-struct MaskSettings {
+struct MaskBudget {
   SelectConfig select;
   int64_t columns = 64;  // K of the best columns
 };
 // Of the model's attention; `k` and `columns` as in RecallSettings. Throws when it has no mask.
-MaskSettings mask_settings(const nn::ModelConfig& model, const RecallSettings& settings);
+MaskBudget mask_budget(const nn::ModelConfig& model, const RecallSettings& settings);
 
 class RecallObserver : public nn::LayerObserver, public BatchMeasure {
  public:
@@ -49,8 +50,7 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   std::string take() override;
   void add(const std::string& part) override { add_bytes(layers_, part); }
   const std::vector<distill::Recall>& layers() const { return layers_; }
-  // mask_health_rows() of the layers.
-  data::Json table() const;
+  std::vector<MaskRow> rows() const { return mask_rows(layers_); }
 
  private:
   RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,

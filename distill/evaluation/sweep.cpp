@@ -30,7 +30,7 @@ double recall_of(const nn::LoadedModel& m, const WindowSource& windows, Evaluate
   call.before_batch = [&](const Batch& batch) { teacher.recall->begin(batch); };
   call.measures = {teacher.recall.get()};
   evaluate(*m.model, windows, call);
-  return teacher.recall->table().back()["mask"];
+  return teacher.recall->rows().back().mean[recall::kMask];
 }
 
 SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const EvaluateCall& call,
@@ -60,7 +60,7 @@ void sweep(const nn::LoadedModel& model, const WindowSource& windows, const Swee
   check(model.model->attention_traits().sparse, "sweep: attention '", model.config.attention,
         "' keeps every key");
   std::vector<int64_t> k = request.k;
-  if (k.empty()) k = {kept_keys_of(model.config, 0).get<int64_t>()};
+  if (k.empty()) k = {kept_keys_of(model.config, 0).value()};
   check(request.oversample.empty(), "sweep: --oversample needs --floors");
   SweepTeacher teacher{.path = request.teacher};
   for (int64_t keys : k) {

@@ -15,11 +15,16 @@ std::string peak_memory() {
               device.is_cuda() ? join(" on ", device) : "");
 }
 
-void add_peak_memory(nlohmann::ordered_json& out) {
+std::optional<DevicePeak> device_peak() {
   const Device device = default_device();
-  if (!device.is_cuda()) return;
-  out["device"] = join(device);
-  out["peak_bytes"] = allocator_stats(device).peak_reserved;
+  if (!device.is_cuda()) return std::nullopt;
+  return DevicePeak{device, allocator_stats(device).peak_reserved};
+}
+
+void add_json(nlohmann::ordered_json& out, const std::optional<DevicePeak>& peak) {
+  if (!peak) return;
+  out["device"] = join(peak->device);
+  out["peak_bytes"] = peak->bytes;
 }
 
 }  // namespace brine::distill

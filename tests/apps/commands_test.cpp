@@ -113,8 +113,8 @@ TEST_CASE("flops: a table of components next to full attention, from a config al
   Json out = Json::parse(world().must("flops --model student --tokens 4096 --json").out);
   CHECK(out.at("attention") == "sea");
   CHECK(out.at("tokens") == 4096);
-  for (const char* part : {"performer", "mu, nu", "decoder", "mask", "sparse attention", "output",
-                           "projections", "mlp", "head", "rest", "all"}) {
+  for (const char* part : {"prior", "gates", "mask", "sparse attention", "output", "projections",
+                           "mlp", "head", "rest", "all"}) {
     CHECK_MESSAGE(double(out.at("costs").at(part).at("bytes")) > 0, part);
   }
   auto all = [](const Json& table) { return double(table.at("all").at("multiply_adds")); };

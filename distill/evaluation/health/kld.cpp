@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "autograd/ops.h"
+#include "data/io/json.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "tensor/comm/bytes.h"
 #include "tensor/functions/top_logits.h"
@@ -16,8 +15,6 @@ namespace brine::distill {
 namespace {
 
 std::vector<double> on_host(const Tensor& x) { return x.detach().to(Device{}).to_vector(); }
-
-data::Json json_of(const std::optional<double>& x) { return x ? data::Json(*x) : data::Json(); }
 
 }  // namespace
 
@@ -112,7 +109,7 @@ void LogitComparison::add(const std::string& part) {
   }
 }
 
-data::Json LogitComparison::table() const {
+LogitDistance LogitComparison::result() const {
   std::vector<PairedWindow> windows;
   double sum = 0, teacher = 0;
   for (const auto& [number, w] : all_.paired) {
@@ -120,38 +117,28 @@ data::Json LogitComparison::table() const {
     teacher += w.teacher;
   }
   for (double x : all_.kl) sum += x;
-  const PerplexityRatio ratio = perplexity_ratio(windows);
   const auto tokens = double(all_.kl.size());
-  return {{"kl_mean", sum / tokens},
-          {"kl_median", quantile(all_.kl, 0.5)},
-          {"kl_p99", quantile(all_.kl, 0.99)},
-          {"same_top", double(all_.same_top) / tokens},
-          {"perplexity_teacher", std::exp(teacher / tokens)},
-          {"perplexity_ratio", ratio.value},
-          {"ratio_low", json_of(ratio.low)},
-          {"ratio_high", json_of(ratio.high)},
-          {"windows", windows.size()},
-          {"tokens", all_.kl.size()}};
+  return {.kl_mean = sum / tokens,
+          .kl_median = quantile(all_.kl, 0.5),
+          .kl_p99 = quantile(all_.kl, 0.99),
+          .same_top = double(all_.same_top) / tokens,
+          .perplexity_teacher = std::exp(teacher / tokens),
+          .ratio = perplexity_ratio(windows),
+          .windows = int64_t(windows.size()),
+          .tokens = int64_t(all_.kl.size())};
 }
 
-void print_kld(const data::Json& t) {
-  char text[256];
-  std::snprintf(text, sizeof text,
-                "KL to the teacher  mean %.4f  median %.4f  99th percentile %.4f nats, top token "
-                "equal %.2f %%\n",
-                t.at("kl_mean").get<double>(), t.at("kl_median").get<double>(),
-                t.at("kl_p99").get<double>(), 100 * t.at("same_top").get<double>());
-  std::cout << text;
-  std::snprintf(text, sizeof text, "perplexity over the teacher's %.4f: ratio %.4f",
-                t.at("perplexity_teacher").get<double>(), t.at("perplexity_ratio").get<double>());
-  std::cout << text;
-  if (!t.at("ratio_low").is_null()) {
-    std::snprintf(text, sizeof text, ", 95 %% from %.4f to %.4f by %lld paired windows",
-                  t.at("ratio_low").get<double>(), t.at("ratio_high").get<double>(),
-                  (long long)t.at("windows").get<int64_t>());
-    std::cout << text;
-  }
-  std::cout << "\n";
+data::Json to_json(const LogitDistance& d) {
+  return {{"kl_mean", d.kl_mean},
+          {"kl_median", d.kl_median},
+          {"kl_p99", d.kl_p99},
+          {"same_top", d.same_top},
+          {"perplexity_teacher", d.perplexity_teacher},
+          {"perplexity_ratio", d.ratio.value},
+          {"ratio_low", or_null(d.ratio.low)},
+          {"ratio_high", or_null(d.ratio.high)},
+          {"windows", d.windows},
+          {"tokens", d.tokens}};
 }
 
 }  // namespace brine::distill

@@ -28,6 +28,18 @@ PerplexityRatio perplexity_ratio(const std::vector<PairedWindow>& windows);
 // The number that |x| of Student's t with so many degrees of freedom exceeds in 5 % of cases.
 double student_t_95(int64_t freedom);
 
+// How far the predictions of two models are from each other.
+struct LogitDistance {
+  double kl_mean = 0, kl_median = 0, kl_p99 = 0;  // nats, KL(teacher || model) of a predicted token
+  double same_top = 0;                            // share of tokens with equal largest logits
+  double perplexity_teacher = 0;
+  PerplexityRatio ratio;
+  int64_t windows = 0, tokens = 0;
+};
+// kl_mean, kl_median, kl_p99, same_top, perplexity_teacher, perplexity_ratio with ratio_low and
+// ratio_high (null for one window), windows, tokens.
+data::Json to_json(const LogitDistance& distance);
+
 // Runs the teacher over the batches of an evaluation. Logits are compared in pieces of rows.
 class LogitComparison : public LogitObserver {
  public:
@@ -39,10 +51,7 @@ class LogitComparison : public LogitObserver {
   std::string take() override;
   void add(const std::string& part) override;
 
-  // kl_mean, kl_median, kl_p99 (nats, KL(teacher || model) of a predicted token's distribution),
-  // same_top (share of tokens with equal largest logits), perplexity_teacher, perplexity_ratio with
-  // ratio_low and ratio_high (null for one window), windows, tokens.
-  data::Json table() const;
+  LogitDistance result() const;
 
  private:
   std::shared_ptr<nn::Model> teacher_;
@@ -56,7 +65,5 @@ class LogitComparison : public LogitObserver {
   };
   Counts part_, all_;  // of the present batch, and of those that were added
 };
-
-void print_kld(const data::Json& table);
 
 }  // namespace brine::distill

@@ -1,10 +1,9 @@
-// The numbers of a model's masks: statistics over layers and heads, as JSON and for people.
+// The numbers of a model's masks: statistics over layers and heads.
 #include "distill/evaluation/health/mask_health.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 namespace brine::distill {
@@ -34,32 +33,25 @@ std::vector<double> by_head(const Recall& layer) {
   return out;
 }
 
-data::Json heads_of(const Recall& layer) {
-  data::Json heads = data::Json::array();
-  for (int64_t h = 0; h < layer.heads(); ++h) {
-    data::Json row = data::Json::object();
-    for (const Column& c : kColumns) row[c.key] = layer.mean(c.way, h);
-    heads.push_back(row);
-  }
-  return heads;
+RecallMeans means_of(const Recall& layer, int64_t head) {
+  RecallMeans out;
+  for (size_t way = 0; way < out.size(); ++way) out[way] = layer.mean(recall::Way(way), head);
+  return out;
 }
 
-data::Json row_of(const std::string& name, const Recall& sum, const std::vector<double>& heads) {
-  data::Json row = {
-      {"layer", name}, {"kept_keys", sum.kept_keys()}, {"tile_keys", sum.kept_of_tile()}};
-  for (const Column& c : kColumns) row[c.key] = sum.mean(c.way);
-  row["min"] = quantile(heads, 0);
-  row["p10"] = quantile(heads, 0.1);
-  row["rows"] = sum.rows;
+MaskRow row_of(const std::string& name, const Recall& sum, const std::vector<double>& heads) {
+  MaskRow row{.layer = name,
+              .kept_keys = sum.kept_keys(),
+              .tile_keys = sum.kept_of_tile(),
+              .least = quantile(heads, 0),
+              .tenth = quantile(heads, 0.1),
+              .rows = sum.rows};
+  for (size_t way = 0; way < row.mean.size(); ++way) row.mean[way] = sum.mean(recall::Way(way));
   return row;
 }
 
-void print_row(const char* format, const data::Json& row, std::initializer_list<const char*> keys) {
-  char text[32];
-  for (const char* key : keys) {
-    std::snprintf(text, sizeof text, format, row.at(key).get<double>());
-    std::cout << text;
-  }
+void add_means(data::Json& out, const RecallMeans& means) {
+  for (const Column& c : kColumns) out[c.key] = means[size_t(c.way)];
 }
 
 }  // namespace
@@ -114,56 +106,51 @@ Values log_values(const MaskHealth& h) {
           {"mask_top1_hit", h.top_hit}};
 }
 
-std::string kept_line(double row, double tile) {
-  char text[96];
-  if (tile > 0) {
-    std::snprintf(text, sizeof text, "kept keys  %.1f of a row, %.1f of its tile\n", row, tile);
-  } else {
-    std::snprintf(text, sizeof text, "kept keys  %.1f of a row\n", row);
-  }
-  return text;
-}
-
-data::Json mask_health_rows(const std::vector<Recall>& layers) {
-  data::Json rows = data::Json::array();
+std::vector<MaskRow> mask_rows(const std::vector<Recall>& layers) {
+  std::vector<MaskRow> rows;
   Recall all;
   std::vector<double> heads;
   for (size_t i = 0; i < layers.size(); ++i) {
-    const std::vector<double> head_recalls = by_head(layers[i]);
-    rows.push_back(row_of(std::to_string(i), layers[i], head_recalls));
-    rows.back()["heads"] = heads_of(layers[i]);
+    const Recall& layer = layers[i];
+    const std::vector<double> head_recalls = by_head(layer);
+    rows.push_back(row_of(std::to_string(i), layer, head_recalls));
+    for (int64_t h = 0; h < layer.heads(); ++h) rows.back().heads.push_back(means_of(layer, h));
     heads.insert(heads.end(), head_recalls.begin(), head_recalls.end());
-    if (layers[i].heads() > 0) all += layers[i];
+    if (layer.heads() > 0) all += layer;
   }
   rows.push_back(row_of("all", all, heads));
   return rows;
 }
 
-void print_mask_health(const data::Json& rows) {
-  std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
-            << "  layer   mask    min    p10      top keys  best columns  sinks+recent  most recent"
-            << "   random  top-1 hit\n";
-  for (const data::Json& row : rows) {
-    const std::string layer = row["layer"];
-    if (row["rows"].get<int64_t>() == 0) {
-      std::cout << "  " << layer << ": no row sees more than k keys\n";
-      continue;
+data::Json to_json(const std::vector<MaskRow>& rows) {
+  data::Json out = data::Json::array();
+  for (const MaskRow& row : rows) {
+    data::Json object = {
+        {"layer", row.layer}, {"kept_keys", row.kept_keys}, {"tile_keys", row.tile_keys}};
+    add_means(object, row.mean);
+    object["min"] = row.least;
+    object["p10"] = row.tenth;
+    object["rows"] = row.rows;
+    if (row.layer != "all") {
+      object["heads"] = data::Json::array();
+      for (const RecallMeans& head : row.heads) {
+        data::Json means = data::Json::object();
+        add_means(means, head);
+        object["heads"].push_back(means);
+      }
     }
-    std::cout << "  " << std::string(5 - std::min<size_t>(layer.size(), 5), ' ') << layer;
-    print_row("  %5.3f", row, {"mask", "min", "p10"});
-    print_row("  %12.3f", row, {"top_keys", "best_columns", "sinks_recent"});
-    print_row("  %11.3f", row, {"most_recent"});
-    print_row("  %7.3f", row, {"random"});
-    print_row("  %9.3f", row, {"top1_hit"});
-    std::cout << "\n";
+    out.push_back(object);
   }
-  const data::Json& all = rows.back();
-  if (all["rows"].get<int64_t>() == 0) return;
-  std::cout << "mass on the 64 most recent and the 4 first keys: teacher";
-  print_row("  %.3f", all, {"teacher_recent_64", "teacher_first_4"});
-  std::cout << ", mask";
-  print_row("  %.3f", all, {"mask_recent_64", "mask_first_4"});
-  std::cout << "\n" << kept_line(all.at("kept_keys"), all.at("tile_keys"));
+  return out;
+}
+
+data::Json to_json(const MaskHealth& health) {
+  data::Json out = {{"reference", "own dense attention, first window"}, {"rows", health.rows}};
+  for (const auto& [name, value] : log_values(health)) out[name] = value;
+  out["sinks_recent"] = health.sinks_recent;
+  out["kept_keys"] = health.kept;
+  out["tile_keys"] = health.tile_kept;
+  return out;
 }
 
 }  // namespace brine::distill

@@ -2,6 +2,7 @@
 // with as many keys, and whether they have degenerated to a fixed pattern.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "distill/evaluation/recall.h"
 #include "distill/log/values.h"
 #include "nn/models/model.h"
+#include "tensor/mask/recall.h"
 
 namespace brine::distill {
 
@@ -44,14 +46,23 @@ Values log_values(const MaskHealth& health);
 // The q-th quantile (0..1) with linear interpolation between the sorted values; 0 of none.
 double quantile(std::vector<double> values, double q);
 
-// One object per layer and one for "all", each with layer, kept_keys and tile_keys (0: no
-// tiles), mask, top_keys, best_columns, most_recent, random, rows; sinks_recent, min, p10,
-// top1_hit; teacher_recent_64, teacher_first_4, mask_recent_64, mask_first_4. A layer also has
-// "heads", the same numbers of each.
-data::Json mask_health_rows(const std::vector<Recall>& layers);
-// A line with its end: the mean number of keys that a row keeps and, if not 0, its tile.
-std::string kept_line(double row, double tile);
-// Prints them for people on standard output.
-void print_mask_health(const data::Json& rows);
+// Means by recall::Way.
+using RecallMeans = std::array<double, recall::kWays>;
+// A layer, or all of them.
+struct MaskRow {
+  std::string layer;                    // "0", "1"..., "all"
+  double kept_keys = 0, tile_keys = 0;  // of a row and of its tile (0: no tiles)
+  RecallMeans mean = {};
+  double least = 0, tenth = 0;  // mask recall of a head: the least and the 10th percentile
+  int64_t rows = 0;
+  std::vector<RecallMeans> heads = {};  // none of "all"
+};
+// One row per layer and one for "all".
+std::vector<MaskRow> mask_rows(const std::vector<Recall>& layers);
+// An object per row: layer, kept_keys, tile_keys, mask, top_keys, best_columns, most_recent,
+// random, sinks_recent, top1_hit, teacher_recent_64, teacher_first_4, mask_recent_64,
+// mask_first_4, min, p10, rows; of a layer "heads", the same means of each.
+data::Json to_json(const std::vector<MaskRow>& rows);
+data::Json to_json(const MaskHealth& health);
 
 }  // namespace brine::distill

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "distill/evaluation/suites/interval.h"
 #include "distill/evaluation/suites/solver.h"
 #include "distill/evaluation/suites/suite.h"
+#include "distill/evaluation/suites/suite_result.h"
 
 namespace brine::distill {
 
@@ -33,12 +33,6 @@ struct MethodScores {
 MethodScores score_blocks(Solver& solver, const std::vector<PromptBlock>& blocks,
                           const ScoreCall& call);
 
-// Means over prompts.
-struct MeanScore {
-  double generated = 0, forced = 0, nll = 0;
-  int64_t prompts = 0, generated_prompts = 0;
-};
-
 // Prompts of a task ("" = all), a length (0 = all) and a depth (none = all).
 struct Selection {
   std::string task = {};
@@ -48,12 +42,7 @@ struct Selection {
 MeanScore mean_of(const MethodScores& method, const std::vector<PromptBlock>& blocks,
                   const Selection& which);
 
-// The smallest k at which the method's mean is not below the 95 % interval of dense's, nor at any
-// larger k of the rows; nothing where the largest k is below it already or prompts were not scored
-// so.
-struct SparsestK {
-  std::optional<int64_t> generated = {}, forced = {};
-};
+// See SuiteFloor.
 SparsestK sparsest_k(const std::string& method, const std::vector<MethodScores>& rows,
                      const MethodScores& dense, const std::vector<PromptBlock>& blocks,
                      const Selection& which);

@@ -1,4 +1,4 @@
-// Runs a suite: prompts once, then every method at every k, and the results as an object.
+// Runs a suite: prompts once, then every method at every k.
 #include "distill/evaluation/suites/suite.h"
 
 #include <algorithm>
@@ -11,7 +11,6 @@
 #include "distill/evaluation/suites/contender.h"
 #include "distill/evaluation/suites/grid.h"
 #include "distill/evaluation/tasks/task_report.h"
-#include "distill/log/device_memory.h"
 #include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
@@ -60,35 +59,13 @@ struct SuiteRun {
           solver, blocks,
           {.batch_size = call.batch_size, .generate = call.grid.generate, .ranks = call.ranks});
       row.method = name;
-      const data::Json kept = kept_keys_of(m.config, k);
-      if (sparse && !kept.is_null()) row.k = kept.get<int64_t>();
+      if (sparse) row.k = kept_keys_of(m.config, k);
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
       messages.info("suite: ", name, row.k ? join(" k ", *row.k) : "", ", ", time.count(), " s");
       rows.push_back(std::move(row));
     }
   }
 };
-
-data::Json json_of(const MeanScore& m) {
-  return {{"prompts", m.prompts},
-          {"generated", m.generated_prompts ? data::Json(m.generated) : data::Json()},
-          {"forced", m.forced},
-          {"nll", m.nll}};
-}
-
-template <class T>
-data::Json optional_json(const std::optional<T>& value) {
-  return value ? data::Json(*value) : data::Json();
-}
-
-// `head` with the means of a method over a selection.
-data::Json row_json(data::Json head, const MethodScores& row, const SuiteRun& run,
-                    const Selection& which) {
-  head["method"] = row.method;
-  head["k"] = optional_json(row.k);
-  head.update(json_of(mean_of(row, run.blocks, which)));
-  return head;
-}
 
 std::vector<std::string> task_names(const SuiteRun& run) {
   std::vector<std::string> out;
@@ -98,61 +75,69 @@ std::vector<std::string> task_names(const SuiteRun& run) {
   return out;
 }
 
-data::Json cells_json(const SuiteRun& run) {
-  data::Json out = data::Json::array();
+std::vector<SuiteRow> cells_of(const SuiteRun& run) {
+  std::vector<SuiteRow> out;
   for (const PromptBlock& block : run.blocks) {
     for (int64_t depth : std::set<int64_t>(block.depths.begin(), block.depths.end())) {
-      const data::Json head = {{"task", block.task->name},
-                               {"length", block.length},
-                               {"depth", depth < 0 ? data::Json() : data::Json(depth)}};
       const Selection which{.task = block.task->name, .length = block.length, .depth = depth};
-      for (const MethodScores& row : run.rows) out.push_back(row_json(head, row, run, which));
+      for (const MethodScores& row : run.rows) {
+        out.push_back({.task = block.task->name,
+                       .length = block.length,
+                       .depth = depth < 0 ? std::optional<int64_t>() : depth,
+                       .method = row.method,
+                       .k = row.k,
+                       .mean = mean_of(row, run.blocks, which)});
+      }
     }
   }
   return out;
 }
 
-data::Json tasks_json(const SuiteRun& run) {
-  data::Json out = data::Json::array();
+// The tasks and "all".
+std::vector<SuiteRow> tasks_of(const SuiteRun& run) {
+  std::vector<SuiteRow> out;
   std::vector<std::string> names = task_names(run);
   names.push_back(kAll);
   for (const std::string& name : names) {
-    data::Json head = data::Json::object();
-    head["task"] = name;
     const Selection which{.task = name == kAll ? "" : name};
-    for (const MethodScores& row : run.rows) out.push_back(row_json(head, row, run, which));
+    for (const MethodScores& row : run.rows) {
+      out.push_back({.task = name,
+                     .method = row.method,
+                     .k = row.k,
+                     .mean = mean_of(row, run.blocks, which)});
+    }
   }
   return out;
 }
 
-data::Json interval_json(double mean, int64_t prompts) {
-  if (prompts == 0) return {};
-  const Interval i = wilson(mean, prompts);
-  return {i.low, i.high};
+std::optional<Interval> interval_of(double mean, int64_t prompts) {
+  return prompts == 0 ? std::optional<Interval>() : wilson(mean, prompts);
 }
 
-// Adds "interval" and "sparsest_k" if dense attention was scored.
-void add_sparsest(data::Json& out, const SuiteRun& run) {
+// None if dense attention was not scored.
+std::vector<SuiteFloor> floors_of(const SuiteRun& run) {
   const MethodScores* dense = nullptr;
   std::vector<std::string> methods;
   for (const MethodScores& row : run.rows) {
     if (row.method == kDense) dense = &row;
     if (row.k && (methods.empty() || methods.back() != row.method)) methods.push_back(row.method);
   }
-  if (!dense) return;
+  std::vector<SuiteFloor> out;
+  if (!dense) return out;
   std::vector<std::string> names = task_names(run);
   names.push_back(kAll);
   for (const std::string& name : names) {
     const Selection which{.task = name == kAll ? "" : name};
     const MeanScore full = mean_of(*dense, run.blocks, which);
-    out["interval"][name] = {{"generated", interval_json(full.generated, full.generated_prompts)},
-                             {"forced", interval_json(full.forced, full.prompts)}};
+    SuiteFloor floor{.task = name,
+                     .generated = interval_of(full.generated, full.generated_prompts),
+                     .forced = interval_of(full.forced, full.prompts)};
     for (const std::string& method : methods) {
-      const SparsestK k = sparsest_k(method, run.rows, *dense, run.blocks, which);
-      out["sparsest_k"][method][name] = {{"generated", optional_json(k.generated)},
-                                         {"forced", optional_json(k.forced)}};
+      floor.sparsest.emplace_back(method, sparsest_k(method, run.rows, *dense, run.blocks, which));
     }
+    out.push_back(std::move(floor));
   }
+  return out;
 }
 
 // Every prompt as an object on a separate line: what other programs need to score it.
@@ -250,9 +235,9 @@ std::initializer_list<const char*> SuiteGrid::keys() {
   return all;
 }
 
-data::Json evaluate_suite(const std::string& name, nn::LoadedModel& m,
-                          const data::Tokenizer& tokenizer, const SuiteCall& given,
-                          const Messages& messages) {
+SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
+                           const data::Tokenizer& tokenizer, const SuiteCall& given,
+                           const Messages& messages) {
   SuiteCall call = given;
   call.grid.tasks = split_at_commas(given.grid.tasks);
   const std::vector<Contender> contenders = contenders_of(call.grid);
@@ -265,20 +250,18 @@ data::Json evaluate_suite(const std::string& name, nn::LoadedModel& m,
   };
   if (call.ranks) do_work_of_first(*call.ranks, "prompts", write_prompts);
   if (!call.ranks) write_prompts();
-  const data::Json default_k = kept_keys_of(m.config, 0);
-  if (run.ks.empty() && !default_k.is_null()) run.ks = {default_k.get<int64_t>()};
-  data::Json out = {
-      {"suite", call.grid.suite},
-      {"model", name},
-      {"attention", m.config.attention},
-      {"query_skip",
-       m.model->attention_traits().query_skip ? data::Json(call.options.query_skip) : data::Json()},
-      {"oversample", oversample_of(m.config, call.options.oversample)},
-      {"teacher", call.teacher.empty() ? data::Json() : data::Json(call.teacher)},
-      {"seed", call.seed},
-      {"lengths", call.grid.lengths},
-      {"samples", call.grid.samples},
-      {"prompts", run.prompts()}};
+  const std::optional<int64_t> default_k = kept_keys_of(m.config, 0);
+  if (run.ks.empty() && default_k) run.ks = {*default_k};
+  SuiteResult out{.suite = call.grid.suite,
+                  .model = name,
+                  .attention = m.config.attention,
+                  .oversample = oversample_of(m.config, call.options.oversample),
+                  .teacher = call.teacher,
+                  .seed = call.seed,
+                  .lengths = call.grid.lengths,
+                  .samples = call.grid.samples,
+                  .prompts = run.prompts()};
+  if (m.model->attention_traits().query_skip) out.query_skip = call.options.query_skip;
   const bool is_dense = nn::is_full_attention(m.config.attention) && call.teacher.empty();
   if (!is_dense || !has_dense(contenders)) run.add("student", m);
   if (!call.teacher.empty() && !contenders.empty()) become_base(m, call);
@@ -286,10 +269,10 @@ data::Json evaluate_suite(const std::string& name, nn::LoadedModel& m,
     use_contender(m, contender);
     run.add(contender.name, m);
   }
-  out["rows"] = cells_json(run);
-  out["tasks"] = tasks_json(run);
-  add_sparsest(out, run);
-  add_peak_memory(out);
+  out.rows = cells_of(run);
+  out.tasks = tasks_of(run);
+  out.floors = floors_of(run);
+  out.peak = device_peak();
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/config/schema.h"
+#include "distill/evaluation/suites/suite_result.h"
 #include "distill/log/messages.h"
 #include "nn/io/model_io.h"
 #include "tensor/comm/communicator.h"
@@ -42,15 +43,10 @@ struct SuiteCall {
   Communicator* ranks = nullptr;  // that divide the prompts; null: this process alone
 };
 
-// "suite", "model", "attention", "seed", "lengths", "depths", "samples", "rows" (every task,
-// length, depth, method and k), "tasks" (the same over lengths and depths), "interval" (of dense)
-// and "sparsest_k" by method and task, then "all". The model has another attention or other weights
-// afterwards. Throws for unknown tasks and methods, and for a length that is too short for a task
-// or beyond the positions.
-data::Json evaluate_suite(const std::string& name, nn::LoadedModel& model,
-                          const data::Tokenizer& tokenizer, const SuiteCall& call,
-                          const Messages& messages);
-// Such an object for people, on standard output.
-void print_suite(const data::Json& evaluation);
+// The model has another attention or other weights afterwards. Throws for unknown tasks and
+// methods, and for a length that is too short for a task or beyond the positions.
+SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& model,
+                           const data::Tokenizer& tokenizer, const SuiteCall& call,
+                           const Messages& messages);
 
 }  // namespace brine::distill

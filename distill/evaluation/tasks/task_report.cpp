@@ -2,13 +2,10 @@
 #include "distill/evaluation/tasks/task_report.h"
 
 #include <filesystem>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "data/config/schema_text.h"
-#include "distill/evaluation/health/mask_health.h"
+#include "data/io/json.h"
 #include "distill/evaluation/recall_observer.h"
-#include "distill/log/device_memory.h"
 
 namespace brine::distill {
 namespace {
@@ -17,7 +14,7 @@ namespace {
 struct Answered {
   TaskSet set;
   TaskAnswers answers;
-  data::Json recall = {};  // null without a teacher
+  std::vector<MaskRow> recall = {};  // none without a teacher
 };
 
 Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
@@ -44,68 +41,65 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   TaskAnswers answers = answer(*m.model, *set.source, how);
   const std::string warning = recall ? degenerate_warning(mask_health(recall->layers())) : "";
   if (!warning.empty()) messages.warning("eval: ", warning);
-  return {std::move(set), std::move(answers), recall ? recall->table() : data::Json()};
+  return {std::move(set), std::move(answers), recall ? recall->rows() : std::vector<MaskRow>()};
 }
 
-data::Json row_of(const data::Task& task, const Answered& a) {
-  data::Json row;
-  for (auto& [name, value] : score_answers(task, *a.set.source, a.answers)) {
-    row[name] = value;
-  }
-  row["texts"] = a.answers.predictions.size();
-  row["mean_visible_length"] = a.answers.mean_length;
-  row["keys_kept"] = a.answers.kept_keys ? data::Json(*a.answers.kept_keys) : data::Json();
-  return row;
-}
-
-// A setting of the attention method unless another is asked for; null where it has none.
-data::Json setting_of(const nn::ModelConfig& config, const char* key, int64_t asked) {
-  data::Schema settings;
-  config.method().describe(settings);
-  data::Json values = settings.to_json();
-  if (!values.contains(key)) return data::Json();
-  return asked ? data::Json(asked) : values[key];
+SplitResult result_of(const data::Task& task, const std::string& split, const Answered& a) {
+  return {.name = split,
+          .scores = score_answers(task, *a.set.source, a.answers),
+          .texts = int64_t(a.answers.predictions.size()),
+          .mean_visible_length = a.answers.mean_length,
+          .keys_kept = a.answers.kept_keys,
+          .mask_recall = a.recall};
 }
 
 }  // namespace
 
-data::Json kept_keys_of(const nn::ModelConfig& config, int64_t asked) {
-  return setting_of(config, "k", asked);
+std::optional<int64_t> kept_keys_of(const nn::ModelConfig& config, int64_t asked) {
+  const std::optional<int64_t> k = config.method().mask().k;
+  return k && asked ? asked : k;
 }
 
-data::Json oversample_of(const nn::ModelConfig& config, int64_t asked) {
-  return setting_of(config, "oversample", asked);
+std::optional<int64_t> oversample_of(const nn::ModelConfig& config, int64_t asked) {
+  const std::optional<int64_t> oversample = config.method().mask().oversample;
+  return oversample && asked ? asked : oversample;
 }
 
-data::Json evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+TaskResult evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                          const TaskEvaluation& call, const Messages& messages) {
   const data::Task& task = data::task_named(call.task);
-  data::Json out = {{"model", m.directory},
-                    {"task", task.name},
-                    {"attention", m.config.attention},
-                    {"k", kept_keys_of(m.config, call.answer.options.k)},
-                    {"oversample", oversample_of(m.config, call.answer.options.oversample)},
-                    {"splits", data::Json::object()}};
+  TaskResult out{.model = m.directory,
+                 .task = task.name,
+                 .attention = m.config.attention,
+                 .k = kept_keys_of(m.config, call.answer.options.k),
+                 .oversample = oversample_of(m.config, call.answer.options.oversample)};
   for (const data::TaskSplit& split : chosen_splits(task, call.split, "dev")) {
     check(split.labelled, "eval: split ", split.name, " of ", task.name, " has no labels");
-    const Answered answered = answer_split(m, tokenizer, call, task, split, messages);
-    data::Json row = row_of(task, answered);
-    if (!answered.recall.is_null()) row["mask_recall"] = answered.recall;
-    out["splits"][split.name] = row;
+    out.splits.push_back(
+        result_of(task, split.name, answer_split(m, tokenizer, call, task, split, messages)));
   }
-  add_peak_memory(out);
+  out.peak = device_peak();
   return out;
 }
 
-void print_task_evaluation(const data::Json& evaluation) {
-  for (const auto& [split, row] : evaluation.at("splits").items()) {
-    std::cout << evaluation.at("task").get<std::string>() << " " << split;
-    for (const auto& [name, value] : row.items()) {
-      if (name != "mask_recall") std::cout << "  " << name << " " << data::show(value);
-    }
-    std::cout << "\n";
-    if (row.contains("mask_recall")) print_mask_health(row["mask_recall"]);
+data::Json to_json(const TaskResult& result) {
+  data::Json out = {{"model", result.model},
+                    {"task", result.task},
+                    {"attention", result.attention},
+                    {"k", or_null(result.k)},
+                    {"oversample", or_null(result.oversample)},
+                    {"splits", data::Json::object()}};
+  for (const SplitResult& split : result.splits) {
+    data::Json row;
+    for (const auto& [name, value] : split.scores) row[name] = value;
+    row["texts"] = split.texts;
+    row["mean_visible_length"] = split.mean_visible_length;
+    row["keys_kept"] = or_null(split.keys_kept);
+    if (!split.mask_recall.empty()) row["mask_recall"] = to_json(split.mask_recall);
+    out["splits"][split.name] = row;
   }
+  add_json(out, result.peak);
+  return out;
 }
 
 void predict_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TaskEvaluation& call,

@@ -1,11 +1,15 @@
 // A model's scores on the splits of a task, and the prediction files of its answers.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/tasks/evaluate_task.h"
 #include "distill/inputs/task_split.h"
+#include "distill/log/device_memory.h"
+#include "distill/log/values.h"
 #include "nn/io/model_io.h"
 
 namespace brine::distill {
@@ -20,20 +24,33 @@ struct TaskEvaluation {
   TaskCall answer = {};
 };
 
-// "model", "task", "attention", "k" and under "splits" for each split its metrics, "texts",
-// "mean_visible_length" and "keys_kept"; with a teacher also "mask_recall" by layer.
-data::Json evaluate_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+struct SplitResult {
+  std::string name;
+  Values scores;  // metrics of the task
+  int64_t texts = 0;
+  double mean_visible_length = 0;
+  std::optional<double> keys_kept = {};
+  std::vector<MaskRow> mask_recall = {};  // none without a teacher
+};
+struct TaskResult {
+  std::string model, task, attention;
+  std::optional<int64_t> k = {}, oversample = {};
+  std::vector<SplitResult> splits = {};
+  std::optional<DevicePeak> peak = {};
+};
+TaskResult evaluate_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                          const TaskEvaluation& call, const Messages& messages);
-// A line for each split of such an object, with a table below where it has mask recall.
-void print_task_evaluation(const data::Json& evaluation);
+// "model", "task", "attention", "k", "oversample" and under "splits" for each split its metrics,
+// "texts", "mean_visible_length", "keys_kept" and, with a teacher, "mask_recall" by layer.
+data::Json to_json(const TaskResult& result);
 
 // Writes the prediction file of each chosen split to the directory `out`.
 void predict_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                   const TaskEvaluation& call, const std::string& out, const Messages& messages);
 
-// The k in use: `asked`, or for 0 the method's default; null for a method without one.
-data::Json kept_keys_of(const nn::ModelConfig& config, int64_t asked);
+// The k in use: `asked`, or for 0 the method's default; none for a method without one.
+std::optional<int64_t> kept_keys_of(const nn::ModelConfig& config, int64_t asked);
 // The same of the candidates for each kept key.
-data::Json oversample_of(const nn::ModelConfig& config, int64_t asked);
+std::optional<int64_t> oversample_of(const nn::ModelConfig& config, int64_t asked);
 
 }  // namespace brine::distill

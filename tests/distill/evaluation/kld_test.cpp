@@ -67,7 +67,7 @@ TEST_CASE("kld: mean, median, percentile and top tokens against sums over single
   for (int64_t B : {1, 2, 8}) {
     LogitComparison comparison(pair.teacher);
     evaluate(*pair.student, windows, {.batch_size = B, .logits = &comparison});
-    const data::Json t = comparison.table();
+    const data::Json t = to_json(comparison.result());
     CHECK(t["tokens"] == e.kl.size());
     CHECK(t["windows"] == 5);
     CHECK(double(t["kl_mean"]) == doctest::Approx(mean).epsilon(1e-3));
@@ -85,7 +85,7 @@ TEST_CASE("kld: a model next to itself") {
   Pair pair({}, "dense");
   LogitComparison comparison(pair.teacher);
   evaluate(*pair.teacher, pair.source(), {.logits = &comparison});
-  const data::Json t = comparison.table();
+  const data::Json t = to_json(comparison.result());
   CHECK(double(t["kl_mean"]) < 1e-7);
   CHECK(double(t["same_top"]) == 1);
   CHECK(double(t["perplexity_ratio"]) == 1);

@@ -130,7 +130,7 @@ TEST_CASE("mask health: mean, least head and 10th percentile over the heads of a
 }
 
 TEST_CASE("mask health: rows by layer and for all, with the numbers of every head") {
-  const data::Json rows = mask_health_rows({useful(), degenerated()});
+  const data::Json rows = to_json(mask_rows({useful(), degenerated()}));
   REQUIRE(rows.size() == 3);
   CHECK(rows[1]["layer"] == "1");
   CHECK(rows[2]["layer"] == "all");

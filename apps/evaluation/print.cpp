@@ -1,0 +1,194 @@
+// Tables and lines of evaluations: text, the splits of a task, a suite of tasks.
+#include "apps/evaluation/print.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "data/config/schema_text.h"
+
+namespace brine {
+namespace {
+
+using distill::MaskRow;
+using distill::SuiteRow;
+
+// printf of numbers to standard output.
+template <class... Numbers>
+void print(const char* format, Numbers... numbers) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, numbers...);
+  std::cout << text;
+}
+
+std::string padded(const std::string& text, size_t width) {
+  return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
+}
+
+// The mean number of keys that a row keeps and, if not 0, its tile.
+void print_kept(double row, double tile) {
+  if (tile > 0) {
+    print("kept keys  %.1f of a row, %.1f of its tile\n", row, tile);
+  } else {
+    print("kept keys  %.1f of a row\n", row);
+  }
+}
+
+void print_mask_rows(const std::vector<MaskRow>& rows) {
+  std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
+            << "  layer   mask    min    p10      top keys  best columns  sinks+recent  most recent"
+            << "   random  top-1 hit\n";
+  for (const MaskRow& row : rows) {
+    if (row.rows == 0) {
+      std::cout << "  " << row.layer << ": no row sees more than k keys\n";
+      continue;
+    }
+    const distill::RecallMeans& m = row.mean;
+    std::cout << "  " << padded(row.layer, 5);
+    print("  %5.3f  %5.3f  %5.3f", m[recall::kMask], row.least, row.tenth);
+    print("  %12.3f  %12.3f  %12.3f", m[recall::kTopKeys], m[recall::kBestColumns],
+          m[recall::kSinksRecent]);
+    print("  %11.3f  %7.3f  %9.3f\n", m[recall::kRecent], m[recall::kRandom], m[recall::kTopHit]);
+  }
+  const MaskRow& all = rows.back();
+  if (all.rows == 0) return;
+  print("mass on the 64 most recent and the 4 first keys: teacher  %.3f  %.3f, mask  %.3f  %.3f\n",
+        all.mean[recall::kNearAll], all.mean[recall::kFirstAll], all.mean[recall::kNearMask],
+        all.mean[recall::kFirstMask]);
+  print_kept(all.kept_keys, all.tile_keys);
+}
+
+void print_health(const distill::MaskHealth& h) {
+  if (h.rows == 0) return;
+  print("mask recall  %.3f, least head %.3f, 10th percentile %.3f, top-1 hit %.3f ", h.recall,
+        h.least, h.tenth, h.top_hit);
+  std::cout << "(own dense attention, first window)\n";
+  print_kept(h.kept, h.tile_kept);
+}
+
+void print_distance(const distill::LogitDistance& d) {
+  print("KL to the teacher  mean %.4f  median %.4f  99th percentile %.4f nats, ", d.kl_mean,
+        d.kl_median, d.kl_p99);
+  print("top token equal %.2f %%\n", 100 * d.same_top);
+  print("perplexity over the teacher's %.4f: ratio %.4f", d.perplexity_teacher, d.ratio.value);
+  if (d.ratio.low && d.ratio.high) {
+    print(", 95 %% from %.4f to %.4f by %lld paired windows", *d.ratio.low, *d.ratio.high,
+          (long long)d.windows);
+  }
+  std::cout << "\n";
+}
+
+void print(const distill::TextResult& r) {
+  std::cout << "perplexity  " << data::show(r.perplexity.value()) << "  (" << r.protocol << ")\n";
+  if (!r.mask_recall.empty()) print_mask_rows(r.mask_recall);
+  if (r.mask_health) print_health(*r.mask_health);
+  if (r.kld) print_distance(*r.kld);
+}
+
+void print(const distill::TaskResult& r) {
+  for (const distill::SplitResult& split : r.splits) {
+    std::cout << r.task << " " << split.name;
+    for (const auto& [name, value] : split.scores) {
+      std::cout << "  " << name << " " << data::show(value);
+    }
+    std::cout << "  texts " << split.texts << "  mean_visible_length "
+              << data::show(split.mean_visible_length) << "  keys_kept "
+              << (split.keys_kept ? data::show(*split.keys_kept) : "null") << "\n";
+    if (!split.mask_recall.empty()) print_mask_rows(split.mask_recall);
+  }
+}
+
+// "0.96 1.00": a mean of generated and of forced answers, "-" where nothing was generated.
+std::string pair_of(const distill::MeanScore& mean) {
+  char generated[16] = "   -", forced[16];
+  if (mean.generated_prompts) std::snprintf(generated, sizeof generated, "%.2f", mean.generated);
+  std::snprintf(forced, sizeof forced, "%.2f", mean.forced);
+  return join(generated, " ", forced);
+}
+
+std::string k_of(const std::optional<int64_t>& k) { return k ? std::to_string(*k) : "-"; }
+
+// Different values of the rows, in their order.
+template <class F>
+auto distinct(const std::vector<SuiteRow>& rows, F&& value_of) {
+  std::vector<decltype(value_of(rows[0]))> out;
+  for (const SuiteRow& row : rows) {
+    const auto value = value_of(row);
+    if (std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
+  }
+  return out;
+}
+
+// The k of the rows, ascending; a method that keeps every key has none.
+std::vector<int64_t> ks_of(const std::vector<SuiteRow>& rows) {
+  std::vector<int64_t> out;
+  for (const SuiteRow& row : rows) {
+    if (row.k) out.push_back(*row.k);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (out.empty()) out.push_back(0);
+  return out;
+}
+
+// The cell of a method at k; of one without a k its only one.
+std::string cell(const std::vector<SuiteRow>& rows, const std::string& task,
+                 const std::string& method, int64_t k) {
+  for (const SuiteRow& row : rows) {
+    if (row.task == task && row.method == method && (!row.k || *row.k == k)) {
+      return pair_of(row.mean);
+    }
+  }
+  return "-";
+}
+
+size_t width_of(const std::string& method) { return std::max<size_t>(method.size(), 9) + 2; }
+
+void print_means(const std::vector<SuiteRow>& rows, const std::vector<std::string>& tasks) {
+  const auto methods = distinct(rows, [](const SuiteRow& row) { return row.method; });
+  std::cout << "answers generated and predicted token by token: mean scores\n"
+            << padded("task", 17) << padded("k", 6);
+  for (const std::string& method : methods) std::cout << padded(method, width_of(method));
+  std::cout << "\n";
+  for (const std::string& task : tasks) {
+    for (int64_t k : ks_of(rows)) {
+      std::cout << padded(task, 17) << padded(k ? std::to_string(k) : "-", 6);
+      for (const std::string& method : methods) {
+        std::cout << padded(cell(rows, task, method, k), width_of(method));
+      }
+      std::cout << "\n";
+    }
+  }
+}
+
+void print_sparsest(const std::vector<distill::SuiteFloor>& floors) {
+  std::cout << "sparsest k that stays within dense's 95 % interval (Wilson, over prompts)\n"
+            << padded("task", 17);
+  for (const auto& [method, k] : floors[0].sparsest) std::cout << padded(method, width_of(method));
+  std::cout << "\n";
+  for (const distill::SuiteFloor& floor : floors) {
+    std::cout << padded(floor.task, 17);
+    for (const auto& [method, k] : floor.sparsest) {
+      std::cout << padded(padded(k_of(k.generated), 4) + " " + padded(k_of(k.forced), 4),
+                          width_of(method));
+    }
+    std::cout << "\n";
+  }
+}
+
+void print(const distill::SuiteResult& r) {
+  std::cout << "suite " << r.suite << ", lengths";
+  for (int64_t length : r.lengths) std::cout << " " << length;
+  std::cout << ", seed " << r.seed << ", " << r.prompts << " prompts\n";
+  print_means(r.tasks, distinct(r.tasks, [](const SuiteRow& row) { return row.task; }));
+  if (!r.floors.empty() && !r.floors[0].sparsest.empty()) print_sparsest(r.floors);
+}
+
+}  // namespace
+
+void print_evaluation(const distill::EvaluationResult& result) {
+  std::visit([](const auto& r) { print(r); }, result);
+}
+
+}  // namespace brine
