@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Tests of scripts that no other test runs: the links of scripts/site, the subjects of scripts/style."""
+"""Tests of what no other test runs: links of scripts/site, subjects of scripts/style, files that READMEs name."""
 import importlib.machinery
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -38,6 +39,22 @@ class Site(unittest.TestCase):
         script = site()
         text = script.linked(ROOT / "README.md", "[a](docs/guide.md#install) [b](scripts/style)", script.copies())
         self.assertEqual(text, "[a](guide.md#install) b (`scripts/style`)")
+
+
+class Readmes(unittest.TestCase):
+    def missing(self, folder, text):
+        """The files in backquotes that are neither in the folder nor in the repository."""
+        names = re.findall(r"`([a-z0-9_/.]+\.(?:h|cpp|cu|cuh|py|js))`", text)
+        return [name for name in names if not (ROOT / folder / name).exists() and not (ROOT / name).exists()]
+
+    def test_files_that_a_folder_names_exist(self):
+        example = ["commands/count.cpp"]  # a command to add, in apps/README.md
+        for folder in "apps autograd data distill nn sea tensor".split():
+            missing = self.missing(folder, (ROOT / folder / "README.md").read_text())
+            self.assertEqual([name for name in missing if name not in example], [], folder)
+
+    def test_a_missing_file_is_found(self):
+        self.assertEqual(self.missing("data", "`io/json.h` `json.h` `tensor/tensor.h`"), ["json.h"])
 
 
 class Subjects(unittest.TestCase):
