@@ -112,10 +112,7 @@ struct SeaConfig {
   double least_share() const { return prior == Prior::learned ? 1e-7 : 0; }
 
   nn::MaskSettings mask_settings() const {
-    nn::MaskSettings out{
-        .k = keys, .block = block, .columns = columns, .oversample = oversample, .mode = mode};
-    if (preset) out.preset = data::name_of(*preset, kPresets);
-    return out;
+    return {.k = keys, .block = block, .columns = columns, .oversample = oversample, .mode = mode};
   }
   bool has_blocks() const { return mask == MaskForm::blocks; }
   // The blocks of k keys, 0 = as configured, rounded up to whole blocks.

@@ -33,6 +33,11 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   return group_matmul(p, v, false);
 }
 
+Tensor gates_of_heads(const Tensor& gates, int64_t B, int64_t T) {
+  const int64_t H = gates.dim(0);
+  return reshape(rows_from_table(reshape(gates, {H, 2}), B, T), {B, H, T, 2});
+}
+
 Tensor average_values(const Tensor& estimate, const Tensor& v, const Visibility& visible) {
   if (!visible.causal) return estimate_average(estimate, v, visible);
   const Tensor mean = running_mean(v);

@@ -32,6 +32,9 @@ Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectCo
 Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
                         bool dense = false, Tensor* probabilities = nullptr);
 
+// Gates of heads [H, 2] for T rows of B sequences: [B, H, T, 2].
+Tensor gates_of_heads(const Tensor& gates, int64_t B, int64_t T);
+
 // C_avg of v [B, G, T, d]: the running mean of v, [B, G, T, d] (causal), or the mean weighted by
 // the estimate, [B, H, T, d]. Rows of padding are 0.
 Tensor average_values(const Tensor& estimate, const Tensor& v, const Visibility& visible);

@@ -37,11 +37,4 @@ struct PriorPair : nn::Module {
   static Tensor projection(nn::Init& init, const nn::AttentionShape& shape, int64_t features);
 };
 
-// A factor for each head, [H], that starts at 1: parameter `name`.
-struct HeadGain : nn::Module {
-  HeadGain(nn::Init& init, const std::string& name, int64_t heads)
-      : gain(parameter(name, init.full({heads}, 1), false)) {}
-  nn::Parameter& gain;
-};
-
 }  // namespace brine::sea

@@ -127,11 +127,6 @@ nn::AttentionTraits BlockAttention::traits() const {
           .reads_content = prior_ && prior_->get().query.content};
 }
 
-Tensor BlockAttention::gates_of(int64_t batch, int64_t rows) const {
-  const int64_t H = shape_.heads;
-  return reshape(rows_from_table(reshape(gates_, {H, 2}), batch, rows), {batch, H, rows, 2});
-}
-
 Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   const int64_t B = in.q.dim(0), T = in.q.dim(2);
   const BlockConfig config = config_.blocks(in.options.k);
@@ -180,7 +175,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   const Tensor attended = nn::attend_blocks(in, q, mask, config);
   part.emplace("output");
   const Tensor average = taken(average_values({}, in.v, visible));
-  const Tensor gates = gates_of(B, q.dim(2));
+  const Tensor gates = gates_of_heads(gates_, B, q.dim(2));
   if (in.tap) {
     in.tap->put("gates", gates);
     if (only) in.tap->put("rows", rows);

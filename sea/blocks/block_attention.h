@@ -9,6 +9,13 @@
 
 namespace brine::sea {
 
+// A factor for each head, [H], that starts at 1: parameter `name`.
+struct HeadGain : nn::Module {
+  HeadGain(nn::Init& init, const std::string& name, int64_t heads)
+      : gain(parameter(name, init.full({heads}, 1), false)) {}
+  nn::Parameter& gain;
+};
+
 // Its Tap entries: "gates"; if "scores" are requested, those of each level z of the sampled rows:
 // "block_scores_z" [B, H, rows, blocks] (-1e4 where a row does not have the block) with their
 // "block_rows_z" i64 [rows] and "block_tiles_z" i32; "block_sizes" i64 [3] = block, tile, columns;
@@ -25,7 +32,6 @@ class BlockAttention : public nn::Attention {
 
  private:
   friend class BlockState;
-  Tensor gates_of(int64_t batch, int64_t rows) const;
   void show_scores(const nn::AttentionInput& in, const Tensor& tiles,
                    const std::vector<KeyParts>& parts, const Tensor& psi_k) const;
 

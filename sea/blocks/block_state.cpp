@@ -2,6 +2,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
 #include "autograd/ops_units.h"
+#include "sea/base/mask.h"
 #include "sea/blocks/block_attention.h"
 
 namespace brine::sea {
@@ -149,7 +150,7 @@ Tensor BlockAttention::step(const nn::AttentionInput& in, nn::AttentionState& an
   const Tensor attended =
       block_attention_step(in.q, state.keys, state.values, mask, state.lengths());
   const Tensor average = running_mean_step(state.value_sums_, in.v, state.lengths());
-  const Tensor gates = gates_of(in.q.dim(0), 1);
+  const Tensor gates = gates_of_heads(gates_, in.q.dim(0), 1);
   if (in.tap) in.tap->put("gates", gates);
   return mix_outputs(attended, average, gates, {.causal = false, .lengths = state.lengths()});
 }

@@ -5,8 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "nn/layers/layers.h"
+#include "nn/layers/module.h"
 #include "sea/base/config.h"
 
 namespace brine::sea {
@@ -89,7 +88,6 @@ class Stage : public nn::Module {
   }
   virtual void fill(StageState& /*kept*/, const SeaState& /*state*/,
                     const Prompts& /*prompts*/) const {}
-  virtual void on_step(int64_t /*steps_done*/) {}
 };
 
 // Writes tensors of every token into an estimate.
@@ -97,6 +95,8 @@ class TokenStage : public Stage {
  public:
   virtual void run(Estimate& e, const Pass& pass) const = 0;
   virtual void step(Estimate& e, const NewTokens& tokens, StageState& kept) const = 0;
+  // As Attention::on_step.
+  virtual void on_step(int64_t /*steps_done*/) {}
 };
 
 // Computes scores [B, H, rows, K], or adds to those of the stages before it.
@@ -112,10 +112,5 @@ class ScoreStage : public Stage {
   // After the scores of all sequences.
   virtual void finish(Estimate& /*e*/, const StageState& /*kept*/) const {}
 };
-
-// x W^T + b of one token of every sequence, without a tape.
-inline Tensor linear_step(const nn::Linear& layer, const Tensor& x) {
-  return thin_linear(x, layer.weight.value, layer.bias->value);
-}
 
 }  // namespace brine::sea

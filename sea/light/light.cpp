@@ -2,15 +2,14 @@
 #include "sea/light/light.h"
 
 #include "autograd/ops.h"
+#include "sea/base/mask.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
 
 void HeadGates::run(Estimate& e, const Pass& pass) const {
   const CostScope part("gates");
-  const int64_t H = gates_.value.dim(0), T = pass.tokens();
-  e.gates =
-      reshape(rows_from_table(reshape(gates_, {H, 2}), pass.batch(), T), {pass.batch(), H, T, 2});
+  e.gates = gates_of_heads(gates_, pass.batch(), pass.tokens());
 }
 
 void LearnedFeatures::run(Estimate& e, const Pass& pass) const {

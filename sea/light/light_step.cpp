@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops_units.h"
+#include "sea/base/mask.h"
 #include "sea/columns/decode_state.h"
 #include "sea/light/light.h"
 
@@ -33,8 +34,7 @@ struct ShareState : StageState {
 }  // namespace
 
 void HeadGates::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
-  const int64_t H = gates_.value.dim(0), B = tokens.x.q.dim(0);
-  e.gates = reshape(rows_from_table(reshape(gates_, {H, 2}), B, 1), {B, H, 1, 2});
+  e.gates = gates_of_heads(gates_, tokens.x.q.dim(0), 1);
 }
 
 void LearnedFeatures::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {

@@ -55,8 +55,8 @@ void Performer::on_step(int64_t steps_done) {
   projection_.redraw_when_due(steps_done, config_.redraw_interval);
 }
 
-Tensor LearnedIdentity::rows(const Pass& pass) const {
-  const Tensor all = table.value.detach();
+Tensor LearnedIdentity::rows(const Tensor& values, const Pass& pass) const {
+  const Tensor all = values.detach();
   const int64_t B = pass.batch(), T = pass.tokens();
   check(all.dim(0) >= T, "sea: ", T, " tokens, but v_identity.table has ", all.dim(0),
         " positions");
@@ -69,7 +69,7 @@ Tensor LearnedIdentity::rows(const Pass& pass) const {
   return rows;
 }
 
-Tensor ResampledIdentity::rows(const Pass& pass) const {
+Tensor ResampledIdentity::values(const Pass& pass) const {
   const Tensor& v = pass.x.v;
   return resampled_identity({pass.batch(), pass.tokens(), v.dim(3)},
                             interpolation_ == Interpolation::nearest, pass.visible.lengths,
@@ -96,10 +96,11 @@ Identity& Mixture::make_identity(nn::Init& init) {
 double Mixture::key_eps() const { return config_.softmax_features() ? 0 : 1e-6; }
 
 void Mixture::run(Estimate& e, const Pass& pass) const {
+  const Tensor identity = identity_.values(pass);
   {
     const CostScope part("performer");
-    e.performer_context = linear_attention(e.phi_q, e.phi_k, identity_.values(pass), pass.x.v,
-                                           pass.visible, key_eps());
+    e.performer_context =
+        linear_attention(e.phi_q, e.phi_k, identity, pass.x.v, pass.visible, key_eps());
   }
   const CostScope part("mu, nu");
   if (config_.mu_scope == MuScope::token) {
@@ -110,7 +111,7 @@ void Mixture::run(Estimate& e, const Pass& pass) const {
     e.features = gelu(mu_.norm(
         linear_pair(e.performer_context, pass.x.v, mu_.linear.weight, mu_.linear.bias->value)));
   }
-  if (pass.wanted != Wanted::estimate) e.identity_rows = identity_.rows(pass);
+  if (pass.wanted != Wanted::estimate) e.identity_rows = identity_.rows(identity, pass);
 }
 
 TokenGates::TokenGates(nn::Init& init, int64_t d, double start)

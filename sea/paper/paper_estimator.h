@@ -29,7 +29,8 @@ class Identity : public nn::Module {
  public:
   // As linear attention takes it: [positions, d] or [B, T, d].
   virtual Tensor values(const Pass& pass) const = 0;
-  virtual Tensor rows(const Pass& pass) const = 0;  // [B, T, d], 0 at padding
+  // Of these [B, T, d], 0 at padding.
+  virtual Tensor rows(const Tensor& values, const Pass& pass) const = 0;
 };
 // Of causal models: parameter "table" [positions, d].
 class LearnedIdentity : public Identity {
@@ -37,7 +38,7 @@ class LearnedIdentity : public Identity {
   LearnedIdentity(nn::Init& init, int64_t positions, int64_t d)
       : table(parameter("table", init.normal({positions, d}, 1), false)) {}
   Tensor values(const Pass& /*pass*/) const override { return table; }
-  Tensor rows(const Pass& pass) const override;
+  Tensor rows(const Tensor& values, const Pass& pass) const override;
 
   nn::Parameter& table;
 };
@@ -45,8 +46,8 @@ class LearnedIdentity : public Identity {
 class ResampledIdentity : public Identity {
  public:
   explicit ResampledIdentity(Interpolation interpolation) : interpolation_(interpolation) {}
-  Tensor values(const Pass& pass) const override { return rows(pass); }
-  Tensor rows(const Pass& pass) const override;
+  Tensor values(const Pass& pass) const override;
+  Tensor rows(const Tensor& values, const Pass& /*pass*/) const override { return values; }
 
  private:
   Interpolation interpolation_;

@@ -7,6 +7,11 @@
 namespace brine::sea {
 namespace {
 
+// x W^T + b of one token of every sequence, without a tape.
+Tensor linear_step(const nn::Linear& layer, const Tensor& x) {
+  return thin_linear(x, layer.weight.value, layer.bias->value);
+}
+
 int64_t pieces(int64_t n, int64_t step) { return (n + step - 1) / step; }
 
 struct MixtureState : StageState {
