@@ -20,6 +20,21 @@ namespace brine::cuda {
 __device__ inline float exp_of_part(float x) { return exp2_nonpositive(x * 1.44269504f); }
 __device__ inline double exp_of_part(double x) { return std::exp(x); }
 
+// log(sum of exp) of the scores of n parts, products[p step] factor + logs[p], and of `before` if
+// there are more before them.
+template <class T>
+__device__ inline T fold_parts(const T* products, const T* logs, int n, int step, T factor,
+                               bool more, const T& before) {
+  auto score = [&](int p) { return products[p * step] * factor + logs[p]; };
+  if (n == 1 && !more) return score(0);
+  T max_score = score(0);
+  for (int p = 1; p < n; ++p) max_score = Max{}(max_score, score(p));
+  if (more) max_score = Max{}(max_score, before);
+  T sum = more ? exp_of_part(before - max_score) : T(0);
+  for (int p = 0; p < n; ++p) sum += exp_of_part(score(p) - max_score);
+  return max_score + math::log(sum);
+}
+
 // Numbers of scratch memory of a thread block: for C candidates at once and S super-blocks.
 struct ChoiceSizes {
   int64_t lanes, R, m, C, S, P, blocks;
@@ -290,22 +305,10 @@ class BlockChoice {
           if (narrowed_ && !is_allowed(lane % job_.R, block)) return;
           const int64_t at = lane * room_.C + block;
           const T* log = logs + candidate(block) * parts + part;
-          room_.s[at] = fold(products, log, n, step, factor, part > 0, room_.s[at]);
-          if (opinion) room_.raw[at] = fold(products, log, n, step, plain, part > 0, room_.raw[at]);
+          room_.s[at] = fold_parts(products, log, n, step, factor, part > 0, room_.s[at]);
+          if (opinion)
+            room_.raw[at] = fold_parts(products, log, n, step, plain, part > 0, room_.raw[at]);
         });
-  }
-
-  // log(sum of exp) of n scores, and of `before` if there are more before them.
-  __device__ static T fold(const T* products, const T* logs, int n, int step, T factor, bool more,
-                           const T& before) {
-    auto score = [&](int p) { return products[p * step] * factor + logs[p]; };
-    if (n == 1 && !more) return score(0);
-    T max_score = score(0);
-    for (int p = 1; p < n; ++p) max_score = Max{}(max_score, score(p));
-    if (more) max_score = Max{}(max_score, before);
-    T sum = more ? exp_of_part(before - max_score) : T(0);
-    for (int p = 0; p < n; ++p) sum += exp_of_part(score(p) - max_score);
-    return max_score + math::log(sum);
   }
 
   // open [R, m] = sums of the features of the keys of its block that a row sees.
@@ -343,7 +346,7 @@ class BlockChoice {
 
   // keys [R, C] from the scores of the candidates at a level; `first`: no total is known yet.
   __device__ void score(int z, bool first) {
-    score_parts(z);
+    if (!first || !job_.scored) score_parts(z);
     if (in_.m) {
       multiply(
           in_.psi_q, in_.features, z, 1, [](int) {},

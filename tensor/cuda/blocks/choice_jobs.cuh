@@ -71,6 +71,7 @@ struct ChoiceJob {
   int64_t row, head_rows;          // first row of the first head in q; rows of a head
   int count, R, r0, heads;         // rows; lanes of a head; the first row in its tile
   bool continues;                  // the list has what earlier rows of the tile keep
+  bool scored = false;             // the scores of its level are in the scratch memory
 };
 
 // A mask and where the rows of its tiles are.

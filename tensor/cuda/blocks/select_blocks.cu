@@ -70,6 +70,7 @@ __global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int
 // One new row of every sequence. Its tile keeps what its earlier rows keep.
 struct StepJobs {
   const int64_t* width;
+  bool scored = false;
 
   __device__ ChoiceJob operator()(int64_t bg, const MaskLists& to,
                                   const BlockConfig& config) const {
@@ -84,9 +85,57 @@ struct StepJobs {
             .R = 1,
             .r0 = int(t % config.tile),
             .heads = int(to.heads),
-            .continues = t % config.tile > 0};
+            .continues = t % config.tile > 0,
+            .scored = scored};
   }
 };
+
+constexpr int kStepThreads = 128;
+
+// The scores that choose_kernel() starts from, of new rows: a thread for each part of a block,
+// since the one thread block of a group would read all means by itself. Sums are in the order of
+// ChoiceTile. blockIdx.y is the group. Shared memory: T heads (d + kStepThreads).
+template <class T>
+__global__ void __launch_bounds__(kStepThreads)
+    step_scores_kernel(const MaskLists to, const StepJobs jobs,
+                       const __grid_constant__ ChoiceInputs<T, T> in,
+                       const __grid_constant__ BlockConfig config, const ChoiceSizes sizes,
+                       const ChoiceMemory<T> memory) {
+  const ChoiceJob job = jobs(blockIdx.y, to, config);
+  const int z = config.level(job.block), parts = int(sizes.P), blocks = kStepThreads / parts;
+  const int64_t candidates = job.block >> z, first = int64_t(blockIdx.x) * blocks;
+  if (first >= candidates) return;
+  const int count = int(candidates - first < blocks ? candidates - first : blocks), d = int(in.d);
+  const ChoiceRoom<T> room(sizes, memory, blockIdx.y);
+  T *q = dynamic_shared<T>(), *products = q + job.heads * d;
+  for (int i = int(threadIdx.x); i < job.heads * d; i += kStepThreads) {
+    q[i] = in.q[job.row * d + i];
+  }
+  __syncthreads();
+  const int slot = int(threadIdx.x);
+  if (slot < count * parts) {
+    const T* mean = in.keys.of(z, job.bg) + (first * parts + slot) * d;
+    for (int h = 0; h < job.heads; ++h) {
+      T sum = 0;
+#pragma unroll 16
+      for (int c = 0; c < d; ++c) sum += q[h * d + c] * mean[c];
+      products[h * kStepThreads + slot] = sum;
+    }
+  }
+  __syncthreads();
+  const double root = 1 / std::sqrt(double(d));
+  const int64_t head = job.bg * job.heads % in.H;
+  for (int i = int(threadIdx.x); i < job.heads * count; i += kStepThreads) {
+    const int h = i / count, b = i % count;
+    const T* log = in.logs.of(z, job.bg) + (first + b) * parts;
+    const T* of_parts = products + h * kStepThreads + b * parts;
+    const int64_t at = h * room.C + first + b;
+    room.s[at] =
+        fold_parts(of_parts, log, parts, 1, T(double(in.gain[head + h]) * root), false, T(0));
+    if (config.opinion > 0)
+      room.raw[at] = fold_parts(of_parts, log, parts, 1, T(root), false, T(0));
+  }
+}
 
 template <class Layout, class Jobs, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 640 / Layout::threads)
@@ -102,9 +151,25 @@ __global__ void __launch_bounds__(Layout::threads, 640 / Layout::threads)
   }
 }
 
+template <class T>
+size_t step_shared(const MaskLists& to, const ChoiceInputs<T, T>& in) {
+  return size_t(to.heads * (in.d + kStepThreads)) * sizeof(T);
+}
+
+template <class T>
+void launch_step_scores(const MaskLists& to, const StepJobs& jobs, const ChoiceInputs<T, T>& in,
+                        const BlockConfig& config, const ChoiceSizes& sizes,
+                        const ChoiceMemory<T>& memory) {
+  const int64_t candidates = std::min(sizes.blocks, config.columns);
+  if (candidates == 0) return;
+  const dim3 grid(blocks_for(candidates, kStepThreads / sizes.P), unsigned(to.groups));
+  launch("select_blocks_step scores", step_scores_kernel<T>, grid, dim3(kStepThreads),
+         step_shared(to, in), to, jobs, in, config, sizes, memory);
+}
+
 template <class T, class Jobs>
 void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
-                   const BlockConfig& config, const Jobs& jobs, int64_t R) {
+                   const BlockConfig& config, Jobs jobs, int64_t R) {
   const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
   const Device device = q.device();
   const int64_t B = q.dim(0), G = mask.counts.dim(1), heads = q.dim(1) / G;
@@ -132,6 +197,11 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
   const Tensor bytes = Tensor::empty({slots, sizes.bytes()}, Dtype::u8, device);
   const ChoiceMemory<T> memory{floats.data<T>(), ints.data<int32_t>(), bytes.data<uint8_t>()};
   const ChoiceInputs<T, T> in(scores);
+  if constexpr (std::is_same_v<Jobs, StepJobs>) {
+    jobs.scored = slots == to.groups && sizes.P <= kChoiceSlots[sizeof(T) / 8] &&
+                  step_shared<T>(to, in) <= most_shared();
+    if (jobs.scored) launch_step_scores(to, jobs, in, config, sizes, memory);
+  }
   auto launch_of = [&]<int Lanes>() {
     using Layout = ChoiceTile<T, Lanes>;
     launch(name, choose_kernel<Layout, Jobs>, dim3(blocks_for(slots, 1)), dim3(Layout::threads),
