@@ -113,7 +113,7 @@ TEST_CASE("blocks: convert takes them for a causal model, and every command know
   w.must("inspect blocks --text 'the king said unto his people' --capture capture.h5");
   w.must(
       "report blocks --teacher teacher --data text.txt --sequence-length 32 --out blocks-report");
-  w.must("export --checkpoint blocks --format transformers --out blocks-transformers");
+  w.must("export --checkpoint blocks --format transformers --merge --out blocks-transformers");
   CHECK(contains(read_all(w.path("blocks-transformers/config.json")), "\"parts\""));
   w.must("bench trained --quick --json --quiet --model blocks --data text.txt --tokens 16 32");
   w.must("bench generate --quick --json --quiet --model blocks --data text.txt --tokens 16 24");

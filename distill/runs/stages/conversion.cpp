@@ -189,15 +189,15 @@ void Preparation::joint() {
   TrainerConfig& c = run.trainer;
   c.steps = *joint.steps;
   c.batch_size = *joint.batch_size;
-  c.recompute = joint.recompute;
+  c.recompute = *joint.recompute;
   c.schedule.warmup_steps = *joint.warmup_steps;
   c.optimizer.learning_rate = *joint.base_rate;
   c.optimizer.attention_learning_rate = *joint.attention_rate;
-  const bool low_rank = joint.lora_rank > 0, all = !low_rank && *joint.base_rate > 0;
+  const bool low_rank = *joint.lora_rank > 0, all = !low_rank && *joint.base_rate > 0;
   if (low_rank) {
     nn::Init init{.random = {.seed = host.seed, .stream = 3}};
-    nn::add_low_rank(*run.model, joint.lora_rank, init);
-    run.config.lora_rank = joint.lora_rank;
+    nn::add_low_rank(*run.model, *joint.lora_rank, init);
+    run.config.lora_rank = *joint.lora_rank;
   }
   run.store =
       std::make_unique<nn::ParameterStore>(*run.model, [all](const nn::Module::NamedParameter& p) {
@@ -212,7 +212,7 @@ void Preparation::joint() {
   }
   run.losses = joint.losses.resolved();
   run.subject = join("stage joint, student ", run.config.attention, ", base ",
-                     low_rank ? join("with additions of rank ", joint.lora_rank)
+                     low_rank ? join("with additions of rank ", *joint.lora_rank)
                      : all    ? std::string("trained")
                               : std::string("frozen"),
                      ", teacher ", what.teacher);

@@ -30,8 +30,8 @@ struct JointSettings {
   std::optional<double> attention_rate;
   // Of the base's weights, or with a lora_rank of the low-rank additions; 0: the base is frozen.
   std::optional<double> base_rate;
-  int64_t lora_rank = 0;
-  bool recompute = false;
+  std::optional<int64_t> lora_rank;
+  std::optional<bool> recompute;
   LossWeights losses;
 
   void describe(data::Schema& s);

@@ -67,37 +67,48 @@ AttentionDefaults default_attention(nn::ModelConfig& student, const std::set<std
   return {{"preset", "blocks"}};
 }
 
-// The estimator keeps learning and the logits follow the teacher's. Squared distances of hidden
+// The estimator keeps learning and the logits follow the teacher's. For blocks L_approx of all rows
+// takes twenty times as long as the rest of a step and gains nothing. Squared distances of hidden
 // states are out of all proportion in decoders with massive activations (a few numbers of the
 // first token in the thousands): SmolLM2's kd was 99 % of the loss.
-double joint_weight(const std::string& loss) {
-  return loss == "approx" || loss == "kd_task" ? 1 : 0;
+double joint_weight(const std::string& loss, bool samples) {
+  return loss == "kd_task" || (loss == "approx" && !samples) ? 1 : 0;
 }
 
 // The weights of stage joint with separate defaults in help.
 struct JointLosses {
   LossWeights& losses;
   void describe(data::Schema& s) {
-    losses.describe(s, [](const std::string& loss) { return joint_weight(loss) > 0 ? "1" : "0"; });
+    losses.describe(s, [](const std::string& loss) -> std::string {
+      if (loss == "approx") return "1; 0 for blocks";
+      return joint_weight(loss, false) > 0 ? "1" : "0";
+    });
   }
 };
 
-void decide_joint(JointSettings& joint, bool asked) {
-  decide(joint.steps, int64_t(asked ? 300 : 0));
-  decide(joint.batch_size, int64_t(2));
+// `samples`: of blocks, whose windows are long; docs/results/README.md has what they gain.
+void decide_joint(JointSettings& joint, bool asked, bool samples) {
+  decide(joint.steps, int64_t(!asked ? 0 : samples ? 24 : 300));
+  decide(joint.batch_size, int64_t(samples ? 1 : 2));
   decide(joint.warmup_steps, int64_t(10));
   decide(joint.attention_rate, 1e-3);
-  decide(joint.base_rate, joint.lora_rank > 0 ? 1e-4 : 0.0);
-  for (const Loss& loss : losses()) decide(joint.losses[loss.name], joint_weight(loss.name));
+  // A rate without a rank is that of the whole base.
+  decide(joint.lora_rank, int64_t(samples && !joint.base_rate ? 16 : 0));
+  decide(joint.base_rate, *joint.lora_rank == 0 ? 0.0 : samples ? 3e-4 : 1e-4);
+  decide(joint.recompute, samples);
+  for (const Loss& loss : losses())
+    decide(joint.losses[loss.name], joint_weight(loss.name, samples));
 }
 
 }  // namespace
 
 void JointSettings::describe(data::Schema& s) {
   s.field("steps", steps, "Steps of stage joint; 0 = no such stage",
-          {.min = 0, .alias = "joint_steps", .unset = "300 if the stage is asked for, else 0"});
+          {.min = 0,
+           .alias = "joint_steps",
+           .unset = "300 if the stage is asked for (blocks: 24), else 0"});
   s.field("batch_size", batch_size, "Windows of a micro-batch of stage joint",
-          {.min = 1, .unset = "2"});
+          {.min = 1, .unset = "2; 1 for blocks"});
   s.field("warmup", warmup_steps, "Steps of linear warm-up of stage joint",
           {.min = 0, .unset = "10"});
   s.field("attention_rate", attention_rate,
@@ -105,10 +116,12 @@ void JointSettings::describe(data::Schema& s) {
           {.min = 0, .unset = "1e-3"});
   s.field("base_rate", base_rate,
           "Peak rate of the base or its low-rank additions; 0 = frozen base",
-          {.min = 0, .unset = "1e-4 with lora_rank, else 0"});
+          {.min = 0, .unset = "with lora_rank 1e-4 (blocks: 3e-4), else 0"});
   s.field("lora_rank", lora_rank,
-          "Rank of low-rank additions to linear maps in stage joint; 0 = none", {.min = 0});
-  s.field("recompute", recompute, "Keep only layer inputs in stage joint, run layers again");
+          "Rank of low-rank additions to linear maps in stage joint; 0 = none",
+          {.min = 0, .unset = "0; 16 for blocks without a base_rate"});
+  s.field("recompute", recompute, "Keep only layer inputs in stage joint, run layers again",
+          {.unset = "false; true for blocks"});
   JointLosses shown{losses};
   s.section("losses", shown);
 }
@@ -169,7 +182,7 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
         " needs a method that compares a sample of rows, as sea with mask = blocks does");
   decide(approx, traits.estimates ? 10.0 : 0.0);
   if (!traits.estimates) decide(joint.losses["approx"], 0.0);
-  decide_joint(joint, has(Stage::joint));
+  decide_joint(joint, has(Stage::joint), has(Stage::joint) && traits.samples);
 }
 
 }  // namespace brine::distill
