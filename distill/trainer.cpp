@@ -39,10 +39,10 @@ std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const Tenso
   return out;
 }
 
-std::optional<nn::Adamw::Elements> local_elements(const TrainerParts& parts,
+std::optional<nn::Adamw::Elements> local_elements(int64_t elements, bool zero,
                                                   const Communicator& ranks) {
-  if (!parts.zero || ranks.size() == 1) return std::nullopt;
-  const SlotRange range = elements_of(parts.store.size(), ranks.rank(), ranks.size());
+  if (!zero || ranks.size() == 1) return std::nullopt;
+  const SlotRange range = elements_of(elements, ranks.rank(), ranks.size());
   return nn::Adamw::Elements{range.begin, range.end};
 }
 
@@ -91,21 +91,23 @@ void TrainerConfig::describe(data::Schema& s) {
   s.section("schedule", schedule);
 }
 
-Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
-    : parts_(std::move(parts)),
-      config_(config),
-      losses_(parts_.objective
+Trainer::Trainer(TrainerParts& parts, TrainerHost host)
+    : parts_(parts),
+      config_(parts.trainer),
+      host_(std::move(host)),
+      losses_(parts.objective
                   ? nullptr
-                  : std::make_unique<Objective>(parts_.model, parts_.teacher, parts_.losses)),
-      objective_(parts_.objective ? *parts_.objective : *losses_),
-      ranks_(parts_.ranks ? *parts_.ranks : alone_),
-      optimizer_(parts_.store, config_.optimizer, parts_.plan, local_elements(parts_, ranks_)),
-      slots_(slots_of(config.accumulate, ranks_.rank(), ranks_.size())),
-      loss_scale_(config.loss_scale),
-      step_(config.first_step) {
-  if (!parts_.seconds) parts_.seconds = steady_seconds;
-  check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
-        " is beyond the window of ", parts_.train.window(), " tokens");
+                  : std::make_unique<Objective>(*parts.model, parts.teacher.get(), parts.losses)),
+      objective_(parts.objective ? *parts.objective : *losses_),
+      ranks_(host_.ranks ? *host_.ranks : alone_),
+      optimizer_(*parts.store, config_.optimizer, parts.plan,
+                 local_elements(parts.store->size(), host_.zero, ranks_)),
+      slots_(slots_of(config_.accumulate, ranks_.rank(), ranks_.size())),
+      loss_scale_(config_.loss_scale),
+      step_(config_.first_step) {
+  if (!host_.seconds) host_.seconds = steady_seconds;
+  check(config_.loss_from < parts_.train->window(), "train: loss_from ", config_.loss_from,
+        " is beyond the window of ", parts_.train->window(), " tokens");
   if (ranks_.size() > config_.accumulate) {
     throw SharedError(join("train: ", ranks_.size(), " ranks for steps of ", config_.accumulate,
                            " micro-batch", config_.accumulate > 1 ? "es" : "",
@@ -125,7 +127,7 @@ double Trainer::progress() const {
 // A step whose scaled gradient overflows is handled as by GradScaler: its batch and its position in
 // the schedule are used up; weights, moments and the optimizer's count do not change.
 LossTerms Trainer::train_step(std::string& skipped) {
-  parts_.model.visit([this](nn::Module& m) {
+  parts_.model->visit([this](nn::Module& m) {
     if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
   });
   LossTerms terms;
@@ -138,7 +140,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
   pending.reserve(batches.size());
   for (size_t i = 0; i < batches.size(); ++i) {
     RandomStream random = random_of(slots_.begin + int64_t(i));
-    parts_.store.zero_gradients();
+    parts_.store->zero_gradients();
     pending.push_back(
         objective_.accumulate(batches[i], {.share = shares[i],
                                            .text_share = 1 / double(config_.accumulate),
@@ -146,7 +148,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                            .recompute = config_.recompute,
                                            .loss_from = config_.loss_from,
                                            .loss_scale = double(loss_scale)}));
-    sum.add(parts_.store.gradients());
+    sum.add(parts_.store->gradients());
   }
   std::vector<double> norms = sum_slots(sum, pending, terms);
   objective_.summarize(terms);
@@ -176,8 +178,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
 }
 
 RandomStream Trainer::random_of(int64_t slot) const {
-  return {.seed = parts_.seed,
-          .stream = kSlotStreams + uint64_t(step_ * config_.accumulate + slot)};
+  return {.seed = host_.seed, .stream = kSlotStreams + uint64_t(step_ * config_.accumulate + slot)};
 }
 
 // The batches of this rank's slots, and their shares in the tokens of all slots.
@@ -186,7 +187,7 @@ std::vector<Batch> Trainer::read_batches(int64_t& tokens, std::vector<double>& s
   std::vector<int64_t> counts;
   for (int64_t i = slots_.begin; i < slots_.end; ++i) {
     batches.push_back(
-        parts_.train.batch(done_steps() * config_.accumulate + i, config_.batch_size));
+        parts_.train->batch(done_steps() * config_.accumulate + i, config_.batch_size));
     counts.push_back(batches.back().tokens);
   }
   const std::vector<int64_t> all =
@@ -200,7 +201,7 @@ std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTe
                                        LossTerms& terms) {
   // The only place of a step that waits for the device.
   if (ranks_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
-  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
+  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store->gradients());
   const std::string what = join("loss terms of step ", step_ + 1);
   std::vector<SlotTerms> slots;
   read_slots(pending, {}, slots);
@@ -210,7 +211,7 @@ std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTe
 }
 
 std::string Trainer::stop_reason() {
-  const std::string reason = parts_.stop ? parts_.stop() : "";
+  const std::string reason = host_.stop ? host_.stop() : "";
   if (ranks_.size() == 1) return reason;
   const std::vector<std::string> all = ranks_.gather(join("start of step ", step_ + 1), reason);
   for (size_t r = 0; r < all.size(); ++r) {
@@ -227,7 +228,7 @@ void Trainer::share_time() {
 
 void Trainer::share_values() {
   if (!is_sharded()) return;
-  const Tensor& values = parts_.store.values();
+  const Tensor& values = parts_.store->values();
   const Tensor copy = values.to(ranks_.moves(values.device()) ? values.device() : Device{});
   ranks_.all_gather(join("values of step ", step_ + 1), copy);
   if (!copy.shares_memory(values)) assign(values, copy);
@@ -236,7 +237,7 @@ void Trainer::share_values() {
 Trainer::Moments Trainer::whole_moments() {
   const Tensor &first = optimizer_.first_moment(), &second = optimizer_.second_moment();
   if (!is_sharded()) return {first, second};
-  const int64_t n = parts_.store.size();
+  const int64_t n = parts_.store->size();
   const std::string what = join("moments of step ", step_);
   return {collect_elements(ranks_, what, first, n), collect_elements(ranks_, what, second, n)};
 }
@@ -244,17 +245,17 @@ Trainer::Moments Trainer::whole_moments() {
 std::vector<NamedTensor> Trainer::named_moments() {
   const Moments whole = whole_moments();
   if (!ranks_.is_first()) return {};
-  return moments_of(parts_.store, whole.first, whole.second);
+  return moments_of(*parts_.store, whole.first, whole.second);
 }
 
 void Trainer::load_moments(const data::Path& path) {
   const data::Safetensors file(path);
   const bool sharded = is_sharded();
   const Tensor &local_first = optimizer_.first_moment(), &local_second = optimizer_.second_moment();
-  const Shape whole{parts_.store.size()};
+  const Shape whole{parts_.store->size()};
   const Tensor first = sharded ? Tensor::zeros(whole, local_first.dtype()) : local_first;
   const Tensor second = sharded ? Tensor::zeros(whole, local_first.dtype()) : local_second;
-  for (auto& [name, view] : moments_of(parts_.store, first, second)) {
+  for (auto& [name, view] : moments_of(*parts_.store, first, second)) {
     Tensor saved = file.tensor(name);
     check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
           ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
@@ -274,8 +275,8 @@ void Trainer::wait_for_first(const std::string& what) {
 // A dump is read ahead in the order in which this rank asks for its batches.
 void Trainer::plan_ahead(int64_t step) {
   if (!parts_.teacher) return;
-  std::shared_ptr<BatchSource> order = parts_.train.clone();  // a separate copy for the reading
-                                                              // thread
+  std::shared_ptr<BatchSource> order = parts_.train->clone();  // a separate copy for the reading
+                                                               // thread
   parts_.teacher->plan(
       [order, B = config_.batch_size, G = config_.accumulate, slots = slots_](int64_t n) {
         return order->windows_of(n / slots.size() * G + slots.begin + n % slots.size(), B);
@@ -290,7 +291,7 @@ TrainOutcome Trainer::run(RunLog* log) {
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !stopped()) {
-    double start = parts_.seconds();
+    double start = host_.seconds();
     int64_t before = tokens_;
     std::string skipped;
     try {
@@ -302,7 +303,7 @@ TrainOutcome Trainer::run(RunLog* log) {
       ++skipped_;
       skipped = join(e.what(), " (", skipped_, " so far)");
     }
-    seconds_ += parts_.seconds() - start;
+    seconds_ += host_.seconds() - start;
     share_time();
     ++step_;
     if (log)
@@ -330,7 +331,7 @@ TrainOutcome Trainer::run(RunLog* log) {
 void Trainer::evaluate_now(RunLog* log) {
   if (parts_.evaluation && log) log->evaluation(step_, parts_.evaluation());
   if (parts_.valid && log) {
-    Perplexity p = evaluate(parts_.model, *parts_.valid,
+    Perplexity p = evaluate(*parts_.model, *parts_.valid,
                             {.batch_size = config_.batch_size,
                              .max_windows = config_.eval_windows,
                              .loss_from = config_.loss_from});
@@ -345,9 +346,9 @@ void Trainer::evaluate_now(RunLog* log) {
 
 // Of the first window of the text that is evaluated, next to the model's dense attention.
 MaskHealth Trainer::mask_health_now() {
-  if (!learns_mask(parts_.model)) return {};
+  if (!learns_mask(*parts_.model)) return {};
   RecallObserver observer(parts_.config, {});
-  evaluate(parts_.model, *parts_.valid,
+  evaluate(*parts_.model, *parts_.valid,
            {.batch_size = 1,
             .max_windows = 1,
             .observer = &observer,
@@ -369,8 +370,8 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
                       {"seconds", seconds_},
                       {"skipped_steps", skipped_},
                       {"optimizer_steps", optimizer_.steps()},
-                      {"seed", parts_.seed},
-                      {"configuration", parse_ordered_json(parts_.configuration)}};
+                      {"seed", host_.seed},
+                      {"configuration", parse_ordered_json(host_.configuration)}};
   if (config_.max_seconds) state["configuration"]["max_seconds"] = *config_.max_seconds;
   if (!parts_.stage.empty()) {
     state["stage"] = parts_.stage;
@@ -378,8 +379,8 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
   }
   if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
   std::vector<data::CheckpointFile> files = {
-      text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
-      tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
+      text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer.get())),
+      tensor_file("model.safetensors", nn::tensors_of(*parts_.model)),
       text_file("trainer.json", json_text(state, 2) + "\n")};
   const std::string& generation = parts_.config.token_settings.generation_config;
   if (!generation.empty()) files.push_back(text_file(nn::kGenerationConfig, generation));
@@ -388,30 +389,30 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
     files.push_back(tensor_file(kMomentsFile, std::move(moments)));
   }
   try {
-    data::save_checkpoint(parts_.run_dir, step_, std::move(files), int(config_.keep));
+    data::save_checkpoint(host_.run_dir, step_, std::move(files), int(config_.keep));
   } catch (const data::DurabilityUncertain& e) {
     log.event(e.what());  // the checkpoint is complete; only a power failure could undo it
   }
 }
 
 std::vector<std::string> Trainer::resume() {
-  data::LatestCheckpoint latest = data::latest_good_checkpoint(parts_.run_dir);
-  check(latest.good.has_value(), parts_.run_dir, ": no intact checkpoint to resume from",
+  data::LatestCheckpoint latest = data::latest_good_checkpoint(host_.run_dir);
+  check(latest.good.has_value(), host_.run_dir, ": no intact checkpoint to resume from",
         latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front());
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
   data::Json state = parse_ordered_json(data::read_file(file), file);
-  data::Json before = state.at("configuration"), now = parse_ordered_json(parts_.configuration);
+  data::Json before = state.at("configuration"), now = parse_ordered_json(host_.configuration);
   const bool limited = before.contains("max_seconds") && before["max_seconds"].is_number();
   if (limited && !config_.max_seconds) config_.max_seconds = before["max_seconds"].get<double>();
   const std::vector<std::string> changed = changed_settings(std::move(before), std::move(now));
   if (!changed.empty()) {
     std::string list;
     for (const std::string& line : changed) list += "; " + line;
-    throw ChangedConfiguration(parts_.run_dir + ": the configuration changed since" + list);
+    throw ChangedConfiguration(host_.run_dir + ": the configuration changed since" + list);
   }
   const data::Safetensors weights(dir / "model.safetensors");
-  load_weights(weights, parts_.model, parts_.store);
+  load_weights(weights, *parts_.model, *parts_.store);
   optimizer_.set_steps(state.at("optimizer_steps"));
   step_ = saved_step_ = state.at("step");
   tokens_ = state.at("tokens");

@@ -45,21 +45,26 @@ struct TrainerConfig {
   void describe(data::Schema& schema);
 };
 
-// The parts of a run; all of them must outlive the trainer.
+// What a run trains and how; it must outlive the trainer.
 struct TrainerParts {
-  nn::Model& model;
-  nn::ParameterStore& store;
-  nn::ModelConfig& config;
-  Teacher* teacher = nullptr;  // null when no loss needs one
-  LossConfig losses;
-  StepObjective* objective = nullptr;  // null: `losses`
-  nn::ParameterPlanner plan = {};      // of rates and clipping; empty: as in Adamw
-  BatchSource& train;
-  WindowSource* valid = nullptr;
-  std::function<Values()> evaluation = {};  // besides `valid`: the metrics of a task
-  const data::Tokenizer* tokenizer = nullptr;
+  nn::ModelConfig config = {};
+  std::shared_ptr<nn::Model> model = {};
+  std::unique_ptr<nn::ParameterStore> store = {};
+  std::shared_ptr<Teacher> teacher = {};  // null when no loss needs one
+  std::unique_ptr<data::Tokenizer> tokenizer = {};
+  std::unique_ptr<BatchSource> train = {};
+  std::unique_ptr<WindowSource> valid = {};
+  std::function<Values()> evaluation = {};  // besides `valid`: the metrics of a task, or of a stage
+  LossConfig losses = {};
+  std::unique_ptr<StepObjective> objective = {};  // null: `losses`
+  nn::ParameterPlanner plan = {};                 // of rates and clipping; empty: as in Adamw
+  std::string stage = {};  // of a conversion, for the checkpoint; empty: none
+  TrainerConfig trainer = {};
+};
+
+// Where a trainer runs.
+struct TrainerHost {
   std::string run_dir;
-  std::string stage = {};     // of a conversion, for the checkpoint
   std::string configuration;  // of the run as JSON; resume() compares it (changed_settings)
   uint64_t seed = 1;
   std::function<std::string()> stop = {};  // called before every step: the reason to stop, empty =
@@ -81,7 +86,7 @@ struct TrainOutcome {
 
 class Trainer {
  public:
-  Trainer(TrainerParts parts, const TrainerConfig& config);
+  Trainer(TrainerParts& parts, TrainerHost host);
 
   // Loads the newest intact checkpoint of the run directory; returns why newer ones were skipped.
   // Throws when there is none, or when the configuration differs, listing the differences.
@@ -111,7 +116,7 @@ class Trainer {
                                 LossTerms& terms);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
-  bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
+  bool is_sharded() const { return host_.zero && ranks_.size() > 1; }
   void share_values();  // after a step in which each rank computes its elements
   struct Moments {
     Tensor first, second;  // [n]
@@ -126,8 +131,9 @@ class Trainer {
   void wait_for_first(const std::string& what);  // while it writes or evaluates
   MaskHealth mask_health_now();
 
-  TrainerParts parts_;
-  TrainerConfig config_;
+  TrainerParts& parts_;
+  TrainerConfig& config_;
+  TrainerHost host_;
   std::unique_ptr<Objective> losses_;  // unless the parts have an objective
   StepObjective& objective_;
   SelfCommunicator alone_;

@@ -93,27 +93,6 @@ std::string time_limit_note(const Trainer& trainer, const TrainerConfig& config)
               " steps; --resume with a larger --max-seconds goes on, with 0 without limit");
 }
 
-TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost& host) {
-  return {.model = *run.model,
-          .store = *run.store,
-          .config = run.config,
-          .teacher = run.teacher.get(),
-          .losses = run.losses,
-          .objective = run.objective.get(),
-          .plan = run.plan,
-          .train = *run.train,
-          .valid = run.valid.get(),
-          .evaluation = run.evaluation,
-          .tokenizer = run.tokenizer.get(),
-          .run_dir = options.out,
-          .stage = run.stage,
-          .configuration = recorded(run, host),
-          .seed = host.seed,
-          .stop = host.stop,
-          .ranks = host.ranks,
-          .zero = options.zero};
-}
-
 void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
   if (done.skipped) {
     messages.warning(done.skipped, " steps were skipped: their loss was not finite");
@@ -178,7 +157,12 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   compare_ranks(run, options, host);
   if (host.ranks && host.ranks->size() > 1)
     host.messages.info(host.ranks->size(), " ranks by ", host.ranks->name());
-  Trainer trainer(parts_of(run, options, host), run.trainer);  // refuses too many ranks
+  Trainer trainer(run, {.run_dir = out,
+                        .configuration = recorded(run, host),
+                        .seed = host.seed,
+                        .stop = host.stop,
+                        .ranks = host.ranks,
+                        .zero = options.zero});  // refuses too many ranks
   if (host.is_first()) {
     std::error_code error;
     std::filesystem::create_directories(out, error);

@@ -34,7 +34,7 @@ struct RunOptions {
 struct RunHost {
   uint64_t seed = 1;
   Messages messages = {};
-  std::function<std::string()> stop = {};  // as in TrainerParts
+  std::function<std::string()> stop = {};  // as in TrainerHost
   // Settings of the run as JSON, compared when it is resumed; called when all of them are decided.
   // Empty: TrainingRun::settings.
   std::function<std::string()> configuration = {};
@@ -42,7 +42,7 @@ struct RunHost {
   std::function<void(const std::string&)> keep_configuration = {};
   ProgressConfig progress = {};
   std::ostream* terminal = nullptr;  // for the progress; none: nothing is shown
-  // The processes that share the run, as in TrainerParts; only the first one has messages and a
+  // The processes that share the run, as in TrainerHost; only the first one has messages and a
   // terminal. `program` identifies what each of them runs: version and commit.
   Communicator* ranks = nullptr;
   std::string program = {};
@@ -50,25 +50,12 @@ struct RunHost {
   bool is_first() const { return !ranks || ranks->is_first(); }
 };
 
-// A run that is ready to start; it owns everything that the trainer needs.
-struct TrainingRun {
-  nn::ModelConfig config;
-  std::shared_ptr<nn::Model> model;
-  std::unique_ptr<nn::ParameterStore> store;
-  std::shared_ptr<Teacher> teacher;
-  std::unique_ptr<data::Tokenizer> tokenizer;
-  std::unique_ptr<BatchSource> train;
-  std::unique_ptr<WindowSource> valid;
-  std::function<Values()> evaluation;  // of a task, or of a stage
-  LossConfig losses;
-  std::unique_ptr<StepObjective> objective;  // null: `losses`
-  nn::ParameterPlanner plan;                 // as in TrainerParts
-  std::string stage;                         // of a conversion; empty: none
-  std::vector<std::string> other_stage;      // keys that are not part of this stage's record
-  std::function<void()> after;               // called when training has ended; may throw
-  TrainerConfig trainer;
-  std::string settings;  // of the run as JSON, when all of them are decided
-  std::string subject;   // "student sea, teacher runs/teacher"
+// A run that is ready to start: what is trained, and what its directory and its messages need.
+struct TrainingRun : TrainerParts {
+  std::vector<std::string> other_stage;  // keys that are not part of this stage's record
+  std::function<void()> after;           // called when training has ended; may throw
+  std::string settings;                  // of the run as JSON, when all of them are decided
+  std::string subject;                   // "student sea, teacher runs/teacher"
   // SHA-256 of the run's inputs, by role and file: "teacher", "train.bible.txt". Recorded with the
   // configuration; a resumed run with another hash is an error.
   std::map<std::string, std::string> inputs;

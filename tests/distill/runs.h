@@ -41,19 +41,12 @@ inline Ran train(const fs::path& dir, const Sizes& sizes, Teacher* teacher,
                  const std::string& configuration = "{\"k\": 3}",
                  std::function<double()> seconds = {}) {
   Pair pair(sizes);
-  WindowSource source = pair.source(), valid = pair.source(0);
-  Trainer trainer({.model = *pair.student,
-                   .store = *pair.store,
-                   .config = pair.config,
-                   .teacher = teacher,
-                   .losses = losses,
-                   .train = source,
-                   .valid = &valid,
-                   .run_dir = dir.string(),
-                   .configuration = configuration,
-                   .seed = 11,
-                   .seconds = std::move(seconds)},
-                  config);
+  TrainerParts parts = parts_of(pair, teacher, config, losses);
+  parts.valid = std::make_unique<WindowSource>(pair.source(0));
+  Trainer trainer(parts, {.run_dir = dir.string(),
+                          .configuration = configuration,
+                          .seed = 11,
+                          .seconds = std::move(seconds)});
   fs::create_directories(dir);
   LogConfig log_config;
   if (resume) {

@@ -87,6 +87,24 @@ struct Pair {
   std::unique_ptr<nn::ParameterStore> store;
 };
 
+// A pointer to what the test keeps; null for null.
+template <class T>
+std::shared_ptr<T> borrowed(T* x) {
+  return {std::shared_ptr<void>(), x};
+}
+
+// A run of the pair's student, which takes its store.
+inline TrainerParts parts_of(Pair& pair, Teacher* teacher, const TrainerConfig& config,
+                             const LossConfig& losses) {
+  return {.config = pair.config,
+          .model = borrowed(pair.student.get()),
+          .store = std::move(pair.store),
+          .teacher = borrowed(teacher),
+          .train = std::make_unique<WindowSource>(pair.source()),
+          .losses = losses,
+          .trainer = config};
+}
+
 inline std::string hash_of(const std::string& text) {
   data::Sha256 h;
   h.update(text);

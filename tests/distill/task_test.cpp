@@ -9,6 +9,7 @@
 #include "distill/teachers/dump_batch.h"
 #include "distill/teachers/dump_teacher.h"
 #include "tests/distill/losses/evaluated.h"
+#include "tests/distill/setup.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 
@@ -215,18 +216,16 @@ void train(const fs::path& dir, Encoder& e, Teacher* teacher, bool regression,
            const TrainerConfig& config, bool resume) {
   TaskSource source(letter_tokens(40, regression), 3);
   data::Task task = letter_task(regression);
-  Trainer trainer(
-      {.model = *e.model,
-       .store = *e.store,
-       .config = e.config,
-       .teacher = teacher,
-       .losses = teacher ? LossConfig{} : task_only(),
-       .train = source,
-       .evaluation = [&] { return score_answers(task, source, answer(*e.model, source, {})); },
-       .run_dir = dir.string(),
-       .configuration = "{}",
-       .seed = 11},
-      config);
+  TrainerParts parts{
+      .config = e.config,
+      .model = borrowed(e.model.get()),
+      .store = std::move(e.store),
+      .teacher = borrowed(teacher),
+      .train = std::make_unique<TaskSource>(source),
+      .evaluation = [&] { return score_answers(task, source, answer(*e.model, source, {})); },
+      .losses = teacher ? LossConfig{} : task_only(),
+      .trainer = config};
+  Trainer trainer(parts, {.run_dir = dir.string(), .configuration = "{}", .seed = 11});
   fs::create_directories(dir);
   LogConfig log_config;
   if (resume) {

@@ -25,7 +25,6 @@ struct Steps {
 };
 
 Steps run_steps(Pair& pair, Teacher& teacher, int64_t accumulate, const LossConfig& losses) {
-  WindowSource source = pair.source();
   TrainerConfig config;
   config.steps = 3;
   config.batch_size = 2;
@@ -40,17 +39,10 @@ Steps run_steps(Pair& pair, Teacher& teacher, int64_t accumulate, const LossConf
     before = cuda::waits();
     return 0.0;
   };
-  Trainer trainer({.model = *pair.student,
-                   .store = *pair.store,
-                   .config = pair.config,
-                   .teacher = &teacher,
-                   .losses = losses,
-                   .train = source,
-                   .run_dir = scratch.path().string(),
-                   .configuration = "{}",
-                   .seed = 11,
-                   .seconds = clock},
-                  config);
+  TrainerParts parts = parts_of(pair, &teacher, config, losses);
+  Trainer trainer(
+      parts,
+      {.run_dir = scratch.path().string(), .configuration = "{}", .seed = 11, .seconds = clock});
   std::ostringstream terminal;
   RunLog log(scratch.path(), terminal, {});
   out.last = trainer.run(log).last;
