@@ -12,11 +12,11 @@ namespace brine::distill {
 namespace {
 
 // The windows that are trained on unless lengths are given; of a method that compares a sample of
-// rows those in which a mask of its size leaves keys out.
+// rows those in which a mask of its size leaves keys out; of its stage joint alone the long ones.
 struct Lengths {
   int64_t shortest, longest;
 };
-constexpr Lengths kUsual = {512, 2048}, kSampled = {2048, 8192};
+constexpr Lengths kUsual = {512, 2048}, kSampled = {2048, 8192}, kJoint = {8192, 8192};
 
 TrainingSettings stage_defaults(const nn::ModelShape& teacher, bool samples) {
   TrainingSettings t;
@@ -34,11 +34,10 @@ TrainingSettings stage_defaults(const nn::ModelShape& teacher, bool samples) {
 
 // "512,1024,2048" as far as the model has positions; a shorter model has windows of one length.
 std::string default_lengths(const nn::ModelShape& teacher, const std::optional<int64_t>& window,
-                            bool samples) {
+                            Lengths usual) {
   const int64_t asked = window.value_or(0);
   if (asked > 0) return std::to_string(asked);
   std::string out;
-  const Lengths usual = samples ? kSampled : kUsual;
   for (int64_t n = usual.shortest; n <= std::min(usual.longest, teacher.max_positions); n *= 2) {
     out += (out.empty() ? "" : ",") + std::to_string(n);
   }
@@ -165,7 +164,10 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
   const nn::AttentionTraits traits = attention_traits(student, teacher.causal);
   if (dump.empty()) {
     if (!text.lengths)
-      text.lengths = default_lengths(teacher, training.sequence_length, traits.samples);
+      text.lengths = default_lengths(teacher, training.sequence_length,
+                                     !traits.samples         ? kUsual
+                                     : has(Stage::attention) ? kSampled
+                                                             : kJoint);
     decide(text.retrieval_share, 0.25);
     decide(turns, int64_t(traits.samples ? 4 : 1));
   } else {

@@ -288,6 +288,10 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   whole_base.joint.base_rate = 1e-5;
   whole_base.resolve({.max_positions = 100});
   CHECK(whole_base.joint.lora_rank == 0);
+  Conversion joint_alone;
+  joint_alone.stages = Stages::joint;
+  joint_alone.resolve({.max_positions = 9000});
+  CHECK(joint_alone.text.lengths == "8192");
   auto settings = [](Conversion c, bool causal = true) {
     c.resolve({.max_positions = 100, .causal = causal});
     data::Schema keys;
