@@ -87,7 +87,7 @@ std::vector<int64_t> given_k(const RunContext& context) {
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others) {
   const nn::AttentionTraits traits = model.attention_traits();
   const std::string on = "on attention '" + model.attention_name() + "', which ";
-  if (!traits.sparse && !others) refuse_unused(context, {"k", "path"}, on + "keeps every key");
+  if (!traits.sparse && !others) refuse_unused(context, {"k", "path"}, on + "takes no k");
   if (!traits.query_skip)
     refuse_unused(context, {"query_skip", "oversample"}, on + "estimates no mask");
   const int64_t step = traits.k_step;

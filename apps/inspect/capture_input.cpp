@@ -11,7 +11,8 @@ void CaptureInput::describe(data::Schema& s) {
 
 CaptureCall capture_call(const CaptureInput& in, nn::LoadedModel& m) {
   const bool dense = in.path == distill::AttentionPath::dense;
-  if (dense && nn::is_full_attention(m.config.attention) && !m.model->attention_traits().maps) {
+  if (dense && nn::is_full_attention(m.config.attention) &&
+      !m.model->attention_traits().quadratic) {
     distill::use_attention(m, "dense");
   }
   return {.ids = in.ids(m, "--capture"),

@@ -93,8 +93,8 @@ struct StateRequest {
 struct AttentionTraits {
   bool causal = true, bidirectional = true;
   bool linear = false;       // cost linear in T
-  bool maps = false;         // makes T x T maps: memory quadratic in T
-  bool sparse = false;       // uses the options k and dense_path; other methods ignore them
+  bool quadratic = false;    // memory quadratic in T, as of a T x T map or a mask of a share of it
+  bool sparse = false;       // leaves keys out, by the options k and dense_path
   bool query_skip = false;   // uses the options query_skip and oversample
   bool incremental = false;  // make_state() and step() work
   bool groups = false;       // accepts fewer heads of keys and values than of queries

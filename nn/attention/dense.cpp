@@ -13,7 +13,7 @@ class Dense : public CachedAttention {
   Dense(Init&, const AttentionShape& shape, const NoSettings&) : CachedAttention(shape) {}
 
   AttentionTraits traits() const override {
-    return {.maps = true, .incremental = shape_.causal, .groups = true};
+    return {.quadratic = true, .incremental = shape_.causal, .groups = true};
   }
 
   Tensor forward(const AttentionInput& in) override {

@@ -34,7 +34,7 @@ Block make_block(const std::string& method, const data::Json& settings,
 class MapMemory {
  public:
   MapMemory(const nn::Attention& attention, int64_t heads)
-      : maps_(attention.traits().maps), heads_(heads) {}
+      : maps_(attention.traits().quadratic), heads_(heads) {}
   double bytes_at(int64_t T) const {
     const double ratio = double(T) / double(length_);
     return length_ > 0 ? bytes_ * ratio * ratio : 4.0 * 3 * double(heads_) * double(T) * double(T);

@@ -90,7 +90,10 @@ class Sinkhorn : public Attention {
         key_positions_(parameter("key_positions", positions(init), false)) {}
 
   AttentionTraits traits() const override {
-    return {.causal = shape_.causal, .bidirectional = !shape_.causal, .maps = true, .groups = true};
+    return {.causal = shape_.causal,
+            .bidirectional = !shape_.causal,
+            .quadratic = true,
+            .groups = true};
   }
 
   Tensor forward(const AttentionInput& in) override {

@@ -51,7 +51,7 @@ class Synthesizer : public Attention {
     }
   }
 
-  AttentionTraits traits() const override { return {.maps = true, .groups = true}; }
+  AttentionTraits traits() const override { return {.quadratic = true, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     const int64_t T = in.q.dim(2);

@@ -84,8 +84,8 @@ TEST_CASE("contract: what makes no T x T maps has linear memory; dense attention
         double ratio = peak_of_step(block, 2048) / peak_of_step(block, 1024);
         INFO("ratio " << ratio);
         const nn::AttentionTraits traits = block.module->traits();
-        CHECK_FALSE((traits.linear && traits.maps));
-        if (!traits.maps) {
+        CHECK_FALSE((traits.linear && traits.quadratic));
+        if (!traits.quadratic) {
           CHECK(ratio < 2.5);
         } else {
           // The measure distinguishes them; the Synthesizer's tables make one map for all heads.

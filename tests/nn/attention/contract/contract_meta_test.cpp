@@ -53,7 +53,7 @@ class EverySecond : public nn::Attention {
   EverySecond(nn::Init& init, const nn::AttentionShape& shape, const nn::NoSettings&)
       : out_(child<nn::Linear>("out", init, shape.head_size, shape.head_size)) {}
 
-  nn::AttentionTraits traits() const override { return {.maps = true}; }
+  nn::AttentionTraits traits() const override { return {.quadratic = true}; }
 
   Tensor forward(const nn::AttentionInput& in) override {
     const int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2);
