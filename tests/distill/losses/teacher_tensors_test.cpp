@@ -53,7 +53,7 @@ Tensor mean_square(const Tensor& x, const Tensor& y) {
   return squared_distance(x, y, Tensor::full({x.rows()}, 1 / double(x.numel()), x.dtype()));
 }
 
-const RegisterLoss value_loss({.name = "value",
+const RegisterLoss value_loss({.name = "test_value",
                                .help = "Weight of the distance of the values",
                                .needs = {"head_value"},
                                .layer = [](const LayerLossCall& call) {
@@ -62,7 +62,7 @@ const RegisterLoss value_loss({.name = "value",
                                }});
 
 // Draws the first feature of each query to the entropy of the teacher's row.
-const RegisterLoss entropy_loss({.name = "entropy",
+const RegisterLoss entropy_loss({.name = "test_entropy",
                                  .help = "Weight of the distance to the entropies",
                                  .needs = {"row_entropy"},
                                  .layer = [](const LayerLossCall& call) {
@@ -75,8 +75,8 @@ const RegisterLoss entropy_loss({.name = "entropy",
 LossConfig registered_losses(double value = 0.5, double entropy = 2) {
   LossConfig c = task_only();
   c["task"] = 0;
-  c["value"] = value;
-  c["entropy"] = entropy;
+  c["test_value"] = value;
+  c["test_entropy"] = entropy;
   return c;
 }
 
@@ -112,9 +112,10 @@ TEST_CASE("teacher tensors: losses on registered ones are the same online and fr
   OnlineTeacher online(pair.teacher);
   DumpTeacher dumped(dir, expected_of(pair));
   const Evaluated a = evaluated(pair, online, registered_losses());
-  CHECK(a.terms.at("value") > 0);
-  CHECK(a.terms.at("entropy") > 0);
-  CHECK(a.terms.at("loss") == doctest::Approx(a.terms.at("value") + a.terms.at("entropy")));
+  CHECK(a.terms.at("test_value") > 0);
+  CHECK(a.terms.at("test_entropy") > 0);
+  CHECK(a.terms.at("loss") ==
+        doctest::Approx(a.terms.at("test_value") + a.terms.at("test_entropy")));
   CHECK(largest(a.gradients.to_vector()) > 0);
   check_equal(evaluated(pair, dumped, registered_losses()), a, 1e-5);
   // The files have them in the type given by each row.
@@ -140,11 +141,11 @@ TEST_CASE("teacher tensors: tensors that a dump lacks are computed if possible")
   auto refused = [&](Teacher& teacher, const LossConfig& losses) {
     return message([&] { Objective(*pair.student, &teacher, losses); });
   };
-  check_says(refused(of_qk, value), {qk, "head_value", "model", "loss value"});
-  check_says(refused(of_none, entropy), {none, "row_entropy", "attention", "loss entropy"});
+  check_says(refused(of_qk, value), {qk, "head_value", "model", "loss test_value"});
+  check_says(refused(of_none, entropy), {none, "row_entropy", "attention", "loss test_entropy"});
   SelfTeacher self;
   CHECK(refused(self, entropy) == "no error");
-  check_says(refused(self, value), {"teacher", "self", "head_value", "losses.value", "0"});
+  check_says(refused(self, value), {"teacher", "self", "head_value", "losses.test_value", "0"});
 }
 
 TEST_CASE("teacher tensors: adopting checks a registered one by its own rule") {
@@ -168,13 +169,13 @@ TEST_CASE("teacher tensors: adopting checks a registered one by its own rule") {
 
 TEST_CASE("losses: a registered one has a key, weight 0 and a place in the table") {
   LossConfig config;
-  CHECK(config["entropy"] == 0);
+  CHECK(config["test_entropy"] == 0);
   LossWeights weights;
   data::Schema schema = data::schema_of(weights);
-  REQUIRE(schema.find("entropy"));
-  CHECK_FALSE(weights["entropy"].has_value());
-  schema.set_text("entropy", {"0.25"});
-  CHECK(weights["entropy"] == 0.25);
+  REQUIRE(schema.find("test_entropy"));
+  CHECK_FALSE(weights["test_entropy"].has_value());
+  schema.set_text("test_entropy", {"0.25"});
+  CHECK(weights["test_entropy"] == 0.25);
   CHECK(message([&] { config["entropie"] = 1; }) == "losses: unknown loss 'entropie'");
   auto refused = [](const Loss& loss) { return message([&] { RegisterLoss{loss}; }); };
   auto layer = [](const LayerLossCall& call) { return call.output; };
