@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
+#include <vector>
 
+#include "data/config/schema_text.h"
 #include "data/dump/dump_fields.h"
 
 namespace brine::data {
@@ -121,9 +124,13 @@ bool DumpSpec::has(std::string_view part) const {
 }
 
 void check_known_tensors(const DumpSpec& spec, const std::string& where) {
-  for (const std::string& name : spec.tensors)
-    check_format(find_teacher_tensor(name), where, ": has the teacher tensor '", name,
-                 "', which this program does not know");
+  for (const std::string& name : spec.tensors) {
+    if (find_teacher_tensor(name)) continue;
+    std::vector<std::string> known;
+    for (const TeacherTensor* tensor : teacher_tensors()) known.push_back(tensor->name);
+    check_format(false, where, ": has the teacher tensor '", name,
+                 "', which this program does not know; it knows ", list_of(known));
+  }
 }
 
 void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
