@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
+#include <map>
 #include <optional>
 
 #include "apps/report/charts.h"
+#include "distill/losses/loss_table.h"
 
 namespace brine::report {
 namespace {
@@ -13,36 +16,48 @@ namespace {
 // Values of a step that say how it went, not what was learned.
 constexpr const char* kBookkeeping[] = {"total", "seconds", "tokens", "worst_layer"};
 
-// What logs contain, in the order of the page; other values come after them.
+// What logs contain.
 struct Known {
-  const char* name;
-  const char* meaning;
+  std::string name, meaning;
   bool log;  // spans orders of magnitude
 };
-constexpr Known kKnown[] = {
-    {"loss", "all losses, weighted", true},
-    {"approx", "loss of the estimate (L_approx), weighted", true},
-    {"prob", "loss of the sparse attention (L_prob), weighted", true},
-    {"context", "loss of the attention output (L_context), weighted", true},
-    {"kd", "loss of the layers' outputs (L_kd), weighted", true},
-    {"kd_task", "loss of the logits (L_kd_task), weighted", true},
-    {"task", "loss of the task (L_task), weighted", true},
-    {"task_nll", "negative log-likelihood of a token in training, nats", false},
-    {"worst_loss", "loss of the worst layer", true},
-    {"valid_perplexity", "perplexity of the validation text", true},
-    {"valid_nll", "negative log-likelihood of a validation token, nats", false},
-    {"mask_recall", "teacher's attention on the kept keys, mean over heads", false},
-    {"mask_recall_min", "the same of the worst head", false},
-    {"mask_recall_p10", "the same, 10th percentile of the heads", false},
-    {"mask_top1_hit", "share of queries whose heaviest key is kept", false},
-    {"gradient_norm", "norm of the gradient before clipping", true},
-    {"rate", "learning rate", false},
-    {"tokens_per_second", "tokens a second", false}};
 
-const Known* known(const std::string& name) {
-  const auto* found = std::find_if(std::begin(kKnown), std::end(kKnown),
-                                   [&](const Known& each) { return name == each.name; });
-  return found == std::end(kKnown) ? nullptr : found;
+// In the order of the page; other values come after them.
+const std::vector<Known>& known_values() {
+  static const std::vector<Known> all = [] {
+    std::vector<Known> out = {{"loss", "all losses, weighted", true}};
+    for (const distill::Loss& loss : distill::losses()) {
+      const std::string& help = loss.help;  // "Weight of L_kd: layer outputs"
+      const size_t colon = help.find(": ");
+      out.push_back({loss.name,
+                     (colon == std::string::npos ? help : help.substr(colon + 2)) + ", weighted",
+                     true});
+    }
+    for (const Known& other : std::initializer_list<Known>{
+             {"task_nll", "negative log-likelihood of a token in training, nats", false},
+             {"worst_loss", "loss of the worst layer", true},
+             {"valid_perplexity", "perplexity of the validation text", true},
+             {"valid_nll", "negative log-likelihood of a validation token, nats", false},
+             {"mask_recall", "teacher's attention on the kept keys, mean over heads", false},
+             {"mask_recall_min", "the same of the worst head", false},
+             {"mask_recall_p10", "the same, 10th percentile of the heads", false},
+             {"mask_top1_hit", "share of queries whose heaviest key is kept", false},
+             {"gradient_norm", "norm of the gradient before clipping", true},
+             {"rate", "learning rate", false},
+             {"tokens_per_second", "tokens a second", false}}) {
+      out.push_back(other);
+    }
+    return out;
+  }();
+  return all;
+}
+
+// Their place in known_values(), whose size it is for others.
+size_t place_of(const std::string& name) {
+  const auto& all = known_values();
+  return size_t(
+      std::find_if(all.begin(), all.end(), [&](const Known& each) { return name == each.name; }) -
+      all.begin());
 }
 
 std::string spaced(std::string name) {
@@ -70,12 +85,14 @@ class Curve {
     auto chart = std::find_if(charts_.begin(), charts_.end(),
                               [&](const Chart& each) { return each.id == id; });
     if (chart == charts_.end()) {
-      const Known* about = known(name);
+      const size_t place = place_of(name);
+      const Known* about = place < known_values().size() ? &known_values()[place] : nullptr;
       Chart made{.id = id, .section = Section::curves, .lines = {}, .note = {}};
       made.lines.title = title;
       made.lines.x_label = "step";
       made.lines.y_label = about ? about->meaning : name;
       made.lines.log_y = about && about->log;
+      places_[id] = id == "curve-" + id_of(name) ? place : known_values().size();
       chart = charts_.insert(charts_.end(), std::move(made));
     }
     auto& lines = chart->lines.lines;
@@ -86,19 +103,15 @@ class Curve {
     chart->lines.log_y = chart->lines.log_y && value > 0;
   }
   Charts take() {
-    auto place = [](const Chart& chart) {
-      return std::find_if(
-                 std::begin(kKnown), std::end(kKnown),
-                 [&](const Known& each) { return chart.id == "curve-" + id_of(each.name); }) -
-             std::begin(kKnown);
-    };
-    std::stable_sort(charts_.begin(), charts_.end(),
-                     [&](const Chart& a, const Chart& b) { return place(a) < place(b); });
+    std::stable_sort(charts_.begin(), charts_.end(), [&](const Chart& a, const Chart& b) {
+      return places_.at(a.id) < places_.at(b.id);
+    });
     return std::move(charts_);
   }
 
  private:
   Charts charts_;
+  std::map<std::string, size_t> places_;  // of charts on the page
 };
 
 }  // namespace
