@@ -92,6 +92,8 @@ function(brine_install_tests)
   set_tests_properties(${users} PROPERTIES FIXTURES_REQUIRED installed)
   set_tests_properties(install_tree ${users} PROPERTIES LABELS program TIMEOUT 1200 SKIP_RETURN_CODE 77
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
+  # 190 headers, three minutes of one core.
+  set_tests_properties(install_headers PROPERTIES LABELS nightly)
 endfunction()
 
 # `cpack` makes three Debian packages: brine (the program), libbrine and libbrine-dev.

@@ -20,7 +20,7 @@ endfunction()
 
 # tests/<folder>/**.cpp -> one doctest program test_<folder>, linked with the folders named.
 #   NAME   of the program and its entries, where one folder makes several programs
-#   LABEL  unit (default), program or emulator; what opens a browser is nightly
+#   LABEL  unit (default), program or emulator; nightly: a browser, the second MPI library
 #   NEEDS  the words that "(needs X)" in the name of a case may have: a separate entry for each, so
 #          that ctest counts it as skipped if X is absent
 #   COMPILED_FOR  the program of these sources whose objects this one links with other libraries
@@ -66,7 +66,7 @@ function(brine_tests source_folder)
     string(TOLOWER "${name}_${need}" entry)
     string(REPLACE " " "_" entry ${entry})
     set(label ${arg_LABEL})
-    if(need STREQUAL "Chromium")
+    if(need MATCHES "^(Chromium|Open MPI)$")
       set(label nightly)
     endif()
     brine_test_entry(${entry} ${label} test_${name} "-tc=*(needs ${need})*")
