@@ -19,6 +19,8 @@ struct OnDefault {
   ~OnDefault() { set_default_device(kCpu); }
 };
 
+const Sizes kSmall = {.tokens = 8};  // the number of waits depends on no size
+
 struct Steps {
   std::vector<int64_t> waits;  // of each step
   distill::LossTerms last;
@@ -53,7 +55,7 @@ Steps run_steps(Pair& pair, Teacher& teacher, int64_t accumulate, const LossConf
 
 TEST_CASE("cuda: a step of distillation waits once, with a dump twice for two micro-batches") {
   if (!has_device()) return;
-  const Sizes sizes;
+  const Sizes sizes = kSmall;
   Scratch scratch;
   const std::string qk = (scratch / "qk").string(), maps = (scratch / "maps").string();
   {
@@ -93,7 +95,7 @@ TEST_CASE("cuda: a step of distillation waits once, with a dump twice for two mi
 TEST_CASE("cuda: a step of two micro-batches with an online teacher waits once") {
   if (!has_device()) return;
   const OnDefault device(kCuda);
-  Pair pair;
+  Pair pair(kSmall);
   const nn::ParameterStore on_device(*pair.teacher, nn::ParameterStore::Gradients::later);
   OnlineTeacher teacher(pair.teacher, 9);
   CHECK(run_steps(pair, teacher, 2, {}).waits == std::vector<int64_t>(3, 1));
