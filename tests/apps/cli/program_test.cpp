@@ -5,6 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "nn/attention/attention.h"
 #include "tests/apps/helpers.h"
 #include "tests/apps/sample_config.h"
 #include "tests/paths.h"
@@ -96,6 +97,13 @@ TEST_CASE("docs/configuration.md is the page of this build") {
   CHECK(run_brine("docs-config").out == page);
   bool equal = read_all(brine::test::source_dir() + "/docs/configuration.md") == page;
   CHECK_MESSAGE(equal, "write it again: brine docs-config --out docs/configuration.md");
+}
+
+TEST_CASE("docs/attention-methods.md names every method") {
+  const std::string page = read_all(brine::test::source_dir() + "/docs/attention-methods.md");
+  for (const auto& [name, factory] : brine::nn::attention_methods()) {
+    CHECK_MESSAGE(page.find("`" + name + "`") != std::string::npos, name);
+  }
 }
 
 TEST_CASE("the kept configuration is what --config reads") {
