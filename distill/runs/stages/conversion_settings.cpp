@@ -91,10 +91,11 @@ void decide_joint(JointSettings& joint, bool asked, bool samples) {
   decide(joint.batch_size, int64_t(samples ? 1 : 2));
   decide(joint.warmup_steps, int64_t(10));
   decide(joint.attention_rate, 1e-3);
-  // A rate without a rank is that of the whole base.
-  decide(joint.lora_rank, int64_t(samples && !joint.base_rate ? 16 : 0));
-  decide(joint.base_rate, *joint.lora_rank == 0 ? 0.0 : samples ? 3e-4 : 1e-4);
-  decide(joint.recompute, samples);
+  if (asked) {  // a rate without a rank is that of the whole base
+    decide(joint.lora_rank, int64_t(samples && !joint.base_rate ? 16 : 0));
+    decide(joint.recompute, samples);
+  }
+  decide(joint.base_rate, joint.lora_rank.value_or(0) == 0 ? 0.0 : samples ? 3e-4 : 1e-4);
   for (const Loss& loss : losses())
     decide(joint.losses[loss.name], joint_weight(loss.name, samples));
 }

@@ -104,12 +104,12 @@ TEST_CASE("cuda: a step of two micro-batches with an online teacher waits once")
 TEST_CASE("cuda: a step that fails names the row of the teacher's logits that is not finite") {
   if (!has_device()) return;
   const OnDefault device(kCuda);
-  Pair pair;
-  const nn::ParameterStore on_device(*pair.teacher, nn::ParameterStore::Gradients::later);
-  const std::string blame = join(": the teacher's logits at token 5 of window ",
-                                 pair.source().windows_of(0, 2)[1], " are not finite");
   for (int64_t top_n : {0, 5}) {
     for (double value : {double(NAN), double(INFINITY)}) {
+      Pair pair;
+      const nn::ParameterStore on_device(*pair.teacher, nn::ParameterStore::Gradients::later);
+      const std::string blame = join(": the teacher's logits at token 5 of window ",
+                                     pair.source().windows_of(0, 2)[1], " are not finite");
       CAPTURE(top_n);
       CAPTURE(value);
       Unsound teacher(pair.teacher, top_n, 21, value);
