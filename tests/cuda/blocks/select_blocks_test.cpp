@@ -1,4 +1,6 @@
 // The choice of key blocks on the device, as on the CPU: the same lists.
+#include <algorithm>
+
 #include "autograd/compute_type.h"
 #include "tensor/cuda/core/scratch.h"
 #include "tests/block_cases.h"
@@ -299,8 +301,17 @@ TEST_CASE("cuda: select_blocks with scratch memory for one thread block") {
 }
 
 TEST_CASE("cuda: select_blocks_step, row by row") {
-  for (BlockCase c : all_cases()) {
-    if (c.T > 110) continue;
+  std::vector<BlockCase> cases = all_cases();
+  cases.erase(
+      std::remove_if(cases.begin(), cases.end(), [](const BlockCase& c) { return c.T > 110; }),
+      cases.end());
+  // The scores of a row by two thread blocks.
+  cases.push_back({.H = 3,
+                   .G = 1,
+                   .T = 150,
+                   .d = 5,
+                   .config = {.block = 2, .parts = 2, .chosen = 3, .tile = 2}});
+  for (BlockCase c : cases) {
     c.lengths.clear();
     compare_both(
         join("select_blocks_step, T ", c.T, ", tile ", c.config.tile),
