@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
 #include <iterator>
-#include <map>
 #include <optional>
 
 #include "apps/report/charts.h"
@@ -33,31 +31,28 @@ const std::vector<Known>& known_values() {
                      (colon == std::string::npos ? help : help.substr(colon + 2)) + ", weighted",
                      true});
     }
-    for (const Known& other : std::initializer_list<Known>{
-             {"task_nll", "negative log-likelihood of a token in training, nats", false},
-             {"worst_loss", "loss of the worst layer", true},
-             {"valid_perplexity", "perplexity of the validation text", true},
-             {"valid_nll", "negative log-likelihood of a validation token, nats", false},
-             {"mask_recall", "teacher's attention on the kept keys, mean over heads", false},
-             {"mask_recall_min", "the same of the worst head", false},
-             {"mask_recall_p10", "the same, 10th percentile of the heads", false},
-             {"mask_top1_hit", "share of queries whose heaviest key is kept", false},
-             {"gradient_norm", "norm of the gradient before clipping", true},
-             {"rate", "learning rate", false},
-             {"tokens_per_second", "tokens a second", false}}) {
-      out.push_back(other);
-    }
+    out.insert(out.end(),
+               {{"task_nll", "negative log-likelihood of a token in training, nats", false},
+                {"worst_loss", "loss of the worst layer", true},
+                {"valid_perplexity", "perplexity of the validation text", true},
+                {"valid_nll", "negative log-likelihood of a validation token, nats", false},
+                {"mask_recall", "teacher's attention on the kept keys, mean over heads", false},
+                {"mask_recall_min", "the same of the worst head", false},
+                {"mask_recall_p10", "the same, 10th percentile of the heads", false},
+                {"mask_top1_hit", "share of queries whose heaviest key is kept", false},
+                {"gradient_norm", "norm of the gradient before clipping", true},
+                {"rate", "learning rate", false},
+                {"tokens_per_second", "tokens a second", false}});
     return out;
   }();
   return all;
 }
 
-// Their place in known_values(), whose size it is for others.
-size_t place_of(const std::string& name) {
-  const auto& all = known_values();
-  return size_t(
-      std::find_if(all.begin(), all.end(), [&](const Known& each) { return name == each.name; }) -
-      all.begin());
+const Known* known(const std::string& name) {
+  for (const Known& each : known_values()) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
 }
 
 std::string spaced(std::string name) {
@@ -85,14 +80,12 @@ class Curve {
     auto chart = std::find_if(charts_.begin(), charts_.end(),
                               [&](const Chart& each) { return each.id == id; });
     if (chart == charts_.end()) {
-      const size_t place = place_of(name);
-      const Known* about = place < known_values().size() ? &known_values()[place] : nullptr;
+      const Known* about = known(name);
       Chart made{.id = id, .section = Section::curves, .lines = {}, .note = {}};
       made.lines.title = title;
       made.lines.x_label = "step";
       made.lines.y_label = about ? about->meaning : name;
       made.lines.log_y = about && about->log;
-      places_[id] = id == "curve-" + id_of(name) ? place : known_values().size();
       chart = charts_.insert(charts_.end(), std::move(made));
     }
     auto& lines = chart->lines.lines;
@@ -103,15 +96,18 @@ class Curve {
     chart->lines.log_y = chart->lines.log_y && value > 0;
   }
   Charts take() {
-    std::stable_sort(charts_.begin(), charts_.end(), [&](const Chart& a, const Chart& b) {
-      return places_.at(a.id) < places_.at(b.id);
-    });
+    auto place = [&all = known_values()](const Chart& chart) {
+      return std::find_if(all.begin(), all.end(), [&](const Known& each) {
+        return chart.id == "curve-" + id_of(each.name);
+      });
+    };
+    std::stable_sort(charts_.begin(), charts_.end(),
+                     [&](const Chart& a, const Chart& b) { return place(a) < place(b); });
     return std::move(charts_);
   }
 
  private:
   Charts charts_;
-  std::map<std::string, size_t> places_;  // of charts on the page
 };
 
 }  // namespace
