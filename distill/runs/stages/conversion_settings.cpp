@@ -67,9 +67,10 @@ AttentionDefaults default_attention(nn::ModelConfig& student, const std::set<std
 }
 
 // The estimator keeps learning and the logits follow the teacher's. For blocks L_approx of all rows
-// takes twenty times as long as the rest of a step and gains nothing. Squared distances of hidden
-// states are out of all proportion in decoders with massive activations (a few numbers of the
-// first token in the thousands): SmolLM2's kd was 99 % of the loss.
+// takes twenty times as long as the rest of a step on a GPU, and where it was tried it gained
+// nothing (docs/paper/gpu). Squared distances of hidden states are out of all proportion in
+// decoders with massive activations (a few numbers of the first token in the thousands): SmolLM2's
+// kd was 99 % of the loss.
 double joint_weight(const std::string& loss, bool samples) {
   return loss == "kd_task" || (loss == "approx" && !samples) ? 1 : 0;
 }
