@@ -11,7 +11,7 @@ namespace brine::cuda {
 namespace {
 
 template <class T>
-struct Operands {
+struct BackwardOperands {
   const T *q, *k, *v;  // [B, H, T, d], k and v [B, G, T, d]
   const T* dy;         // [B, T, H d]
   const T* lse;        // [B, H, T]
@@ -21,7 +21,7 @@ struct Operands {
 
 // Rows of a product that a thread owns: with more, the sums would not fit in registers.
 template <class T>
-struct Plain {
+struct BackwardPlain {
   template <int D>
   using Tile = PlainTile<T, D, sizeof(T) == 4 && D <= 64 ? 8 : 4>;
 };
@@ -39,7 +39,8 @@ struct Sides {
 };
 
 template <bool ByKeys, class T>
-__device__ inline Sides<T> sides_of(const Operands<T>& in, const AttentionSizes& at, int64_t bh) {
+__device__ inline Sides<T> sides_of(const BackwardOperands<T>& in, const AttentionSizes& at,
+                                    int64_t bh) {
   const int64_t head = bh * at.T * at.d, group = at.keys_of(bh);
   const int64_t b = bh / at.H, h = bh % at.H;
   const Pair<T> queries{{in.q + head, at.d}, {in.dy + (b * at.T * at.H + h) * at.d, at.H * at.d}};
@@ -57,8 +58,8 @@ struct Results {
 // in the products from which dot is subtracted: the two cancel where values have a large common
 // part.
 template <class Layout, class T = typename Layout::T>
-__global__ void inner_products_kernel(const Operands<T> in, const T* y, const AttentionSizes at,
-                                      int64_t rows) {
+__global__ void inner_products_kernel(const BackwardOperands<T> in, const T* y,
+                                      const AttentionSizes at, int64_t rows) {
   const int64_t r = piece() / kWarp;
   if (r >= rows) return;
   const int64_t bh = r / at.T, b = bh / at.H, t = r % at.T, lane = threadIdx.x % kWarp;
@@ -130,7 +131,7 @@ __device__ inline void write_rows(T* to, const T (&sums)[R][O], int64_t first, i
 
 template <class Layout, bool ByKeys, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
-    differentiate_kernel(const Results<T> to, const Operands<T> in, const AttentionSizes at,
+    differentiate_kernel(const Results<T> to, const BackwardOperands<T> in, const AttentionSizes at,
                          int64_t heads) {
   constexpr int M = Layout::rows, R = Layout::thread_rows, tile_size = M * Layout::step;
   T *along = dynamic_shared<T>(), *across = along + tile_size;
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
 
 // As above for one row with any number of channels.
 template <class T, bool ByKeys>
-__global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T> in,
+__global__ void differentiate_wide_kernel(const Results<T> to, const BackwardOperands<T> in,
                                           const AttentionSizes at) {
   const int64_t d = at.d, bh = int64_t(blockIdx.x) / at.T, position = int64_t(blockIdx.x) % at.T;
   const int64_t valid = at.widths.valid(bh / at.H);
@@ -225,30 +226,26 @@ __global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T>
 }
 
 template <bool ByKeys, class T>
-void launch_pass(const Results<T>& to, const Operands<T>& in, const T* y, AttentionSizes at,
+void launch_pass(const Results<T>& to, const BackwardOperands<T>& in, const T* y, AttentionSizes at,
                  int64_t heads, Dtype given) {
   if (!to.along && !to.across) return;
   const char* name = "flash_attention_backward";
   const int64_t rows = heads * at.T;
-  const bool fits = dispatch_layout<T, Plain<T>::template Tile>(at.d, given, [&]<class Layout>() {
-    at.tiles = (at.T + Layout::rows - 1) / Layout::rows;
-    const size_t shared = (4 * Layout::rows * Layout::step + Layout::weights) * sizeof(T);
-    if (shared > most_shared()) return false;
-    launch_each(name, rows * kWarp, inner_products_kernel<Layout>, in, y, at, rows);
-    launch(name, differentiate_kernel<Layout, ByKeys>, dim3(blocks_for(heads * at.tiles, 1)),
-           dim3(Layout::threads), shared, to, in, at, heads);
-    return true;
-  });
+  const bool fits =
+      dispatch_layout<T, BackwardPlain<T>::template Tile>(at.d, given, [&]<class Layout>() {
+        at.tiles = (at.T + Layout::rows - 1) / Layout::rows;
+        const size_t shared = (4 * Layout::rows * Layout::step + Layout::weights) * sizeof(T);
+        if (shared > most_shared()) return false;
+        launch_each(name, rows * kWarp, inner_products_kernel<Layout>, in, y, at, rows);
+        launch(name, differentiate_kernel<Layout, ByKeys>, dim3(blocks_for(heads * at.tiles, 1)),
+               dim3(Layout::threads), shared, to, in, at, heads);
+        return true;
+      });
   if (fits) return;
   launch_each(name, rows * kWarp, inner_products_kernel<PlainTile<T, 32, 4>>, in, y, at, rows);
   const int threads = 128;
   launch(name, differentiate_wide_kernel<T, ByKeys>, dim3(blocks_for(rows, 1)), dim3(threads),
          size_t(4 * at.d + 2 * threads) * sizeof(T), to, in, at);
-}
-
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
 }
 
 }  // namespace
@@ -262,8 +259,8 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
   const DeviceWidths widths(visible, T, q.device());
   Tensor dot = Tensor::like(lse);
   dispatch_float(q.dtype(), [&]<class R>() {
-    const Operands<R> in{q.data<R>(),   k.data<R>(),   v.data<R>(), dy.data<R>(),
-                         lse.data<R>(), dot.data<R>(), R(scale)};
+    const BackwardOperands<R> in{q.data<R>(),   k.data<R>(),   v.data<R>(), dy.data<R>(),
+                                 lse.data<R>(), dot.data<R>(), R(scale)};
     const bool packed = packed_rows<R>(d, in.q, in.k, in.v, in.dy);
     const AttentionSizes at{.H = q.dim(1),
                             .T = T,

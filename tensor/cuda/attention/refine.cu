@@ -9,7 +9,7 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kWarps = kThreads / kWarp;
+constexpr int kRefineWarps = kThreads / kWarp;
 
 // offsets of row r of all sequences, with at most `keys` entries of each head; a thread for each.
 __global__ void count_refined_kernel(int32_t* to, const int32_t* from, int64_t H, int64_t keys,
@@ -84,7 +84,7 @@ void refine(FlatCsr fine, Tensor q, Tensor k, FlatCsr csr, int64_t keys) {
     dispatch_strip(
         d,
         [&]<int D, bool Whole>() {
-          launch("refine", refine_kernel<D, Whole, T, S>, dim3(blocks_for(pieces, kWarps)),
+          launch("refine", refine_kernel<D, Whole, T, S>, dim3(blocks_for(pieces, kRefineWarps)),
                  dim3(kThreads), 0, a);
         },
         q, k);

@@ -9,7 +9,7 @@ namespace {
 
 // The warps of a block process neighbouring rows: these mostly keep the same keys, whose K and V
 // are then loaded once into L1. More warps would leave registers unused.
-constexpr int kWarps = 8;
+constexpr int kRowWarps = 8;
 
 template <class T, class S>
 struct Forward {
@@ -39,7 +39,8 @@ __device__ T score(const Forward<T, S>& a, const RowEntries& at, int64_t r) {
 
 // A lane reads only those elements of p that it wrote.
 template <int D, bool Whole, class T, class S>
-__global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) forward_kernel(Forward<T, S> a) {
+__global__ void __launch_bounds__(kRowWarps* kWarp, kStripBlocks<T>)
+    forward_kernel(Forward<T, S> a) {
   const int64_t r = piece() / kWarp;
   if (r >= a.pieces) return;
   const RowEntries at = a.rows(r);
@@ -84,7 +85,7 @@ void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr 
         d,
         [&]<int D, bool Whole>() {
           launch("sparse_attention", forward_kernel<D, Whole, T, S>,
-                 dim3(blocks_for(pieces, kWarps)), dim3(kWarps * kWarp), 0, a);
+                 dim3(blocks_for(pieces, kRowWarps)), dim3(kRowWarps * kWarp), 0, a);
         },
         y, q, k, v);
   });

@@ -12,10 +12,10 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // a block, as in sparse_attention.cu
+constexpr int kGradientWarps = 8;  // a block, as in sparse_attention.cu
 // Keys that many rows keep (one that attracts all attention, or few kept keys for many rows) have
 // lists that would occupy a warp for longer than all others take.
-constexpr int64_t kLongList = 4 * kWarps * kWarp;
+constexpr int64_t kLongList = 4 * kGradientWarps * kWarp;
 
 template <class T, class S>
 struct Rows {
@@ -44,7 +44,8 @@ __device__ T value_products(const Rows<T, S>& a, const RowEntries& at, int64_t r
 
 // ds = p (dp - sum p dp) scale; dq = sum_e ds_e k_key(e). A lane reads only what it wrote.
 template <int D, bool Whole, class T, class S>
-__global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) rows_kernel(Rows<T, S> a) {
+__global__ void __launch_bounds__(kGradientWarps* kWarp, kStripBlocks<T>)
+    rows_kernel(Rows<T, S> a) {
   const int64_t r = piece() / kWarp;
   if (r >= a.pieces) return;
   const RowEntries at = a.rows(r);
@@ -102,13 +103,13 @@ __device__ void sum_entries(T (&sums)[Columns::kSize], const Columns& strip, con
 // One warp per key; then all warps for each of the block's long lists, every one a run of it. The
 // two halves of the grid's y are dk and dv.
 template <int D, bool Whole, class T, class S>
-__global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>)
+__global__ void __launch_bounds__(kGradientWarps* kWarp, kStripBlocks<T>)
     keys_kernel(Side<T, S> first, Side<T, S> second, KeyLists lists) {
   using Columns = Strip<T, S, D, Whole>;
-  __shared__ T parts[kWarps][D];
+  __shared__ T parts[kGradientWarps][D];
   const Side<T, S> side = blockIdx.y == 0 ? first : second;
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int64_t begin_key = int64_t(blockIdx.x) * kWarps, warp_key = begin_key + warp;
+  const int64_t begin_key = int64_t(blockIdx.x) * kGradientWarps, warp_key = begin_key + warp;
   Columns strip{lists.d};
   for (; strip.first < strip.width(); strip.first += D) {
     if (warp_key < lists.keys && !lists.is_long(warp_key)) {
@@ -117,10 +118,11 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>)
                   lists.starts[warp_key + 1]);
       strip.store(side.y + warp_key * strip.width(), sums);
     }
-    for (int64_t key = begin_key; key < begin_key + kWarps && key < lists.keys; ++key) {
+    for (int64_t key = begin_key; key < begin_key + kGradientWarps && key < lists.keys; ++key) {
       if (!lists.is_long(key)) continue;
       const int64_t begin = lists.starts[key], end = lists.starts[key + 1];
-      const int64_t share = (end - begin + kWarps * kWarp - 1) / (kWarps * kWarp) * kWarp;
+      const int64_t share =
+          (end - begin + kGradientWarps * kWarp - 1) / (kGradientWarps * kWarp) * kWarp;
       const int64_t from = begin + warp * share, upto = from + share < end ? from + share : end;
       T sums[Columns::kSize] = {};
       sum_entries(sums, strip, side, lists, key, from, upto);
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>)
 #pragma unroll
         for (int i = 0; i < Columns::kSize; ++i) {
           sums[i] = 0;
-          for (int w = 0; w < kWarps; ++w) {
+          for (int w = 0; w < kGradientWarps; ++w) {
             sums[i] += parts[w][i * Columns::kLanes + lane % Columns::kLanes];
           }
         }
@@ -142,11 +144,6 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>)
       __syncthreads();
     }
   }
-}
-
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
 }
 
 // If q has rows of 16 bits, dy is rounded in the same way: it is gathered once per entry, so a copy
@@ -171,8 +168,8 @@ void launch_keys(Tensor dk, Tensor dv, const Tensor& dy, const Tensor& q, const 
       [&]<int D, bool Whole>() {
         const bool both = dk.defined() && dv.defined();
         launch("sparse_attention_backward", keys_kernel<D, Whole, T, S>,
-               dim3(blocks_for(keys, kWarps), both ? 2 : 1), dim3(kWarps * kWarp), 0,
-               dk.defined() ? of_k : of_v, of_v, by_key);
+               dim3(blocks_for(keys, kGradientWarps), both ? 2 : 1), dim3(kGradientWarps * kWarp),
+               0, dk.defined() ? of_k : of_v, of_v, by_key);
       },
       dk, dv, g, q);
 }
@@ -194,7 +191,7 @@ void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tenso
           d,
           [&]<int D, bool Whole>() {
             launch("sparse_attention_backward", rows_kernel<D, Whole, T, S>,
-                   dim3(blocks_for(pieces, kWarps)), dim3(kWarps * kWarp), 0, a);
+                   dim3(blocks_for(pieces, kGradientWarps)), dim3(kGradientWarps * kWarp), 0, a);
           },
           dq, dy, k, v);
     }

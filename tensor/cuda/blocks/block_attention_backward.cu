@@ -14,7 +14,7 @@ constexpr const char* kName = "block_attention_backward";
 constexpr int kThreadsOfWide = 128;
 
 template <class T>
-struct Operands {
+struct BackwardOperands {
   const T *q, *dy;   // [B, H, rows, d]
   const T *k, *v;    // [B, G, T, d]
   const T *lse, *y;  // [B, H, rows]; as q
@@ -24,7 +24,7 @@ struct Operands {
 
 // As in flash_attention_backward.cu.
 template <class T>
-struct Plain {
+struct BackwardPlain {
   template <int D>
   using Tile = PlainTile<T, D, sizeof(T) == 4 && D <= 64 ? 8 : 4>;
 };
@@ -32,7 +32,8 @@ struct Plain {
 // A warp for each row of q; rows of padding are not read. dy is rounded as in the products from
 // which dot is subtracted.
 template <class Layout, class T = typename Layout::T>
-__global__ void inner_products_kernel(const Operands<T> in, const BlockSizes at, int64_t rows) {
+__global__ void inner_products_kernel(const BackwardOperands<T> in, const BlockSizes at,
+                                      int64_t rows) {
   const int64_t r = piece() / kWarp;
   if (r >= rows) return;
   const int64_t b = r / at.rows / at.H, row = r % at.rows, n = row / at.R;
@@ -56,7 +57,7 @@ __device__ inline void differentiate(T& score, T& slope, bool hidden, T shift, T
 // ---- the gradients of queries
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
-    queries_kernel(T* dq, const Operands<T> in, const BlockSizes at) {
+    queries_kernel(T* dq, const BackwardOperands<T> in, const BlockSizes at) {
   constexpr int M = Layout::rows, R = Layout::thread_rows, tile_size = M * Layout::step;
   T *q = dynamic_shared<T>(), *dy = q + tile_size, *k = dy + tile_size, *v = k + tile_size;
   T* room = v + tile_size;
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
 
 // A row with any number of channels; `at` has passes of one lane.
 template <class T>
-__global__ void queries_wide_kernel(T* dq, const Operands<T> in, const BlockSizes at) {
+__global__ void queries_wide_kernel(T* dq, const BackwardOperands<T> in, const BlockSizes at) {
   __shared__ ListKeys<kThreadsOfWide> keys;
   __shared__ T slopes[kThreadsOfWide];
   const int64_t d = at.d;
@@ -173,7 +174,7 @@ struct Lanes {
   T shift[N], mean[N];
 
   // Of the lanes from j on; the caller synchronises.
-  __device__ void load(const KeyTile<T>& of, const Operands<T>& in, const BlockSizes& at,
+  __device__ void load(const KeyTile<T>& of, const BackwardOperands<T>& in, const BlockSizes& at,
                        int64_t j) {
     for (int i = threadIdx.x; i < N; i += blockDim.x) {
       row[i] = ordinal[i] = -1;
@@ -194,7 +195,7 @@ struct Lanes {
 
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
-    keys_kernel(const KeySums<T> to, const Operands<T> in, const BlockSizes at) {
+    keys_kernel(const KeySums<T> to, const BackwardOperands<T> in, const BlockSizes at) {
   constexpr int M = Layout::rows, R = Layout::thread_rows, tile_size = M * Layout::step;
   T *k = dynamic_shared<T>(), *v = k + tile_size, *q = v + tile_size, *dy = q + tile_size;
   T* room = dy + tile_size;
@@ -258,7 +259,8 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
 
 // One key with any number of channels: `to` has parts of one key.
 template <class T>
-__global__ void keys_wide_kernel(const KeySums<T> to, const Operands<T> in, const BlockSizes at) {
+__global__ void keys_wide_kernel(const KeySums<T> to, const BackwardOperands<T> in,
+                                 const BlockSizes at) {
   __shared__ Lanes<T, kThreadsOfWide> lanes;
   __shared__ T weights[kThreadsOfWide], slopes[kThreadsOfWide];
   const int64_t d = at.d;
@@ -307,8 +309,8 @@ __global__ void keys_wide_kernel(const KeySums<T> to, const Operands<T> in, cons
 template <class T>
 class Backward {
  public:
-  Backward(const BlockMask& mask, const BlockCall& call, const Operands<T>& in, const Tensor& q,
-           const Tensor& k, Dtype given)
+  Backward(const BlockMask& mask, const BlockCall& call, const BackwardOperands<T>& in,
+           const Tensor& q, const Tensor& k, Dtype given)
       : mask_(mask),
         call_(call),
         in_(in),
@@ -322,15 +324,17 @@ class Backward {
 
   void queries(const Tensor& dq) const {
     if (!dq.defined() || rows_ == 0) return;
-    const bool fits = dispatch_layout<T, Plain<T>::template Tile>(d_, given_, [&]<class Layout>() {
-      const size_t shared = bytes<Layout>(sizeof(ListKeys<Layout::rows>));
-      if (shared > most_shared()) return false;
-      const BlockSizes at = call_.sizes(Layout::rows, packed_);
-      launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
-      launch(kName, queries_kernel<Layout>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
-             dim3(Layout::threads), shared, dq.data<T>(), in_, at);
-      return true;
-    });
+    const bool fits =
+        dispatch_layout<T, BackwardPlain<T>::template Tile>(d_, given_, [&]<class Layout>() {
+          const size_t shared = bytes<Layout>(sizeof(ListKeys<Layout::rows>));
+          if (shared > most_shared()) return false;
+          const BlockSizes at = call_.sizes(Layout::rows, packed_);
+          launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
+          launch(kName, queries_kernel<Layout>,
+                 dim3(blocks_for(at.groups * at.tiles * at.passes, 1)), dim3(Layout::threads),
+                 shared, dq.data<T>(), in_, at);
+          return true;
+        });
     if (fits) return;
     const BlockSizes at = call_.sizes(1, packed_);
     launch_each(kName, rows_ * kWarp, inner_products_kernel<PlainTile<T, 32, 4>>, in_, at, rows_);
@@ -342,18 +346,19 @@ class Backward {
     if (!dk.defined() && !dv.defined()) return;
     const BlockLists lists(kName, mask_, groups_, keys_);
     KeySums<T> to = lists.sums<T>(dk, dv);
-    const bool fits = dispatch_layout<T, Plain<T>::template Tile>(d_, given_, [&]<class Layout>() {
-      const size_t shared = bytes<Layout>(sizeof(Lanes<T, Layout::rows>));
-      if (shared > most_shared()) return false;
-      const BlockSizes at = call_.sizes(Layout::rows, packed_);
-      launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
-      to.span = int(std::min<int64_t>(mask_.block, Layout::rows));
-      in_turns(kName, to, at, device_, [&](const KeySums<T>& turn, dim3 thread_blocks) {
-        launch(kName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads), shared, turn, in_,
-               at);
-      });
-      return true;
-    });
+    const bool fits =
+        dispatch_layout<T, BackwardPlain<T>::template Tile>(d_, given_, [&]<class Layout>() {
+          const size_t shared = bytes<Layout>(sizeof(Lanes<T, Layout::rows>));
+          if (shared > most_shared()) return false;
+          const BlockSizes at = call_.sizes(Layout::rows, packed_);
+          launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
+          to.span = int(std::min<int64_t>(mask_.block, Layout::rows));
+          in_turns(kName, to, at, device_, [&](const KeySums<T>& turn, dim3 thread_blocks) {
+            launch(kName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads), shared, turn,
+                   in_, at);
+          });
+          return true;
+        });
     if (fits) return;
     const BlockSizes at = call_.sizes(1, packed_);
     launch_each(kName, rows_ * kWarp, inner_products_kernel<PlainTile<T, 32, 4>>, in_, at, rows_);
@@ -371,7 +376,7 @@ class Backward {
 
   const BlockMask& mask_;
   const BlockCall& call_;
-  Operands<T> in_;
+  BackwardOperands<T> in_;
   Dtype given_;
   int64_t rows_, groups_, keys_, d_;
   Device device_;
@@ -394,14 +399,14 @@ void block_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
   const BlockCall call(mask, visible, q, k);
   const Tensor dot = Tensor::like(lse);
   dispatch_float(q.dtype(), [&]<class T>() {
-    const Operands<T> in{.q = q.data<T>(),
-                         .dy = dy.data<T>(),
-                         .k = k.data<T>(),
-                         .v = v.data<T>(),
-                         .lse = lse.data<T>(),
-                         .y = y.data<T>(),
-                         .dot = dot.data<T>(),
-                         .scale = T(scale)};
+    const BackwardOperands<T> in{.q = q.data<T>(),
+                                 .dy = dy.data<T>(),
+                                 .k = k.data<T>(),
+                                 .v = v.data<T>(),
+                                 .lse = lse.data<T>(),
+                                 .y = y.data<T>(),
+                                 .dot = dot.data<T>(),
+                                 .scale = T(scale)};
     const Backward<T> pass(mask, call, in, q, k, given);
     pass.queries(dq);
     pass.keys(dk, dv);

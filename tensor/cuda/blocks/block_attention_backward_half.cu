@@ -15,7 +15,7 @@
 namespace brine::cuda {
 namespace {
 
-constexpr const char* kName = "block_attention_backward";
+constexpr const char* kHalfName = "block_attention_backward";
 constexpr float kLog2e = 1.44269504f;
 constexpr int64_t kLanesOfSlice = 1024;  // fewest: its sums are not worth an addition otherwise
 
@@ -25,7 +25,7 @@ struct alignas(8) RowMeans {
 };
 
 template <class S>
-struct Operands {
+struct HalfBackwardOperands {
   const S *q, *dy;           // [B, H, rows, d]; dy times the factor
   const S *k, *v;            // [B, G, T, d]
   const RowMeans* means;     // [B, H, rows]
@@ -229,7 +229,8 @@ __device__ inline void store_row(float* to, const float (&sums)[N][4], int i, in
 // ---- the gradients of queries
 template <class Tile, int D = Tile::size>
 __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::threads)
-    queries_kernel(float* dq, const Operands<typename Tile::S> in, const BlockSizes at) {
+    queries_kernel(float* dq, const HalfBackwardOperands<typename Tile::S> in,
+                   const BlockSizes at) {
   using S = typename Tile::S;
   const Places<Tile> my;
   const BlockTile tile(at);
@@ -322,7 +323,8 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
 // ---- the gradients of keys and values
 template <class Tile, int D = Tile::size>
 __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
-    keys_kernel(const KeySums<float> to, const Operands<typename Tile::S> in, const BlockSizes at) {
+    keys_kernel(const KeySums<float> to, const HalfBackwardOperands<typename Tile::S> in,
+                const BlockSizes at) {
   using S = typename Tile::S;
   const Places<Tile> my;
   const KeyTile<float> tile(to, at);
@@ -424,22 +426,23 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
 
 // ---- launches
 template <class S>
-class Backward {
+class HalfBackward {
  public:
-  Backward(const BlockMask& mask, const BlockCall& call, const Tensor& q, const Tensor& k)
+  HalfBackward(const BlockMask& mask, const BlockCall& call, const Tensor& q, const Tensor& k)
       : mask_(mask), call_(call), d_(q.dim(3)), device_(q.device()) {
     heads_ = q.dim(1) / k.dim(1);
   }
 
-  void queries(const Tensor& dq, const Operands<S>& in) const {
+  void queries(const Tensor& dq, const HalfBackwardOperands<S>& in) const {
     if (!dq.defined() || dq.numel() == 0) return;
     const int64_t lanes = heads_ * mask_.tile;
     of_size([&]<int D>() {
       auto run = [&]<int Bands>() {
         using Layout = Tile<S, D, Bands>;
         const BlockSizes at = call_.sizes(Layout::sum_rows, true);
-        launch(kName, queries_kernel<Layout>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
-               dim3(Layout::threads), Layout::shared, dq.data<float>(), in, at);
+        launch(kHalfName, queries_kernel<Layout>,
+               dim3(blocks_for(at.groups * at.tiles * at.passes, 1)), dim3(Layout::threads),
+               Layout::shared, dq.data<float>(), in, at);
       };
       if (lanes <= 16) return run.template operator()<1>();
       if (lanes <= 32) return run.template operator()<2>();
@@ -449,18 +452,18 @@ class Backward {
     });
   }
 
-  void keys(const Tensor& dk, const Tensor& dv, const Operands<S>& in) const {
+  void keys(const Tensor& dk, const Tensor& dv, const HalfBackwardOperands<S>& in) const {
     if (!dk.defined() && !dv.defined()) return;
     const BlockSizes at = call_.sizes(1, true);
-    const BlockLists lists(kName, mask_, at.groups, at.T);
+    const BlockLists lists(kHalfName, mask_, at.groups, at.T);
     of_size([&]<int D>() {
       auto run = [&]<int Bands>() {
         using Layout = Tile<S, D, Bands>;
         auto to = lists.template sums<float>(dk, dv, kLanesOfSlice);
         to.span = int(std::min<int64_t>(mask_.block, Layout::sum_rows));
-        in_turns(kName, to, at, device_, [&](const KeySums<float>& turn, dim3 thread_blocks) {
-          launch(kName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads), Layout::shared,
-                 turn, in, at);
+        in_turns(kHalfName, to, at, device_, [&](const KeySums<float>& turn, dim3 thread_blocks) {
+          launch(kHalfName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads),
+                 Layout::shared, turn, in, at);
         });
       };
       if (mask_.block <= 16) return run.template operator()<1>();
@@ -498,32 +501,34 @@ bool block_attention_backward_half(Tensor dq, Tensor dk, Tensor dv, Tensor dy, T
     // Lanes and keys are counted in 32 bits.
     if (d > 128 || std::max(q.dim(1) / k.dim(1) * q.dim(2), k.dim(2)) > (int64_t(1) << 30) ||
         !packed_rows<S>(d, q.data<S>(), k.data<S>(), v.data<S>()) || !at_pack(dq) || !at_pack(dk) ||
-        !at_pack(dv) || !at_pack(dy) || !at_pack(y) || Backward<S>::shared(d) > most_shared()) {
+        !at_pack(dv) || !at_pack(dy) || !at_pack(y) || HalfBackward<S>::shared(d) > most_shared()) {
       return false;
     }
     const Tensor slopes = Tensor::like(q), max_bits = Tensor::empty({1}, Dtype::i32, q.device()),
                  means = Tensor::empty({rows, 2}, Dtype::f32, q.device());
     auto* of_rows = reinterpret_cast<RowMeans*>(means.data<float>());
-    const Operands<S> in{.q = q.data<S>(),
-                         .dy = slopes.data<S>(),
-                         .k = k.data<S>(),
-                         .v = v.data<S>(),
-                         .means = of_rows,
-                         .max_bits = std::is_same_v<S, f16> ? reinterpret_cast<const uint32_t*>(
-                                                                  max_bits.data<int32_t>())
-                                                            : nullptr,
-                         .scale = float(scale)};
+    const HalfBackwardOperands<S> in{
+        .q = q.data<S>(),
+        .dy = slopes.data<S>(),
+        .k = k.data<S>(),
+        .v = v.data<S>(),
+        .means = of_rows,
+        .max_bits = std::is_same_v<S, f16>
+                        ? reinterpret_cast<const uint32_t*>(max_bits.data<int32_t>())
+                        : nullptr,
+        .scale = float(scale)};
     const BlockSizes at = call.sizes(1, true);
     const int64_t packs = rows * d / 4;
     if (in.max_bits && packs > 0) {
       auto* to = reinterpret_cast<uint32_t*>(max_bits.data<int32_t>());
-      check_cuda(cudaMemsetAsync(to, 0, sizeof(uint32_t), stream()), kName);
-      launch(kName, max_bits_kernel, dim3(blocks_for(std::min<int64_t>(packs, 1 << 18), kThreads)),
-             dim3(kThreads), 0, to, dy.data<float>(), at, packs);
+      check_cuda(cudaMemsetAsync(to, 0, sizeof(uint32_t), stream()), kHalfName);
+      launch(kHalfName, max_bits_kernel,
+             dim3(blocks_for(std::min<int64_t>(packs, 1 << 18), kThreads)), dim3(kThreads), 0, to,
+             dy.data<float>(), at, packs);
     }
-    launch_each(kName, rows * kWarp, prepare_kernel<S>, slopes.data<S>(), of_rows, dy.data<float>(),
-                y.data<float>(), lse.data<float>(), in.max_bits, at, rows);
-    const Backward<S> pass(mask, call, q, k);
+    launch_each(kHalfName, rows * kWarp, prepare_kernel<S>, slopes.data<S>(), of_rows,
+                dy.data<float>(), y.data<float>(), lse.data<float>(), in.max_bits, at, rows);
+    const HalfBackward<S> pass(mask, call, q, k);
     pass.queries(dq, in);
     pass.keys(dk, dv, in);
     return true;

@@ -12,7 +12,7 @@ namespace brine::cuda {
 namespace {
 
 template <class S>
-struct Operands {
+struct HalfOperands {
   float *y, *lse;  // [B, H, rows, d], [B, H, rows]
   const S *q, *k, *v;
   float scale;
@@ -59,7 +59,7 @@ struct BandSums {
 
 template <class Tile, int D>
 __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::threads)
-    attend_half_kernel(const Operands<typename Tile::S> in, const BlockSizes at) {
+    attend_half_kernel(const HalfOperands<typename Tile::S> in, const BlockSizes at) {
   using S = typename Tile::S;
   S* room = dynamic_shared<S>();  // step 0's keys and values, those of step 1
   auto* seen = reinterpret_cast<int32_t*>(room + 4 * Tile::room);
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
 
 // Whether the device has the room; if so, launched.
 template <class S, int D, int Bands>
-bool attend(const Operands<S>& in, const BlockCall& call) {
+bool attend(const HalfOperands<S>& in, const BlockCall& call) {
   using Tile = HalfTile<S, D, Bands>;
   if (Tile::shared > most_shared()) return false;
   const BlockSizes at = call.sizes(Tile::lanes, true);
@@ -250,7 +250,7 @@ bool attend(const Operands<S>& in, const BlockCall& call) {
 }
 
 template <class S, int D>
-bool attend(const Operands<S>& in, const BlockCall& call, int64_t lanes) {
+bool attend(const HalfOperands<S>& in, const BlockCall& call, int64_t lanes) {
   // Four warps that share a band need the most shared memory.
   if (lanes <= 16 && attend<S, D, 1>(in, call)) return true;
   if (lanes <= 32) return attend<S, D, 2>(in, call);
@@ -265,8 +265,8 @@ bool block_attention_half(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, co
                           int64_t lanes, double scale) {
   const int64_t d = q.dim(3);
   auto typed = [&]<class S>() {
-    const Operands<S> in{y.data<float>(), lse.data<float>(), q.data<S>(),
-                         k.data<S>(),     v.data<S>(),       float(scale)};
+    const HalfOperands<S> in{y.data<float>(), lse.data<float>(), q.data<S>(),
+                             k.data<S>(),     v.data<S>(),       float(scale)};
     if (d > 128 || !packed_rows<S>(d, in.q, in.k, in.v)) return false;
     return d <= 64 ? attend<S, 64>(in, call, lanes) : attend<S, 128>(in, call, lanes);
   };

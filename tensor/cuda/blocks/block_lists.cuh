@@ -109,11 +109,6 @@ __global__ void add_slices_kernel(T* all, const T* parts, const KeySums<T> to, c
   all[bg * of_group + offset] = sum;
 }
 
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
-}
-
 // The lists of a mask; keeps their memory.
 class BlockLists {
  public:

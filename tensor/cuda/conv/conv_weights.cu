@@ -6,10 +6,10 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kSide = 16;  // a block is 16 x 16 threads
-constexpr int kRows = 4;   // sums per thread, vertically
-constexpr int kHeight = kSide * kRows;
-constexpr int kStep = 32;           // positions in shared memory at a time
+constexpr int kWeightSide = 16;  // a block is 16 x 16 threads
+constexpr int kWeightRows = 4;   // sums per thread, vertically
+constexpr int kHeight = kWeightSide * kWeightRows;
+constexpr int kWeightStep = 32;     // positions in shared memory at a time
 constexpr int64_t kShortest = 512;  // positions of a run, at least
 constexpr int64_t kBlocks = 1024;   // target number of runs: several for every processor of a large
                                     // device
@@ -25,11 +25,11 @@ struct Weights {
   int64_t positions, run;
 };
 
-// One of kStep positions: the start of its row of x (in columns), its column, and the start of its
-// channels of dy; -1: it is 0.
+// One of kWeightStep positions: the start of its row of x (in columns), its column, and the start
+// of its channels of dy; -1: it is 0.
 struct Steps {
-  int64_t row[kStep], out[kStep];
-  int column[kStep];
+  int64_t row[kWeightStep], out[kWeightStep];
+  int column[kWeightStep];
   int any;
 };
 
@@ -78,43 +78,44 @@ struct Sum {
 };
 
 template <class T, class Y, int columns>
-__global__ void __launch_bounds__(kSide* kSide) weight_runs_kernel(Weights<T, Y> p, int across) {
-  __shared__ __align__(16) Y left[kStep][kHeight];
-  __shared__ Y right[kStep][kSide * columns];
+__global__ void __launch_bounds__(kWeightSide* kWeightSide)
+    weight_runs_kernel(Weights<T, Y> p, int across) {
+  __shared__ __align__(16) Y left[kWeightStep][kHeight];
+  __shared__ Y right[kWeightStep][kWeightSide * columns];
   __shared__ Steps steps;
-  constexpr int kThreads = kSide * kSide;
-  const int t = int(threadIdx.x), tx = t % kSide, ty = t / kSide, O = int(p.s.O);
+  constexpr int kThreads = kWeightSide * kWeightSide;
+  const int t = int(threadIdx.x), tx = t % kWeightSide, ty = t / kWeightSide, O = int(p.s.O);
   const int down = int(blockIdx.x) / across * kHeight;
-  const int column = int(blockIdx.x) % across * kSide * columns + tx;
+  const int column = int(blockIdx.x) % across * kWeightSide * columns + tx;
   const int64_t start = int64_t(blockIdx.y) * p.run;
   const int64_t end = start + p.run < p.positions ? start + p.run : p.positions;
   const Sum source(p, down + t % kHeight);
-  Y sum[kRows][columns] = {};
-  for (int64_t at = start; at < end; at += kStep) {
-    if (t < kStep) find_positions(steps, p, at, end);
+  Y sum[kWeightRows][columns] = {};
+  for (int64_t at = start; at < end; at += kWeightStep) {
+    if (t < kWeightStep) find_positions(steps, p, at, end);
     __syncthreads();
     const bool any = steps.any;
-    for (int i = t / kHeight; any && i < kStep; i += kThreads / kHeight) {
+    for (int i = t / kHeight; any && i < kWeightStep; i += kThreads / kHeight) {
       left[i][t % kHeight] = source.at(p, steps, i);
     }
-    for (int i = ty; any && i < kStep; i += kSide) {
+    for (int i = ty; any && i < kWeightStep; i += kWeightSide) {
 #pragma unroll
       for (int j = 0; j < columns; ++j) {
-        const int o = column + j * kSide;
+        const int o = column + j * kWeightSide;
         const int64_t from = steps.out[i] + o;
         const bool inside = o < O && steps.out[i] >= 0 && (!p.y || p.y[from] > 0);
-        right[i][tx + j * kSide] = inside ? p.dy[from] : Y(0);
+        right[i][tx + j * kWeightSide] = inside ? p.dy[from] : Y(0);
       }
     }
     __syncthreads();
     if (!any) continue;
 #pragma unroll 4
-    for (int k = 0; k < kStep; ++k) {
+    for (int k = 0; k < kWeightStep; ++k) {
 #pragma unroll
       for (int j = 0; j < columns; ++j) {
-        const Y b = right[k][tx + j * kSide];
+        const Y b = right[k][tx + j * kWeightSide];
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) sum[i][j] += left[k][ty * kRows + i] * b;
+        for (int i = 0; i < kWeightRows; ++i) sum[i][j] += left[k][ty * kWeightRows + i] * b;
       }
     }
     // The next positions are written while the slowest warps still multiply; these do not read
@@ -122,12 +123,12 @@ __global__ void __launch_bounds__(kSide* kSide) weight_runs_kernel(Weights<T, Y>
   }
   Y* parts = p.parts + int64_t(blockIdx.y) * p.height * O;
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int row = down + ty * kRows + i;
+  for (int i = 0; i < kWeightRows; ++i) {
+    const int row = down + ty * kWeightRows + i;
     if (row >= p.height) break;
 #pragma unroll
     for (int j = 0; j < columns; ++j) {
-      const int o = column + j * kSide;
+      const int o = column + j * kWeightSide;
       if (o < O) parts[int64_t(row) * O + o] = sum[i][j];
     }
   }
@@ -161,10 +162,10 @@ struct AddWeights {
 
 template <int columns, class T, class Y>
 void launch_runs(const Weights<T, Y>& p, int64_t runs) {
-  const int across = int((p.s.O + kSide * columns - 1) / (kSide * columns));
+  const int across = int((p.s.O + kWeightSide * columns - 1) / (kWeightSide * columns));
   const dim3 grid(blocks_for(p.height, kHeight) * unsigned(across), unsigned(runs));
-  launch("conv2d_backward", weight_runs_kernel<T, Y, columns>, grid, dim3(kSide * kSide), 0, p,
-         across);
+  launch("conv2d_backward", weight_runs_kernel<T, Y, columns>, grid,
+         dim3(kWeightSide * kWeightSide), 0, p, across);
 }
 
 template <class T, class Y>
@@ -174,14 +175,14 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor y, const 
   if (positions == 0 || height == 0 || s.O == 0) return;
   int best = 1;
   for (int columns = 2; columns <= 4; ++columns) {
-    auto filled = [&](int c) { return (s.O + kSide * c - 1) / (kSide * c) * c; };
+    auto filled = [&](int c) { return (s.O + kWeightSide * c - 1) / (kWeightSide * c) * c; };
     if (filled(columns) <= filled(best)) best = columns;
   }
   const int64_t tiles =
-      (height + kHeight - 1) / kHeight * ((s.O + kSide * best - 1) / (kSide * best));
+      (height + kHeight - 1) / kHeight * ((s.O + kWeightSide * best - 1) / (kWeightSide * best));
   const int64_t wanted = std::max<int64_t>(1, kBlocks / tiles);
-  const int64_t run =
-      (std::max((positions + wanted - 1) / wanted, kShortest) + kStep - 1) / kStep * kStep;
+  const int64_t run = (std::max((positions + wanted - 1) / wanted, kShortest) + kWeightStep - 1) /
+                      kWeightStep * kWeightStep;
   const int64_t runs = (positions + run - 1) / run;
   Tensor parts = Tensor::empty({runs, height, s.O}, DtypeOf<Y>::value, x.device());
   const Weights<T, Y> p{.s = s,

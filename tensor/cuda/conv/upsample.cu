@@ -29,8 +29,8 @@ struct Sizes {
   }
 };
 
-constexpr int kTable = 1024;  // numbers of a row that a block writes
-constexpr int kRows = 16;     // rows
+constexpr int kTable = 1024;       // numbers of a row that a block writes
+constexpr int kUpsampleRows = 16;  // rows
 
 // A block for some rows of y and kTable numbers of each; where these come from in a row of x is the
 // same for all rows.
@@ -44,7 +44,8 @@ __global__ void upsample_kernel(T* y, const T* x, Sizes s, int64_t rows) {
     from[i] = quotient(column * s.W, s.K) * s.C + c;
   }
   __syncthreads();
-  for (int64_t row = int64_t(blockIdx.x) * kRows, j = 0; j < kRows && row < rows; ++j, ++row) {
+  for (int64_t row = int64_t(blockIdx.x) * kUpsampleRows, j = 0; j < kUpsampleRows && row < rows;
+       ++j, ++row) {
     const int64_t b = quotient(row, s.rows), t = row - b * s.rows - s.before;
     const bool live = t >= 0 && t < s.live(b);
     const T* in = x + (b * s.R + (live ? quotient(t, s.stride) : 0)) * s.W * s.C;
@@ -82,7 +83,7 @@ void upsample(Tensor y, Tensor x, Upsampling conf) {
     const int64_t rows = s.B * s.rows;
     if (y.numel() == 0) return;
     launch("upsample", upsample_kernel<T>,
-           dim3(blocks_for(rows, kRows), blocks_for(s.K * s.C, kTable)), dim3(kThreads), 0,
+           dim3(blocks_for(rows, kUpsampleRows), blocks_for(s.K * s.C, kTable)), dim3(kThreads), 0,
            y.data<T>(), x.data<T>(), s, rows);
   });
 }

@@ -7,8 +7,8 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kTile = 65536;  // of the vocabulary
-constexpr int kWords = int(kTile / 32);
+constexpr int64_t kVocabularyTile = 65536;  // of the vocabulary
+constexpr int kWords = int(kVocabularyTile / 32);
 constexpr double kSmallRest = 1e-9;
 
 // The data of a teacher's row that both directions need.
@@ -46,14 +46,14 @@ __device__ inline double log_add(double a, double b) {
   return std::isinf(low) ? high : high + std::log1p(std::exp(low - high));
 }
 
-// Marks the ids within [first, first + kTile). All threads of the block call.
+// Marks the ids within [first, first + kVocabularyTile). All threads of the block call.
 __device__ inline void mark(unsigned* bits, const int32_t* ids, int64_t n, int64_t first) {
   __syncthreads();  // the marks of the previous tile may still be read
   for (int i = int(threadIdx.x); i < kWords; i += int(blockDim.x)) bits[i] = 0;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     const int64_t at = ids[i] - first;
-    if (at >= 0 && at < kTile) atomicOr(bits + at / 32, 1u << (at % 32));
+    if (at >= 0 && at < kVocabularyTile) atomicOr(bits + at / 32, 1u << (at % 32));
   }
   __syncthreads();
 }
@@ -68,9 +68,9 @@ __device__ double unlisted_lse(const TeacherRow<T>& teacher, const T* row, int64
   __shared__ unsigned bits[kWords];
   constexpr int kN = RunningLse<T>::kAtOnce;
   RunningLse<T> total;
-  for (int64_t tile = 0; tile < V; tile += kTile) {
+  for (int64_t tile = 0; tile < V; tile += kVocabularyTile) {
     mark(bits, teacher.ids, teacher.n, tile);
-    const int64_t size = tile + kTile < V ? kTile : V - tile;
+    const int64_t size = tile + kVocabularyTile < V ? kVocabularyTile : V - tile;
     for (int64_t first = threadIdx.x; first < size; first += kN * blockDim.x) {
       T values[kN];
       for (int j = 0; j < kN; ++j) {
@@ -198,9 +198,9 @@ __global__ void kl_listed_backward_kernel(T* dlogits, const T* dloss, const T* l
   const double total = double(lse[r]), mass = teacher.mass(), rest = rest_of(mass, n, V);
   const double weight = mass + rest;
   const T share = T((weight * math::exp(double(off) - total) - rest) * double(g));
-  for (int64_t tile = 0; tile < V; tile += kTile) {
+  for (int64_t tile = 0; tile < V; tile += kVocabularyTile) {
     mark(bits, teacher.ids, n, tile);
-    const int64_t size = tile + kTile < V ? kTile : V - tile;
+    const int64_t size = tile + kVocabularyTile < V ? kVocabularyTile : V - tile;
     for (int64_t at = threadIdx.x; at < size; at += blockDim.x) {
       if (!marked(bits, at)) out[tile + at] = math::exp_nonpositive(row[tile + at] - off) * share;
     }

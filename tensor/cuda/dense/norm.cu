@@ -208,11 +208,6 @@ struct AddGradients {
 };
 
 template <class T>
-T* data_or_null(const Tensor& x) {
-  return x.defined() ? x.data<T>() : nullptr;
-}
-
-template <class T>
 void add_parameter_gradients(const char* name, const Tensor& dw, const Tensor& db, const Tensor& dy,
                              const Tensor& x, const Tensor& mean, const Tensor& rstd) {
   if (!dw.defined() && !db.defined()) return;

@@ -7,7 +7,7 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kDigits = 256;
+constexpr int kLogitDigits = 256;
 
 struct Border {
   uint32_t key;   // the n-th largest
@@ -16,18 +16,18 @@ struct Border {
 
 // All threads of the block call.
 __device__ Border find_border(const BlockGroup& group, const float* x, int64_t V, int64_t n) {
-  __shared__ unsigned counts[kDigits];
+  __shared__ unsigned counts[kLogitDigits];
   Border border{0, n};
   for (int shift = 24; shift >= 0; shift -= 8) {
-    group.each(kDigits, [&](int64_t i) { counts[i] = 0; });
+    group.each(kLogitDigits, [&](int64_t i) { counts[i] = 0; });
     group.each(V, [&](int64_t i) {
       const uint32_t key = order_key(x[i]);
       // Of the keys with the digits found so far; initially all.
       if (shift == 24 || (key ^ border.key) >> (shift + 8) == 0) {
-        atomicAdd(&counts[key >> shift & (kDigits - 1)], 1u);
+        atomicAdd(&counts[key >> shift & (kLogitDigits - 1)], 1u);
       }
     });
-    uint32_t digit = kDigits - 1;
+    uint32_t digit = kLogitDigits - 1;
     for (; digit > 0 && border.equal > counts[digit]; --digit) border.equal -= counts[digit];
     border.key |= digit << shift;
     group.sync();  // the counts have been read

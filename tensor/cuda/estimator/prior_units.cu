@@ -5,7 +5,7 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kUnitWarps = 8;
 // Rows of a unit from which one block would take long: then several share it.
 constexpr int64_t kLong = 2048;
 
@@ -25,7 +25,7 @@ struct UnitRows {
 // are added in order.
 template <class Y, class T>
 __global__ void sum_units_kernel(Y* y, const T* x, UnitRows s) {
-  __shared__ double parts[kWarps][kWarp];
+  __shared__ double parts[kUnitWarps][kWarp];
   const int64_t tiles = (s.m + kWarp - 1) / kWarp, block = blockIdx.x;
   const int64_t r = block / tiles % s.R, n = block / tiles / s.R, b = n / s.G;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
@@ -34,12 +34,13 @@ __global__ void sum_units_kernel(Y* y, const T* x, UnitRows s) {
   const int64_t last = first + unit < end ? first + unit : end;
   double sum = 0;
   if (c < s.m) {
-    for (int64_t t = first + warp; t < last; t += kWarps) sum += double(x[(n * s.T + t) * s.m + c]);
+    for (int64_t t = first + warp; t < last; t += kUnitWarps)
+      sum += double(x[(n * s.T + t) * s.m + c]);
   }
   parts[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || c >= s.m) return;
-  for (int w = 1; w < kWarps; ++w) sum += parts[w][lane];
+  for (int w = 1; w < kUnitWarps; ++w) sum += parts[w][lane];
   y[(n * s.R + r) * s.m + c] = Y(sum);
 }
 
@@ -47,8 +48,8 @@ template <class Y, class T>
 void sum_of(Y* y, const T* x, const UnitRows& s, int64_t B) {
   const int64_t blocks = B * s.G * s.R * ((s.m + kWarp - 1) / kWarp);
   if (blocks == 0) return;
-  launch("sum_units", sum_units_kernel<Y, T>, dim3(blocks_for(blocks, 1)), dim3(kWarps * kWarp), 0,
-         y, x, s);
+  launch("sum_units", sum_units_kernel<Y, T>, dim3(blocks_for(blocks, 1)), dim3(kUnitWarps * kWarp),
+         0, y, x, s);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace brine::cuda {
 namespace {
 
 // The rows of q are those of `places` tiles (null: 0, 1, 2...).
-struct Rows {
+struct TileRows {
   const int32_t* places;
   const int64_t* lengths;  // null: no padding
   int64_t H, group, rows, T, R;
@@ -55,7 +55,7 @@ __device__ void add_columns(T* mass, const T* row, const Columns& of, int64_t ke
 
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
-    block_mass_kernel(T* mass, StoredRows<T> q, StoredRows<T> k, Rows of, BlockConfig config,
+    block_mass_kernel(T* mass, StoredRows<T> q, StoredRows<T> k, TileRows of, BlockConfig config,
                       int64_t heads, int64_t C, T scale) {
   constexpr int M = Layout::rows, parts = Layout::threads / M;
   ScoreTiles<Layout, 1> tiles(dynamic_shared<T>());
@@ -117,13 +117,13 @@ void block_mass(Tensor mass, Tensor q, Tensor k, Tensor tiles, BlockConfig confi
   const int64_t heads = q.dim(0) * q.dim(1), rows = q.dim(2), C = mass.dim(3);
   if (heads * rows == 0) return;
   const OnDevice places(tiles, q.device()), lengths(visible.lengths, q.device());
-  const Rows of{.places = places.data<int32_t>(),
-                .lengths = lengths.data<int64_t>(),
-                .H = q.dim(1),
-                .group = q.dim(1) / k.dim(1),
-                .rows = rows,
-                .T = k.dim(2),
-                .R = config.tile};
+  const TileRows of{.places = places.data<int32_t>(),
+                    .lengths = lengths.data<int64_t>(),
+                    .H = q.dim(1),
+                    .group = q.dim(1) / k.dim(1),
+                    .rows = rows,
+                    .T = k.dim(2),
+                    .R = config.tile};
   dispatch_float(mass.dtype(), [&]<class T>() {
     dispatch_scores<T>({q, k}, [&]<class Layout>() {
       launch("block_mass", block_mass_kernel<Layout>,

@@ -101,7 +101,7 @@ __device__ void finish_row(double& kl, double& square, T& lse, T& teacher_lse,
 }
 
 template <class T>
-struct Job {
+struct ProbJob {
   StoredRows<T> q, k;
   TeacherView<T> teacher;
   RowWidths widths;
@@ -111,7 +111,7 @@ struct Job {
 
 template <class Layout, class T>
 __device__ void sum_tile(RowSums<Layout> (&sums)[Layout::thread_rows], ScoreTiles<Layout>& tiles,
-                         const Job<T>& job, const RowTile<Layout>& at, int64_t key0) {
+                         const ProbJob<T>& job, const RowTile<Layout>& at, int64_t key0) {
   const int64_t rows = job.widths.rows;
   const TeacherView<T>& teacher = job.teacher;
   Scores<Layout> s, u;
@@ -134,7 +134,7 @@ __device__ void sum_tile(RowSums<Layout> (&sums)[Layout::thread_rows], ScoreTile
 // parts [blocks, 2] = the sums over a block's rows.
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
-    prob_loss_kernel(double* parts, T* lse, T* teacher_lse, Job<T> job) {
+    prob_loss_kernel(double* parts, T* lse, T* teacher_lse, ProbJob<T> job) {
   ScoreTiles<Layout> tiles(dynamic_shared<T>());
   const auto at = last_tiles_first<Layout>(job.widths, job.heads, job.H);
   const bool has_map = job.teacher.map != nullptr;
@@ -164,7 +164,7 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
   const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2);
   const DeviceWidths widths(visible, rows, q.device());
   dispatch_float(lse.dtype(), [&]<class T>() {
-    const Job<T> job{
+    const ProbJob<T> job{
         StoredRows<T>(q), StoredRows<T>(k), TeacherView<T>(teacher, rows), widths.get(), B * H, H,
         T(scale)};
     dispatch_scores<T>({q, teacher.q}, [&]<class Layout>() {

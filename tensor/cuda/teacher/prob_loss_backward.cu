@@ -14,7 +14,7 @@ namespace brine::cuda {
 namespace {
 
 template <class T>
-struct Job {
+struct SlopeJob {
   StoredRows<T> q, k;
   const T *lse, *teacher_lse;
   TeacherView<T> teacher;
@@ -28,7 +28,8 @@ struct Job {
 template <class T>
 struct Weights {
   T kl, square;
-  __device__ Weights(const Job<T>& job, int64_t b) : kl(T(job.weights[0]) * job.scale), square(0) {
+  __device__ Weights(const SlopeJob<T>& job, int64_t b)
+      : kl(T(job.weights[0]) * job.scale), square(0) {
     const int64_t length = job.widths.length(b);
     if (length > 0) square = T(2 * job.weights[1] / double(length)) * job.scale;
   }
@@ -91,7 +92,7 @@ __device__ inline void each_query(F&& f) {
 // the student's moving rows are left in `tiles`.
 template <class Layout, bool ByKeys, class T>
 __device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, ScoreTiles<Layout>& tiles,
-                               const Job<T>& job, const Meeting<Layout, ByKeys>& at,
+                               const SlopeJob<T>& job, const Meeting<Layout, ByKeys>& at,
                                int64_t other) {
   const int64_t rows = job.widths.rows, head = at.bh * rows;
   const TeacherView<T>& teacher = job.teacher;
@@ -154,7 +155,7 @@ __device__ void write_tile(T* y, const Sums<Layout>& sums, int64_t rows, int64_t
 // of kScoreBlocks: with sums in addition to the scores a third one would have to spill.
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 2)
-    prob_loss_dq_kernel(T* dq, T* stats, Job<T> job) {
+    prob_loss_dq_kernel(T* dq, T* stats, SlopeJob<T> job) {
   ScoreTiles<Layout> tiles(dynamic_shared<T>());
   const Meeting<Layout, false> at(job.widths, job.heads, job.H);
   const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows, d = job.q.d;
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(Layout::threads, 2)
 
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 2)
-    prob_loss_dk_kernel(T* dk, const T* stats, Job<T> job) {
+    prob_loss_dk_kernel(T* dk, const T* stats, SlopeJob<T> job) {
   ScoreTiles<Layout> tiles(dynamic_shared<T>());
   const Meeting<Layout, true> at(job.widths, job.heads, job.H);
   const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows, d = job.q.d;
@@ -230,16 +231,16 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
   dispatch_float(lse.dtype(), [&]<class T>() {
     launch("prob_loss_backward", loss_weights_kernel<T>, dim3(1), dim3(kThreads), 0,
            weights.data<double>(), dy.data<T>(), widths.get(), B, H);
-    const Job<T> job{.q = StoredRows<T>(q),
-                     .k = StoredRows<T>(k),
-                     .lse = lse.data<T>(),
-                     .teacher_lse = teacher_lse.data<T>(),
-                     .teacher = TeacherView<T>(teacher, rows),
-                     .widths = widths.get(),
-                     .heads = B * H,
-                     .H = H,
-                     .scale = T(scale),
-                     .weights = weights.data<double>()};
+    const SlopeJob<T> job{.q = StoredRows<T>(q),
+                          .k = StoredRows<T>(k),
+                          .lse = lse.data<T>(),
+                          .teacher_lse = teacher_lse.data<T>(),
+                          .teacher = TeacherView<T>(teacher, rows),
+                          .widths = widths.get(),
+                          .heads = B * H,
+                          .H = H,
+                          .scale = T(scale),
+                          .weights = weights.data<double>()};
     dispatch_scores<T>({q, teacher.q}, [&]<class Layout>() {
       const dim3 grid(blocks_for(B * H * tiles_of<Layout>(rows), 1),
                       unsigned((d + kSide - 1) / kSide));

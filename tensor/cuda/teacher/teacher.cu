@@ -33,7 +33,7 @@ __device__ void add_columns(T* tau, const T* row, int64_t w, int64_t key0, int64
 
 // A thread's sums over its rows.
 template <class Layout, class T = typename Layout::T>
-struct RowSums {
+struct SummaryRow {
   T logs[Layout::thread_rows] = {}, squares[Layout::thread_rows] = {};
 
   __device__ void write(T* t_log_t, T* t_square, const RowTile<Layout>& at, int64_t rows) const {
@@ -64,8 +64,9 @@ __device__ void teacher_lse(T (&lse)[Layout::thread_rows], ScoreTiles<Layout, 1>
 
 // t = the teacher's attention in a tile, 0 where it is not visible; adds to the sums of the rows.
 template <class Layout, class T>
-__device__ void teacher_tile(Scores<Layout>& t, RowSums<Layout>& sums, ScoreTiles<Layout, 1>& tiles,
-                             const TeacherView<T>& teacher, const RowTile<Layout>& at, int64_t key0,
+__device__ void teacher_tile(Scores<Layout>& t, SummaryRow<Layout>& sums,
+                             ScoreTiles<Layout, 1>& tiles, const TeacherView<T>& teacher,
+                             const RowTile<Layout>& at, int64_t key0,
                              const T (&lse)[Layout::thread_rows]) {
   const bool has_map = teacher.map != nullptr;
   if (has_map) {
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
   }
   T lse[Layout::thread_rows] = {};
   if (!teacher.map) teacher_lse(lse, tiles, teacher, at);
-  RowSums<Layout> sums;
+  SummaryRow<Layout> sums;
   for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) {
     Scores<Layout> t;
     teacher_tile(t, sums, tiles, teacher, at, key0, lse);
