@@ -17,14 +17,14 @@ Inputs moved(const Inputs& in, const On& on) {
   return {on(in.q), on(in.k), on(in.v), on(in.hidden)};
 }
 
-struct Case {
+struct LayerCase {
   std::string name;
   bool causal;
   std::map<std::string, std::string> settings = {};
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> out;
+std::vector<LayerCase> layer_cases() {
+  std::vector<LayerCase> out;
   for (const auto& [name, factory] : nn::attention_methods()) {
     for (bool causal : {true, false}) {
       for (const auto& settings : variants(name, causal)) out.push_back({name, causal, settings});
@@ -40,8 +40,9 @@ std::vector<Case> cases() {
   return out;
 }
 
-Passed run(const Case& c, const On& on, Dtype dtype, const Inputs& in, const Tensor& lengths,
-           const Tensor& dy, const nn::RuntimeOptions& options, nn::Tap* tap = nullptr) {
+Passed run_layer(const LayerCase& c, const On& on, Dtype dtype, const Inputs& in,
+                 const Tensor& lengths, const Tensor& dy, const nn::RuntimeOptions& options,
+                 nn::Tap* tap = nullptr) {
   const OnDefault made(on.device);
   Block block = make_block(c.name, c.causal, dtype, 5, 300, c.settings);
   return pass(block, moved(in, on), lengths, on(dy), options, tap);
@@ -59,7 +60,7 @@ void compare_methods(Dtype dtype, double tolerance, bool firm) {
   };
   const SmallDevice small(dtype);
   int made = 0;
-  for (const Case& c : cases()) {
+  for (const LayerCase& c : layer_cases()) {
     std::string what = c.name + (c.causal ? ", causal" : ", bidirectional");
     for (const auto& [key, value] : c.settings) what += ", " + key + " = " + value;
     INFO(what);
@@ -70,12 +71,12 @@ void compare_methods(Dtype dtype, double tolerance, bool firm) {
     for (const nn::RuntimeOptions& options : {nn::RuntimeOptions{}, nn::RuntimeOptions{.k = 3}}) {
       Passed a, b;
       try {
-        a = run(c, On{kCpu}, dtype, in, lengths, dy, options);
+        a = run_layer(c, On{kCpu}, dtype, in, lengths, dy, options);
       } catch (const Error& refusal) {
         MESSAGE(what << ", refuses: " << refusal.what());
         continue;
       }
-      b = run(c, On{kCuda}, dtype, in, lengths, dy, options);
+      b = run_layer(c, On{kCuda}, dtype, in, lengths, dy, options);
       CHECK(b.y.device() == kCuda);
       compare_close(what + ": output", a.y, b.y.to(kCpu));
       compare_close(what + ": gradient of q", a.q, b.q.to(kCpu));
@@ -104,11 +105,11 @@ TEST_CASE("cuda: the same bits at every run") {
   if (!has_device()) return;
   const Inputs in = inputs(1, 66, Dtype::f32);
   const Tensor lengths = lengths_of({65}), dy = normal({1, 66, kHeads * kSize}, 78);
-  for (const Case& c : cases()) {
+  for (const LayerCase& c : layer_cases()) {
     INFO(c.name);
     try {
-      const Passed a = run(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
-      const Passed b = run(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
+      const Passed a = run_layer(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
+      const Passed b = run_layer(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
       auto on_host = [](const Passed& p) {
         return Passed{p.y.to(kCpu), p.q.to(kCpu), p.k.to(kCpu), p.v.to(kCpu),
                       p.parameters.defined() ? p.parameters.to(kCpu) : Tensor()};

@@ -10,8 +10,8 @@ namespace {
 
 // Forward and backward of one size; bit i of `wanted` asks for the gradient of q, k or v. `group`
 // heads share keys and values.
-void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool causal,
-                       int wanted = 7, int64_t group = 1) {
+void compare_flash(const Shape& shape, std::vector<int64_t> lengths, bool causal, int wanted = 7,
+                   int64_t group = 1) {
   const int64_t B = shape[0], H = shape[1], T = shape[2], d = shape[3];
   const Shape rows{B, T, H * d}, keys{B, H / group, T, d};
   const double scale = 1 / std::sqrt(double(d) + 0.5);
@@ -51,36 +51,36 @@ void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool ca
 
 TEST_CASE("cuda: flash_attention and its gradients, heads of any size") {
   for (int64_t d : {1, 6, 32, 33, 64, 80, 128, 130}) {
-    for (bool causal : {false, true}) compare_attention({1, 2, d > 64 ? 37 : 70, d}, {}, causal);
+    for (bool causal : {false, true}) compare_flash({1, 2, d > 64 ? 37 : 70, d}, {}, causal);
   }
 }
 
 TEST_CASE("cuda: flash_attention of one row, of whole tiles and of one more") {
   for (int64_t T : {1, 3, 64, 65, 129, 200}) {
     // A single key has weight 1, so the gradients of its score are nothing but rounding.
-    for (bool causal : {false, true}) compare_attention({2, 1, T, 20}, {}, causal, T > 1 ? 7 : 4);
+    for (bool causal : {false, true}) compare_flash({2, 1, T, 20}, {}, causal, T > 1 ? 7 : 4);
   }
 }
 
 TEST_CASE("cuda: flash_attention of padded and empty sequences") {
   for (bool causal : {false, true}) {
-    compare_attention({4, 2, 140, 16}, {140, 0, 1, 77}, causal);
-    compare_attention({3, 1, 70, 64}, {64, 0, 65}, causal);
-    compare_attention({3, 2, 40, 150}, {40, 0, 33}, causal);
+    compare_flash({4, 2, 140, 16}, {140, 0, 1, 77}, causal);
+    compare_flash({3, 1, 70, 64}, {64, 0, 65}, causal);
+    compare_flash({3, 2, 40, 150}, {40, 0, 33}, causal);
   }
 }
 
 TEST_CASE("cuda: flash_attention of heads that share keys and values") {
   for (bool causal : {false, true}) {
-    compare_attention({2, 6, 70, 16}, {70, 31}, causal, 7, 3);
-    compare_attention({1, 2, 37, 130}, {}, causal, 7, 2);
+    compare_flash({2, 6, 70, 16}, {70, 31}, causal, 7, 3);
+    compare_flash({1, 2, 37, 130}, {}, causal, 7, 2);
   }
 }
 
 TEST_CASE("cuda: flash_attention_backward gives the gradients that are wanted") {
   for (int wanted = 0; wanted < 7; ++wanted) {
-    compare_attention({2, 2, 70, 12}, {70, 31}, true, wanted);
-    compare_attention({2, 1, 20, 132}, {20, 11}, false, wanted);
+    compare_flash({2, 2, 70, 12}, {70, 31}, true, wanted);
+    compare_flash({2, 1, 20, 132}, {20, 11}, false, wanted);
   }
 }
 

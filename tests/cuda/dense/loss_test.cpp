@@ -9,7 +9,7 @@ using namespace brine::test;
 
 namespace {
 
-const Shape kShapes[] = {{0, 5}, {1, 1}, {9, 7}, {17, 40}, {3, 1023}, {2, 1024}, {3, 5003}};
+const Shape kLossShapes[] = {{0, 5}, {1, 1}, {9, 7}, {17, 40}, {3, 1023}, {2, 1024}, {3, 5003}};
 
 // Distinct ids, n for each row of V.
 Tensor some_ids(int64_t rows, int64_t n, int64_t V, uint64_t seed) {
@@ -43,7 +43,7 @@ Tensor lse_for(const Tensor& values, double mass) {
 }  // namespace
 
 TEST_CASE("cuda: log_sum_exp") {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kLossShapes) {
     compare_both(join("log_sum_exp ", shape), [&](const On& on, Dtype dtype) {
       Tensor x = normal(shape, 1, Dtype::f64, 50, 20);
       const int64_t V = shape[1];
@@ -62,7 +62,7 @@ TEST_CASE("cuda: log_sum_exp") {
 }
 
 TEST_CASE("cuda: cross_entropy and its gradient, ignored rows, in place") {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kLossShapes) {
     compare_both(join("cross_entropy ", shape), [&](const On& on, Dtype dtype) {
       Tensor x = on(normal(shape, 1, dtype, 0, 5)), dloss = normal({shape[0]}, 2, Dtype::f64);
       Tensor target = ids({shape[0]}, 3, shape[1]);
@@ -80,7 +80,7 @@ TEST_CASE("cuda: cross_entropy and its gradient, ignored rows, in place") {
 }
 
 TEST_CASE("cuda: kl_logits of all values and its gradient") {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kLossShapes) {
     compare_both(join("kl_logits ", shape), [&](const On& on, Dtype dtype) {
       Tensor x = on(normal(shape, 1, dtype, 0, 3)), values = normal(shape, 2, Dtype::f64, 0, 3);
       if (shape[0] > 2) values.data<double>()[3] = -INFINITY;

@@ -12,7 +12,7 @@ namespace {
 // afterwards by the same function.
 using View = Tensor (*)(const Tensor&);
 
-Tensor whole(const Tensor& x) { return x; }
+Tensor unchanged(const Tensor& x) { return x; }
 Tensor flipped(const Tensor& x) { return x.transpose(-1, -2); }
 // [.., M, N + 3] with columns 1 .. N + 1.
 Tensor inner(const Tensor& x) { return x.slice(-1, 1, x.dim(-1) - 3); }
@@ -24,7 +24,7 @@ Tensor first(const Tensor& x) { return x.slice(0, 0, 1); }
 
 struct Case {
   Shape y, a, b;
-  View cut_y = whole, cut_a = whole, cut_b = whole;
+  View cut_y = unchanged, cut_a = unchanged, cut_b = unchanged;
   bool ta = false, tb = false;
   double alpha = 1, beta = 0;
 };

@@ -5,12 +5,12 @@ using namespace brine;
 using namespace brine::test;
 
 // Rows of few, some and many registers of a warp, and of a block; more rows than one band.
-const std::vector<Shape> kShapes = {Shape{1, 3},    Shape{3, 7},   Shape{2, 5, 64}, Shape{530, 33},
-                                    Shape{2, 65},   Shape{9, 256}, Shape{5, 700},   Shape{3, 1024},
-                                    Shape{2, 1025}, Shape{0, 5}};
+const std::vector<Shape> kNormShapes = {
+    Shape{1, 3},   Shape{3, 7},   Shape{2, 5, 64}, Shape{530, 33}, Shape{2, 65},
+    Shape{9, 256}, Shape{5, 700}, Shape{3, 1024},  Shape{2, 1025}, Shape{0, 5}};
 
 TEST_CASE("cuda: layernorm and its gradients") {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kNormShapes) {
     compare_both(join("layernorm ", shape), [&](const On& on, Dtype dtype) {
       const Shape channels{shape[shape.rank() - 1]};
       Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
@@ -41,7 +41,7 @@ TEST_CASE("cuda: layernorm of rows that are nearly constant") {
 }
 
 TEST_CASE("cuda: rmsnorm and its gradients") {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kNormShapes) {
     compare_both(join("rmsnorm ", shape), [&](const On& on, Dtype dtype) {
       const Shape channels{shape[shape.rank() - 1]};
       Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));

@@ -7,16 +7,16 @@ using namespace brine::test;
 
 namespace {
 
-struct Size {
+struct FeatureSize {
   int64_t B, H, T, m, d;
   std::vector<int64_t> lengths;  // none: no padding
 
   Tensor visible() const { return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{B}); }
 };
 
-const std::vector<Size> kSizes{{1, 1, 1, 1, 1, {}},          {2, 3, 5, 7, 3, {0, 4}},
-                               {3, 2, 9, 33, 40, {9, 1, 8}}, {2, 1, 300, 5, 4, {270, 129}},
-                               {1, 2, 0, 4, 4, {}},          {2, 1, 3, 4, 2, {0, 0}}};
+const std::vector<FeatureSize> kFeatureSizes{
+    {1, 1, 1, 1, 1, {}},           {2, 3, 5, 7, 3, {0, 4}}, {3, 2, 9, 33, 40, {9, 1, 8}},
+    {2, 1, 300, 5, 4, {270, 129}}, {1, 2, 0, 4, 4, {}},     {2, 1, 3, 4, 2, {0, 0}}};
 
 bool all_zero(const Tensor& x) {
   for (double number : x.to_vector()) {
@@ -31,7 +31,7 @@ constexpr int64_t kMore[] = {0, 3};
 }  // namespace
 
 TEST_CASE("cuda: relu features and their gradient") {
-  for (const Size& s : kSizes) {
+  for (const FeatureSize& s : kFeatureSizes) {
     for (int64_t more : kMore) {
       const Shape shape{s.B, s.H, s.T, s.m + more};
       compare_both(join("relu_features ", shape), [&](const On& on, Dtype dtype) {
@@ -47,7 +47,7 @@ TEST_CASE("cuda: relu features and their gradient") {
 }
 
 TEST_CASE("cuda: learned features and their gradient, with exponents beyond both limits") {
-  for (const Size& s : kSizes) {
+  for (const FeatureSize& s : kFeatureSizes) {
     const Shape shape{s.B, s.H, s.T, s.m};
     compare_both(join("exp_features ", shape), [&](const On& on, Dtype dtype) {
       Tensor phi = on(normal(shape, 1, dtype)), dphi = on(normal(shape, 2, dtype));
@@ -60,7 +60,7 @@ TEST_CASE("cuda: learned features and their gradient, with exponents beyond both
 }
 
 TEST_CASE("cuda: softmax features and their gradient") {
-  for (const Size& s : kSizes) {
+  for (const FeatureSize& s : kFeatureSizes) {
     const Shape inputs{s.B, s.H, s.T, s.d};
     for (int kind = 0; kind < 4; ++kind) {
       const bool keys = kind % 2 == 1;

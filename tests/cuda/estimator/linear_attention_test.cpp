@@ -3,6 +3,7 @@
 #include "tensor/cuda/estimator/chunk_length.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
+#include "tests/cuda/estimator/scratch_limit.h"
 
 // Multiply-adds of tensor cores so far; only the emulator has it.
 extern "C" __attribute__((weak)) double brine_emulated_multiplications();
@@ -12,11 +13,7 @@ using namespace brine::test;
 
 namespace {
 
-Tensor numbers(const std::vector<int64_t>& values) {
-  return Tensor::from(values, Shape{int64_t(values.size())});
-}
-
-struct Size {
+struct AttentionSize {
   int64_t B, H, T, m, i, d;
   std::vector<int64_t> lengths;  // none: no padding
   bool table = true;             // identity [P, i], else [B, T, i]
@@ -28,23 +25,16 @@ struct Size {
   Shape identity() const { return table ? Shape{T + 3, i} : Shape{B, T, i}; }
 };
 
-const std::vector<Size> kSizes{{1, 1, 2, 3, 0, 1, {}},
-                               {2, 2, 7, 5, 3, 4, {0, 6}},
-                               {3, 1, 65, 9, 0, 6, {64, 65, 1}},
-                               {2, 1, 150, 70, 7, 61, {150, 100}, false},
-                               {1, 2, 200, 33, 66, 5, {}},
-                               {1, 1, 330, 256, 2, 9, {300}},
-                               {1, 1, 0, 4, 2, 3, {}},
-                               {2, 6, 65, 9, 3, 6, {64, 65}, true, 2},
-                               {1, 6, 150, 70, 0, 61, {}, true, 3},
-                               {2, 3, 200, 130, 7, 5, {200, 1}, false, 1}};
-
-// Limits the memory for states while an object lives.
-struct Scratch {
-  int64_t before = cuda::scratch_limit();
-  explicit Scratch(int64_t bytes) { cuda::scratch_limit() = bytes; }
-  ~Scratch() { cuda::scratch_limit() = before; }
-};
+const std::vector<AttentionSize> kAttentionSizes{{1, 1, 2, 3, 0, 1, {}},
+                                                 {2, 2, 7, 5, 3, 4, {0, 6}},
+                                                 {3, 1, 65, 9, 0, 6, {64, 65, 1}},
+                                                 {2, 1, 150, 70, 7, 61, {150, 100}, false},
+                                                 {1, 2, 200, 33, 66, 5, {}},
+                                                 {1, 1, 330, 256, 2, 9, {300}},
+                                                 {1, 1, 0, 4, 2, 3, {}},
+                                                 {2, 6, 65, 9, 3, 6, {64, 65}, true, 2},
+                                                 {1, 6, 150, 70, 0, 61, {}, true, 3},
+                                                 {2, 3, 200, 130, 7, 5, {200, 1}, false, 1}};
 
 // Cuts the work otherwise while an object lives.
 struct Cut {
@@ -57,7 +47,7 @@ struct Cut {
 struct Inputs {
   Tensor q, k, v, identity;
 
-  Inputs(const Size& s, const On& on, Dtype dtype)
+  Inputs(const AttentionSize& s, const On& on, Dtype dtype)
       : q(on(uniform({s.B, s.H, s.T, s.m}, 1, 0, 1).to(dtype))),
         k(on(uniform({s.B, s.G(), s.T, s.m}, 2, 0, 1).to(dtype))),
         v(on(normal({s.B, s.G(), s.T, s.d}, 3).to(dtype))),
@@ -65,7 +55,7 @@ struct Inputs {
 };
 
 // y, den and all gradients.
-std::vector<Tensor> attend(const Size& s, bool causal, const On& on, Dtype dtype) {
+std::vector<Tensor> attend(const AttentionSize& s, bool causal, const On& on, Dtype dtype) {
   const Inputs in(s, on, dtype);
   Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, dtype, on.device);
   Tensor den = Tensor::empty({s.B, s.H, s.T}, dtype, on.device);
@@ -83,7 +73,7 @@ std::vector<Tensor> attend(const Size& s, bool causal, const On& on, Dtype dtype
 }
 
 // Multiply-adds of one pass by tensor cores; three of them are one of f32.
-double multiplications(const Size& s, bool backward) {
+double multiplications(const AttentionSize& s, bool backward) {
   const On on{kCuda};
   const Inputs in(s, on, Dtype::f32);
   Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, Dtype::f32, kCuda);
@@ -100,7 +90,7 @@ double multiplications(const Size& s, bool backward) {
   return (brine_emulated_multiplications() - forward) / 3;
 }
 
-void compare_attention(const Size& s, bool causal) {
+void compare_attention(const AttentionSize& s, bool causal) {
   const auto what = join("linear_attention ", s.T, "x", s.m, "x", s.i + s.d, " ", causal);
   compare_both(what, [&](const On& on, Dtype dtype) { return attend(s, causal, on, dtype); });
 }
@@ -116,7 +106,7 @@ double error_of(const Tensor& x, const Tensor& exact) {
   return off / scale;
 }
 
-void compare_state(const Size& s) {
+void compare_state(const AttentionSize& s) {
   if (!s.table) return;
   compare_both(join("linear_attention_state ", s.T), [&](const On& on, Dtype dtype) {
     const Inputs in(s, on, dtype);
@@ -131,30 +121,31 @@ void compare_state(const Size& s) {
 }  // namespace
 
 TEST_CASE("cuda: linear attention and its gradients") {
-  for (const Size& s : kSizes) {
+  for (const AttentionSize& s : kAttentionSizes) {
     for (bool causal : {false, true}) compare_attention(s, causal);
   }
 }
 
 TEST_CASE("cuda: linear attention of any number of features, all columns by one block") {
   const Cut all(cuda::chunked::kKept, 1);
-  const Size one{1, 1, 257, 1, 0, 3, {}};  // whose gradient of q is 0 but for rounding
+  const AttentionSize one{1, 1, 257, 1, 0, 3, {}};  // whose gradient of q is 0 but for rounding
   compare_both("linear_attention of one feature", [&](const On& on, Dtype dtype) {
     const std::vector<Tensor> all = attend(one, true, on, dtype);
     return std::vector{all[0], all[1], all[4]};
   });
-  for (const Size& s :
-       {Size{1, 2, 150, 7, 2, 66, {149}}, Size{2, 1, 130, 77, 4, 64, {130, 67}},
-        Size{1, 1, 200, 155, 0, 68, {}}, Size{1, 1, 67, 255, 3, 4, {}},
-        Size{1, 3, 131, 256, 4, 8, {}, true, 1}, Size{1, 3, 200, 12, 4, 76, {}, false, 1}}) {
+  for (const AttentionSize& s :
+       {AttentionSize{1, 2, 150, 7, 2, 66, {149}}, AttentionSize{2, 1, 130, 77, 4, 64, {130, 67}},
+        AttentionSize{1, 1, 200, 155, 0, 68, {}}, AttentionSize{1, 1, 67, 255, 3, 4, {}},
+        AttentionSize{1, 3, 131, 256, 4, 8, {}, true, 1},
+        AttentionSize{1, 3, 200, 12, 4, 76, {}, false, 1}}) {
     compare_attention(s, true);
   }
 }
 
 TEST_CASE("cuda: linear attention has the same bits however its triangles are kept and spread") {
   if (!has_device()) return;
-  for (const Size& s :
-       {Size{1, 1, 300, 70, 5, 130, {290}}, Size{1, 3, 200, 12, 4, 76, {}, true, 1}}) {
+  for (const AttentionSize& s : {AttentionSize{1, 1, 300, 70, 5, 130, {290}},
+                                 AttentionSize{1, 3, 200, 12, 4, 76, {}, true, 1}}) {
     const std::vector<Tensor> whole = attend(s, true, On{kCuda}, Dtype::f32);
     for (int64_t kept = 1; kept <= cuda::chunked::kKept; ++kept) {
       const Cut otherwise(kept, kept == 2 ? 20 : 1);
@@ -172,7 +163,7 @@ TEST_CASE("cuda: linear attention multiplies as often as the length of its chunk
   const Cut all(cuda::chunked::kKept, 1);
   for (int64_t heads : {1, 3}) {
     for (int64_t m : {20, 155}) {
-      const Size s{1, heads, 384, m, 66, 66, {}, true, 1};
+      const AttentionSize s{1, heads, 384, m, 66, 66, {}, true, 1};
       const int64_t e = s.i + s.d;
       for (bool backward : {false, true}) {
         const int64_t rows = cuda::chunked::causal_chunk(m, e, heads, backward);
@@ -210,7 +201,7 @@ TEST_CASE("cuda: chunks of linear attention have the length of the least cost") 
 
 TEST_CASE("cuda: linear attention on CUDA cores and on tensor cores, both near that of f64") {
   if (!has_device()) return;
-  const Size s{2, 2, 200, 70, 7, 61, {200, 131}};
+  const AttentionSize s{2, 2, 200, 70, 7, 61, {200, 131}};
   for (bool causal : {false, true}) {
     const std::vector<Tensor> exact = attend(s, causal, On{kCpu}, Dtype::f64);
     const std::vector<Tensor> split = attend(s, causal, On{kCuda}, Dtype::f32);
@@ -268,12 +259,12 @@ TEST_CASE("cuda: an infinity in linear attention does not become a number") {
 }
 
 TEST_CASE("cuda: the state of linear attention") {
-  for (const Size& s : kSizes) compare_state(s);
+  for (const AttentionSize& s : kAttentionSizes) compare_state(s);
 }
 
 TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with little memory") {
-  const Size s{2, 3, 290, 20, 5, 10, {290, 211}};
-  Size grouped = s;
+  const AttentionSize s{2, 3, 290, 20, 5, 10, {290, 211}};
+  AttentionSize grouped = s;
   grouped.H = 6, grouped.groups = 3;
   // The states of one head in f64: 5 chunks of 20 x 15 numbers.
   for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {

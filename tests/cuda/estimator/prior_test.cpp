@@ -2,21 +2,17 @@
 #include <utility>
 
 #include "autograd/ops_estimator.h"
-#include "tensor/cuda/core/scratch.h"
 #include "tensor/cuda/estimator/reaches.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
+#include "tests/cuda/estimator/scratch_limit.h"
 
 using namespace brine;
 using namespace brine::test;
 
 namespace {
 
-Tensor numbers(const std::vector<int64_t>& values) {
-  return Tensor::from(values, Shape{int64_t(values.size())});
-}
-
-struct Size {
+struct PriorSize {
   int64_t B, H, T, m, K, step;
   std::vector<int64_t> lengths;  // none: no padding
   int64_t group = 1;             // heads of queries for one of keys
@@ -27,7 +23,7 @@ struct Size {
   Tensor visible() const { return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{B}); }
 };
 
-const std::vector<Size> kSizes{
+const std::vector<PriorSize> kPriorSizes{
     {1, 1, 1, 1, 1, 1, {}},
     {2, 2, 7, 5, 3, 1, {0, 6}},
     {1, 3, 40, 4, 64, 1, {}},
@@ -43,13 +39,7 @@ const std::vector<Size> kSizes{
     {2, 2, 170, 3, 5, 3, {170, 91}, 2, 0.1, 3},
     {2, 1, 4200, 3, 3, 70, {4200, 201}}};  // spans of chunks, long columns
 
-struct Scratch {
-  int64_t before = cuda::scratch_limit();
-  explicit Scratch(int64_t bytes) { cuda::scratch_limit() = bytes; }
-  ~Scratch() { cuda::scratch_limit() = before; }
-};
-
-void compare_prior(const Size& s, bool causal, Tolerance tolerance = {}) {
+void compare_prior(const PriorSize& s, bool causal, Tolerance tolerance = {}) {
   const Shape features{s.B, s.H, s.T, s.m};
   const Shape scores{s.B, s.H, (s.T + s.step - 1) / s.step, s.K};
   compare_both(
@@ -72,7 +62,7 @@ void compare_prior(const Size& s, bool causal, Tolerance tolerance = {}) {
 }  // namespace
 
 TEST_CASE("cuda: the Performer's prior and its gradients") {
-  for (const Size& s : kSizes) {
+  for (const PriorSize& s : kPriorSizes) {
     for (bool causal : {false, true}) compare_prior(s, causal);
   }
 }
@@ -115,7 +105,7 @@ TEST_CASE("cuda: the Performer's prior of small products") {
 }
 
 TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
-  const Size s{2, 3, 90, 6, 10, 1, {90, 41}};
+  const PriorSize s{2, 3, 90, 6, 10, 1, {90, 41}};
   for (int64_t bytes : {int64_t(1), int64_t(2) * (91 * 6 + 2 * 6 + 900) * 8}) {
     const Scratch small(bytes);
     for (bool causal : {false, true}) compare_prior(s, causal);

@@ -8,14 +8,14 @@ using namespace brine::test;
 
 namespace {
 
-struct Case {
+struct RecallCase {
   int64_t B, H, T, K, k;
   std::vector<int64_t> lengths;
   int64_t from = 0;
 };
 
 // Few different values, so that every budget ends among equal ones; no row has mass 1.
-Tensor map_of(const Case& c, Dtype dtype) {
+Tensor coarse_map(const RecallCase& c, Dtype dtype) {
   std::vector<double> map = uniform({c.B, c.H, c.T, c.T}, 1, 0, 5, Dtype::f64).to_vector();
   for (double& x : map) x = std::floor(x) / double(c.T);
   return Tensor::from(map, {c.B, c.H, c.T, c.T}).to(dtype);
@@ -28,7 +28,7 @@ FlatCsr on_csr(const On& on, FlatCsr csr) {
   return csr;
 }
 
-void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dtype dtype) {
+void check_recall(const RecallCase& c, SelectMode mode, bool causal, bool has_map, Dtype dtype) {
   const Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
   const SelectConfig config{c.k, mode};
   const std::string what = join("recall ", c.T, " ", name_of(mode), causal, has_map, " ", dtype);
@@ -41,7 +41,7 @@ void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dty
   const SmallDevice small(dtype);
   compare(what, dtype == Dtype::f32 ? 2e-6 : 1e-12, [&](const On& on) {
     TeacherAttention teacher;
-    if (has_map) teacher.map = on(map_of(c, dtype));
+    if (has_map) teacher.map = on(coarse_map(c, dtype));
     if (!has_map) teacher.q = on(normal(shape, 4, dtype));
     if (!has_map) teacher.k = on(normal(shape, 5, dtype));
     Tensor sums = Tensor::empty({recall::kWays, c.H}, Dtype::f64, on.device);
@@ -56,12 +56,12 @@ void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dty
 }  // namespace
 
 TEST_CASE("cuda: attention_recall in every mode, from a map and from q and k") {
-  const std::vector<Case> cases = {{1, 1, 1, 1, 1, {}},
-                                   {2, 3, 7, 4, 2, {}},
-                                   {3, 2, 35, 16, 5, {35, 0, 33}, 9},
-                                   {2, 2, 70, 8, 9, {9, 70}, 3},
-                                   {2, 1, 9, 4, 4, {0, 0}}};
-  for (const Case& c : cases) {
+  const std::vector<RecallCase> cases = {{1, 1, 1, 1, 1, {}},
+                                         {2, 3, 7, 4, 2, {}},
+                                         {3, 2, 35, 16, 5, {35, 0, 33}, 9},
+                                         {2, 2, 70, 8, 9, {9, 70}, 3},
+                                         {2, 1, 9, 4, 4, {0, 0}}};
+  for (const RecallCase& c : cases) {
     for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch,
                             SelectMode::per_head, SelectMode::per_batch}) {
       for (int kind = 0; kind < 8; ++kind) {
@@ -75,7 +75,7 @@ TEST_CASE("cuda: attention_recall in every mode, from a map and from q and k") {
 }
 
 TEST_CASE("cuda: attention_recall of more rows than one chunk") {
-  Case c{128, 2, 66, 8, 9, std::vector<int64_t>(128, 0)};
+  RecallCase c{128, 2, 66, 8, 9, std::vector<int64_t>(128, 0)};
   c.lengths[0] = c.lengths[100] = 66;
   c.lengths[127] = 12;
   check_recall(c, SelectMode::per_batch, false, false, Dtype::f32);
