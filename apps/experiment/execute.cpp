@@ -150,23 +150,11 @@ class Executor {
     return how_.directory / "logs" / (step.name + kind);
   }
 
-  // Whether the step's directory has a checkpoint that this step left. A directory that it
-  // cannot continue is renamed; the file that says who began it is written again.
+  // Whether the step's directory has a checkpoint. One without is removed.
   bool continues(const Step& step) const {
-    const fs::path directory = fs::path(runs_) / step.name, begun = log(step, ".begun");
-    const Row identity = {{"definition", step.definition()}, {"commit", how_.commit}};
-    Row before = Row::object();
-    if (fs::exists(begun)) before = parse_json_or_discard(data::read_file(begun, 1 << 20));
-    const bool same = before.is_object() &&
-                      before.value("definition", "") == identity["definition"] &&
-                      (how_.keep || before.value("commit", "") == how_.commit);
-    if (fs::is_directory(directory) && !fs::is_empty(directory)) {
-      if (same && !data::list_checkpoints(directory).empty()) return true;
-      int n = 1;
-      while (fs::exists(directory.string() + join(".earlier-", n))) ++n;
-      fs::rename(directory, directory.string() + join(".earlier-", n));
-    }
-    data::write_file_atomic(begun, json_text(identity) + "\n");
+    const fs::path directory = fs::path(runs_) / step.name;
+    if (!data::list_checkpoints(directory).empty()) return true;
+    fs::remove_all(directory);
     return false;
   }
 

@@ -1,9 +1,8 @@
-// Finding an experiment's file, and what to do with earlier rows.
+// Finding an experiment's file; its steps run or drawn.
 #include "apps/experiment/experiment.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "apps/experiment/render.h"
 #include "data/io/directory_lock.h"
@@ -13,8 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr data::Named<Foreign> kForeign[] = {
-    {Foreign::ask, "ask"}, {Foreign::keep, "keep"}, {Foreign::again, "again"}};
 constexpr data::Named<Scale> kScales[] = {{Scale::small, "small"}, {Scale::paper, "paper"}};
 
 // Next to the working directory, or where an installed program has them.
@@ -47,16 +44,6 @@ std::string commands(const Plan& plan, const Rows& rows, const std::string& runs
   return out;
 }
 
-// Throws for rows that are foreign, or drops them.
-void claim_rows(const Request& request, const Plan& plan, const Execution& how) {
-  Rows rows(how.directory);
-  const std::string foreign = rows.foreign(plan, how.commit);
-  check(foreign.empty() || request.rows != Foreign::ask, "experiment: ", how.directory.string(),
-        " has ", foreign, "; this program is of commit ", how.commit,
-        ". --rows keep keeps them, --rows again makes them again");
-  if (request.rows == Foreign::again && !foreign.empty()) rows.drop_foreign(plan, how.commit);
-}
-
 }  // namespace
 
 void Request::describe(data::Schema& s) {
@@ -65,8 +52,6 @@ void Request::describe(data::Schema& s) {
            "small: what two cores finish in a night; paper: the paper's own setting");
   s.field("out", out, "Directory of rows, runs, tables; none: runs/experiments/NAME-SCALE");
   s.field("set", set, "NAME=VALUE: variables of the file");
-  s.choice("rows", rows, kForeign,
-           "Rows of another commit or configuration: ask ends, keep keeps, again makes anew");
   s.field("jobs", jobs, "Runs side by side", {.min = 1});
   s.field("render", render, "Only draw tables and figures from the rows that are there");
   s.field("plan", plan, "Only print the commands");
@@ -97,16 +82,14 @@ Outcome run(Request request, Execution how) {
     check(request.plan || !rows.all().empty(), "experiment: ", how.directory.string(),
           " has no rows yet");
     out.page = request.plan ? commands(plan, rows, (how.directory / "runs").string())
-                            : render(plan, rows.all(), how.directory);
+                            : render(plan, rows.newest(), how.directory);
     return out;
   }
   fs::create_directories(how.directory);
   const data::DirectoryLock lock(how.directory, "is running this experiment");
-  claim_rows(request, plan, how);
   Rows rows(how.directory);
-  how.keep = request.rows == Foreign::keep;
   out.finished = execute(plan, rows, how);
-  if (!rows.all().empty()) out.page = render(plan, rows.all(), how.directory);
+  if (!rows.all().empty()) out.page = render(plan, rows.newest(), how.directory);
   return out;
 }
 

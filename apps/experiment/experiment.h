@@ -9,9 +9,6 @@
 
 namespace brine::experiment {
 
-// What to do with rows of another commit or configuration: say so and end, keep them, or make them
-// again.
-enum class Foreign { ask, keep, again };
 enum class Scale { small, paper };
 
 struct Request {
@@ -19,7 +16,6 @@ struct Request {
   std::string out;   // empty: runs/experiments/NAME-SCALE
   Scale scale = Scale::small;
   std::vector<std::string> set;
-  Foreign rows = Foreign::ask;
   int64_t jobs = 1;
   bool render = false;  // only draw the rows that exist
   bool plan = false;    // only print the commands

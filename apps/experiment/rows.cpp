@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "data/io/file_io.h"
@@ -17,17 +16,6 @@ namespace {
 
 std::string text_at(const Row& row, const char* key) {
   return row.contains(key) && row[key].is_string() ? row[key].get<std::string>() : "";
-}
-
-std::map<std::string, std::string> definitions(const Plan& plan) {
-  std::map<std::string, std::string> out;
-  for (const Step& step : plan.steps) out[step.name] = step.definition();
-  return out;
-}
-
-bool is_known(const Row& row, const std::map<std::string, std::string>& definitions) {
-  const auto found = definitions.find(text_at(row, "name"));
-  return found != definitions.end() && found->second == text_at(row, "definition");
 }
 
 // A JSON pointer (RFC 6901) in which -1 is also the last element of a list; null if nothing
@@ -64,8 +52,10 @@ Rows::Rows(const std::filesystem::path& directory) : file_(directory / "rows.jso
 }
 
 bool Rows::has(const Step& step) const {
-  return std::any_of(rows_.begin(), rows_.end(),
-                     [&](const Row& row) { return text_at(row, "name") == step.name; });
+  const std::string definition = step.definition();
+  return std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) {
+    return text_at(row, "name") == step.name && text_at(row, "definition") == definition;
+  });
 }
 
 void Rows::write() const {
@@ -79,30 +69,13 @@ void Rows::add(const std::vector<Row>& rows) {
   write();
 }
 
-void Rows::drop_foreign(const Plan& plan, const std::string& commit) {
-  const auto known = definitions(plan);
-  std::erase_if(rows_, [&](const Row& row) {
-    return !is_known(row, known) || text_at(row, "commit") != commit;
+std::vector<Row> Rows::newest() const {
+  std::map<std::string, std::string> definitions;
+  for (const Row& row : rows_) definitions[text_at(row, "name")] = text_at(row, "definition");
+  std::vector<Row> out = rows_;
+  std::erase_if(out, [&](const Row& row) {
+    return definitions[text_at(row, "name")] != text_at(row, "definition");
   });
-  write();
-}
-
-std::string Rows::foreign(const Plan& plan, const std::string& commit) const {
-  const auto known = definitions(plan);
-  size_t changed = 0, older = 0;
-  std::set<std::string> commits;
-  for (const Row& row : rows_) {
-    if (!is_known(row, known)) ++changed;
-    if (text_at(row, "commit") == commit) continue;
-    ++older;
-    commits.insert(text_at(row, "commit"));
-  }
-  std::string out;
-  if (changed) out = join(changed, " rows of another configuration");
-  if (older) {
-    out += join(out.empty() ? "" : " and ", older, " rows of commit");
-    for (const std::string& one : commits) out += " " + one;
-  }
   return out;
 }
 

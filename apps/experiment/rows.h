@@ -20,14 +20,12 @@ class Rows {
   explicit Rows(const std::filesystem::path& directory);
 
   const std::vector<Row>& all() const { return rows_; }
+  // Without those of steps that have been run again with another definition.
+  std::vector<Row> newest() const;
+  // Of the step as it is defined now.
   bool has(const Step& step) const;
   // The file is replaced as a whole: a crash leaves it without or with all of the new rows.
   void add(const std::vector<Row>& rows);
-  // Removes the rows that are of another commit, or of a step that is defined differently now or
-  // not at all.
-  void drop_foreign(const Plan& plan, const std::string& commit);
-  // What about them is foreign, in one sentence; empty: nothing.
-  std::string foreign(const Plan& plan, const std::string& commit) const;
 
  private:
   void write() const;
