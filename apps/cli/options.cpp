@@ -62,12 +62,12 @@ std::string meaning(const data::Schema::Field& field) {
   std::string text = field.help;
   std::string allowed = field.allowed();
   if (!allowed.empty()) text += " [" + allowed + "]";
-  bool empty = field.initial.empty() || field.initial == "\"\"" || field.initial == "[]" ||
-               field.initial == "false";
+  const std::string& initial = field.shown();
+  bool empty = initial.empty() || initial == "\"\"" || initial == "[]" || initial == "false";
   if (field.options.required) {
     text += " (required)";
   } else if (!empty) {
-    text += " (default " + field.initial + ")";
+    text += " (default " + initial + ")";
   }
   return text;
 }

@@ -44,6 +44,7 @@ struct FieldOptions {
   std::string alias = {};   // a second key for the same value, in full
   // For a key that may be empty: its default as help and documentation show it.
   std::string unset = {};
+  std::string shown = {};           // what they show instead of the default, if not empty
   std::function<void()> then = {};  // called after each change of the value
 };
 
@@ -71,8 +72,9 @@ class Schema {
     std::string help;
     Target target;
     FieldOptions options;
-    std::vector<std::string> choices;     // of a choice, else empty
-    std::string initial;                  // the default as TOML, or FieldOptions::unset
+    std::vector<std::string> choices;  // of a choice, else empty
+    std::string initial;               // the default as TOML, or FieldOptions::unset
+    const std::string& shown() const { return options.shown.empty() ? initial : options.shown; }
     const std::string* chosen = nullptr;  // for a variant: the selector's value...
     std::string selector;                 // ...its key...
     std::string when;                     // ...and the value that makes this field exist

@@ -224,8 +224,8 @@ const std::string Schema::kTableHead =
 std::vector<Schema::Row> Schema::rows() const {
   std::vector<Row> out;
   for (const Field& field : fields_) {
-    std::string initial = field.options.required ? "required" : "`" + field.initial + "`";
-    if (field.initial.empty()) initial = "none";
+    std::string initial = field.options.required ? "required" : "`" + field.shown() + "`";
+    if (field.shown().empty()) initial = "none";
     std::string help = field.help;
     if (field.chosen != nullptr) help += " (" + field.selector + " = " + field.when + ")";
     if (!field.options.alias.empty()) help += " (also `" + field.options.alias + "`)";

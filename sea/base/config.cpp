@@ -44,6 +44,27 @@ PresetKeys keys_of(Preset preset) {
   return {DecoderPreset::paper, Gates::token, Prior::none, false, 0, 64, 0};
 }
 
+std::string text_of(bool value) { return value ? "true" : "false"; }
+template <class T>
+std::string text_of(T value) {
+  return join(value);
+}
+template <class E, size_t N>
+std::string text_of(E value, const data::Named<E> (&names)[N]) {
+  return data::name_of(value, names);
+}
+
+// A default, and what the presets make of it: "64, blocks 480". `names`: of an enum.
+template <class T, class... Names>
+std::string by_preset(const T& initial, T PresetKeys::*key, const Names&... names) {
+  std::string out = text_of(initial, names...);
+  for (const data::Named<Preset>& preset : kPresets) {
+    const T value = keys_of(preset.value).*key;
+    if (value != initial) out += join(", ", preset.name, " ", text_of(value, names...));
+  }
+  return out;
+}
+
 }  // namespace
 
 void SeaConfig::apply(Preset named) {
@@ -71,16 +92,17 @@ void SeaConfig::describe(data::Schema& s) {
            "Defaults of other keys (docs/method.md); distill takes light, convert blocks if causal",
            {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.choice("mask", mask, kMaskForms,
-           "columns: keys for each row and head; blocks: blocks of keys for each group");
+           "columns: keys for each row and head; blocks: blocks of keys for each group",
+           {.shown = by_preset(mask, &PresetKeys::mask, kMaskForms)});
   s.field("k", keys, "Keys kept per query and head; of blocks, those of the chosen blocks",
-          {.min = 1});
+          {.min = 1, .shown = by_preset(keys, &PresetKeys::k)});
   s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
-          {.min = 1});
+          {.min = 1, .shown = by_preset(columns, &PresetKeys::columns)});
   s.field("block", block, "Keys of a block", {.min = 1});
   s.field("parts", parts, "Clusters of a block's keys, scored by their means; at most block",
-          {.min = 1});
+          {.min = 1, .shown = by_preset(parts, &PresetKeys::parts)});
   s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
-          {.min = 1, .max = kMostTileRows});
+          {.min = 1, .max = kMostTileRows, .shown = by_preset(tile, &PresetKeys::tile)});
   s.field("sinks", sinks, "First blocks that every row keeps", {.min = 0});
   s.field("local", local, "Blocks before a row's current one that it keeps", {.min = 0});
   s.field("survivors", survivors,
@@ -89,7 +111,8 @@ void SeaConfig::describe(data::Schema& s) {
           {.min = 0, .max = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
-           "Preset of the convolutional decoder; none: a table for each head");
+           "Preset of the convolutional decoder; none: a table for each head",
+           {.shown = by_preset(decoder, &PresetKeys::decoder, kDecoderPresets)});
   const std::string from = "; 0 = from the decoder's preset";
   s.field("width_reduction", width_reduction, "Columns of K per column of the image" + from,
           {.min = 0});
@@ -105,24 +128,28 @@ void SeaConfig::describe(data::Schema& s) {
            "LayerNorm over columns before and after the decoder");
   s.choice("mu_scope", mu_scope, kMuScopes, "mu sees one head or all heads of a token");
   s.choice("prior", prior, kPriors,
-           "Features whose kernel attention to a column is added to its score");
+           "Features whose kernel attention to a column is added to its score",
+           {.shown = by_preset(prior, &PresetKeys::prior, kPriors)});
   s.field("prior_features", prior_features, "Features of the learned prior", {.min = 1});
   s.field("pooled_prior", pooled_prior,
-          "Adds each query's product with the mean key of a column to its score");
+          "Adds each query's product with the mean key of a column to its score",
+          {.shown = by_preset(pooled_prior, &PresetKeys::pooled_prior)});
   s.field("prior_units", prior_units,
           "Least units of a column, whose borders fall on units; 0 = single keys",
-          {.min = 0, .max = 65536});
+          {.min = 0, .max = 65536, .shown = by_preset(prior_units, &PresetKeys::prior_units)});
   s.field("pooled", pooled,
           "Share of mean keys' scores in the choice of columns, next to the estimate",
           {.min = 0, .max = 1});
   s.field("oversample", oversample,
           "Candidates for each kept key: the keys with the largest scores among them stay",
           {.min = 1});
-  s.choice("gates", gates, kGates, "Gates of the output: of every token, or constant per head");
+  s.choice("gates", gates, kGates, "Gates of the output: of every token, or constant per head",
+           {.shown = by_preset(gates, &PresetKeys::gates, kGates)});
   s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
   s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
           {.min = 0});
-  s.field("gate_bias", gate_bias, "Both gates of the output start at the sigmoid of this");
+  s.field("gate_bias", gate_bias, "Both gates of the output start at the sigmoid of this",
+          {.shown = by_preset(gate_bias, &PresetKeys::gate_bias)});
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
   s.field("max_positions", max_positions,

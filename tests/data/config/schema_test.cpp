@@ -353,6 +353,10 @@ TEST_CASE("an optional key is empty until it is set, and checked like any other"
   Schema s = data::schema_of(c);
   CHECK(s.find("steps")->empty());
   CHECK(s.find("steps")->initial == "by the recipe");
+  int64_t keys = 64;
+  Schema shown;
+  shown.field("k", keys, "Keys", {.shown = "64, blocks 480"});
+  CHECK(shown.to_markdown().find("| `64, blocks 480` |") != std::string::npos);
   CHECK(s.to_json() == Json::parse(R"({"shape": "linear", "attention": {"method": "sea", "k": 16,
                                        "decoder": "lean"}})"));
   CHECK(s.to_toml() ==
