@@ -344,16 +344,11 @@ void Trainer::evaluate_now(RunLog* log) {
   wait_for_first("evaluation");
 }
 
-// Of the first window of the text that is evaluated, next to the model's dense attention.
 MaskHealth Trainer::mask_health_now() {
   if (!learns_mask(*parts_.model)) return {};
-  RecallObserver observer(parts_.config, {});
-  evaluate(*parts_.model, *parts_.valid,
-           {.batch_size = 1,
-            .max_windows = 1,
-            .observer = &observer,
-            .before_batch = [&](const Batch& batch) { observer.begin(batch); }});
-  return mask_health(observer.layers());
+  return health_of_start(parts_.config, {}, [&](const EvaluateCall& call) {
+    evaluate(*parts_.model, *parts_.valid, call);
+  });
 }
 
 void Trainer::save(RunLog* log) {

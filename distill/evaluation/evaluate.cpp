@@ -30,11 +30,24 @@ struct Score {
         call.ranks ? *call.ranks : alone, "evaluation", int64_t(pieces.size()),
         [&](int64_t n) {
           const Piece& piece = pieces[size_t(n)];
-          return part_of(batch_of(piece), piece.from);
+          return part_of(start_of(batch_of(piece)), piece.from);
         },
         [&](int64_t, const std::string& part) { add(part); });
     check(tokens > 0, "evaluate: no token is predicted");
     return {.nll = sum / double(tokens), .tokens = tokens};
+  }
+
+  Batch start_of(Batch batch) const {
+    const int64_t tokens = call.max_tokens;
+    if (tokens == 0 || tokens >= batch.ids.dim(1)) return batch;
+    batch.ids = batch.ids.slice(1, 0, tokens).contiguous();
+    if (batch.lengths.defined()) {
+      for (int64_t i = 0; i < batch.lengths.numel(); ++i) {
+        int64_t& length = batch.lengths.data<int64_t>()[i];
+        length = std::min(length, tokens);
+      }
+    }
+    return batch;
   }
 
   // The losses of targets from position `from` of a window on, and what was measured.

@@ -34,6 +34,7 @@ struct LogitObserver : BatchMeasure {
 struct EvaluateCall {
   int64_t batch_size = 8;
   int64_t max_windows = 0;  // 0 = all
+  int64_t max_tokens = 0;   // only the first tokens of every window; 0 = all
   int64_t loss_from = 0;    // only targets from this position of a window on
   nn::RuntimeOptions options = {};
   // Called for every batch with a separate pass (mask recall); may be empty.

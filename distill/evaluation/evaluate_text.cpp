@@ -88,18 +88,6 @@ std::shared_ptr<nn::Model> compared_with(const nn::LoadedModel& m, const std::st
   return nn::make_student(config, *m.model, 0);
 }
 
-// Mask health of the first window, which every evaluation of a learned mask reports; of all ranks.
-MaskHealth health_of_first(const nn::LoadedModel& m, const Scored& scored,
-                           const TextEvaluation& e) {
-  RecallObserver observer(m.config, {.k = e.k});
-  scored.again({.batch_size = 1,
-                .max_windows = 1,
-                .options = e.options(),
-                .observer = &observer,
-                .before_batch = [&](const Batch& batch) { observer.begin(batch); }});
-  return mask_health(observer.layers());
-}
-
 void warn(const Messages& messages, const MaskHealth& health) {
   const std::string warning = degenerate_warning(health);
   if (!warning.empty()) messages.warning("eval: ", warning);
@@ -147,8 +135,8 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   if (logits) out.kld = logits->result();
   out.peak = device_peak();
   if (learns_mask(*m.model)) {
-    const MaskHealth health =
-        recall ? mask_health(recall->layers()) : health_of_first(m, scored, e);
+    const MaskHealth health = recall ? mask_health(recall->layers())
+                                     : health_of_start(m.config, e.options(), scored.again);
     if (!recall) out.mask_health = health;
     warn(messages, health);
   }
@@ -189,7 +177,8 @@ void use_attention(nn::LoadedModel& m, const std::string& method,
     std::visit([&, name = key](const auto& x) { keys.set(name, x); }, value);
   }
   m.model = nn::make_student(m.config, *m.model, 0);
-  m.store = std::make_unique<nn::ParameterStore>(*m.model);
+  m.store =
+      std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
 }
 
 }  // namespace brine::distill

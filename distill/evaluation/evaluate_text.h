@@ -50,7 +50,8 @@ struct TextResult {
   std::string protocol = {};  // in words
   TextCut cut = {};
   std::vector<MaskRow> mask_recall = {};  // by layer, with a teacher
-  // Of the first window next to the model's dense attention: of a learned mask without a teacher.
+  // Of the start of the first window next to the model's dense attention: of a learned mask without
+  // a teacher.
   std::optional<MaskHealth> mask_health = {};
   std::optional<LogitDistance> kld = {};
   std::optional<DevicePeak> peak = {};

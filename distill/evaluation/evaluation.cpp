@@ -93,7 +93,6 @@ EvaluationResult evaluate(const std::string& name, nn::LoadedModel& model,
                           const data::Tokenizer& tokenizer, const Evaluation& what,
                           const Messages& messages) {
   if (what.text.ranks) compare_models(*what.text.ranks, model);
-  use_attention(model, what.attention, what.attention_settings());
   if (!what.suite.suite.empty())
     return evaluate_suite(name, model, tokenizer, what.of_suite(), messages);
   if (!what.task.empty()) return evaluate_task(model, tokenizer, what.of_task(), messages);

@@ -32,8 +32,8 @@ struct Evaluation {
   SuiteCall of_suite() const;
 };
 
-// Evaluates the model, which then has the attention of the request, or after a suite another one.
-// `name`: as messages call it.
+// Evaluates the model with the attention that it has (use_attention() changes it); after a suite it
+// has another one. `name`: as messages call it.
 using EvaluationResult = std::variant<TextResult, TaskResult, SuiteResult>;
 EvaluationResult evaluate(const std::string& name, nn::LoadedModel& model,
                           const data::Tokenizer& tokenizer, const Evaluation& what,

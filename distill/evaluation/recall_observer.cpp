@@ -94,4 +94,16 @@ std::string RecallObserver::take() {
   return part;
 }
 
+MaskHealth health_of_start(const nn::ModelConfig& model, const nn::RuntimeOptions& options,
+                           const std::function<void(const EvaluateCall&)>& evaluate) {
+  RecallObserver observer(model, {.k = options.k});
+  evaluate({.batch_size = 1,
+            .max_windows = 1,
+            .max_tokens = std::max<int64_t>(2048, 4 * observer.k()),
+            .options = options,
+            .observer = &observer,
+            .before_batch = [&](const Batch& batch) { observer.begin(batch); }});
+  return mask_health(observer.layers());
+}
+
 }  // namespace brine::distill

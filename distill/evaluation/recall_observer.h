@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall.h"
 #include "distill/inputs/models.h"
@@ -41,6 +42,7 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
                                               const nn::LoadedModel& model,
                                               const RecallSettings& settings);
 
+  int64_t k() const { return select_.k; }
   // Clears the counts; from now on counts for this `k`, as above.
   void restart(int64_t k);
   void begin(const distill::Batch& batch);
@@ -63,5 +65,11 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   Visibility visible_;
   std::vector<distill::Recall> layers_;
 };
+
+// Mask health at the start of the first window of a text, next to the model's dense attention: of
+// 2,048 tokens, or 4 k if that is more, since a whole long window would take many times as long as
+// its evaluation. `evaluate` evaluates the text as it is told.
+MaskHealth health_of_start(const nn::ModelConfig& model, const nn::RuntimeOptions& options,
+                           const std::function<void(const EvaluateCall&)>& evaluate);
 
 }  // namespace brine::distill

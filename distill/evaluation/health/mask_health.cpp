@@ -145,7 +145,8 @@ data::Json to_json(const std::vector<MaskRow>& rows) {
 }
 
 data::Json to_json(const MaskHealth& health) {
-  data::Json out = {{"reference", "own dense attention, first window"}, {"rows", health.rows}};
+  data::Json out = {{"reference", "own dense attention, start of the first window"},
+                    {"rows", health.rows}};
   for (const auto& [name, value] : log_values(health)) out[name] = value;
   out["sinks_recent"] = health.sinks_recent;
   out["kept_keys"] = health.kept;

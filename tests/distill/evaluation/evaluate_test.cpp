@@ -71,6 +71,20 @@ TEST_CASE("perplexity: adjacent windows, the rest dropped, against single tokens
   }
 }
 
+TEST_CASE("perplexity: only the first tokens of every window, against windows of that length") {
+  Pair pair({}, "dense");
+  const std::vector<int32_t> tokens = some_tokens(16 * 3);
+  std::vector<int32_t> starts;
+  for (size_t begin = 0; begin < tokens.size(); begin += 16)
+    starts.insert(starts.end(), tokens.begin() + long(begin), tokens.begin() + long(begin) + 6);
+  const Perplexity wanted = evaluate(*pair.teacher, WindowSource(starts, 6, 0), {});
+  const WindowSource source(tokens, 16, 0);
+  const Perplexity got = evaluate(*pair.teacher, source, {.max_tokens = 6});
+  CHECK(got.tokens == 3 * 5);
+  CHECK(got.nll == wanted.nll);
+  CHECK(evaluate(*pair.teacher, source, {.max_tokens = 17}).tokens == 3 * 15);
+}
+
 TEST_CASE("perplexity: strides, against single tokens in their first window") {
   Pair pair({}, "dense");
   for (int64_t n : {2, 15, 16, 17, 24, 40, 53}) {
