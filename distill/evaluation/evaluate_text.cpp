@@ -177,8 +177,7 @@ void use_attention(nn::LoadedModel& m, const std::string& method,
     std::visit([&, name = key](const auto& x) { keys.set(name, x); }, value);
   }
   m.model = nn::make_student(m.config, *m.model, 0);
-  m.store =
-      std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
+  m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
 }
 
 }  // namespace brine::distill
