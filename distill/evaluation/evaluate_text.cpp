@@ -10,6 +10,7 @@
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/texts.h"
+#include "tensor/device/allocator.h"
 
 namespace brine::distill {
 namespace {
@@ -178,6 +179,7 @@ void use_attention(nn::LoadedModel& m, const std::string& method,
   }
   m.model = nn::make_student(m.config, *m.model, 0);
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
+  trim();  // the former weights are as large as the model
 }
 
 }  // namespace brine::distill
