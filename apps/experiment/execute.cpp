@@ -16,7 +16,6 @@
 #include "apps/bench/report.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/file_io.h"
-#include "data/io/json.h"
 
 namespace brine::experiment {
 namespace {
@@ -150,17 +149,10 @@ class Executor {
     return how_.directory / "logs" / (step.name + kind);
   }
 
-  // Whether the step's directory has a checkpoint. One without is removed.
-  bool continues(const Step& step) const {
-    const fs::path directory = fs::path(runs_) / step.name;
-    if (!data::list_checkpoints(directory).empty()) return true;
-    fs::remove_all(directory);
-    return false;
-  }
-
   void start(const Step& step) {
     std::vector<std::string> words = step.command(runs_);
-    if (step.makes_directory() && continues(step)) words.push_back("--resume");
+    const bool begun = !data::list_checkpoints(fs::path(runs_) / step.name).empty();
+    if (step.makes_directory() && begun) words.push_back("--resume");
     words.insert(words.end(), {"--threads", std::to_string(how_.threads)});
     running_.push_back({.step = &step,
                         .command = joined(words),

@@ -18,9 +18,9 @@ struct Execution {
 };
 
 // Runs every step that has no row yet, in order; steps of one entry side by side if jobs > 1. A
-// directory with a checkpoint is continued, which the step refuses for other settings; one without
-// is made again. -> whether it ran to the end: a stop is passed on to the processes, which save and
-// end. Throws when a step fails, with its last line; the rows of steps that ended before are kept.
+// directory with a checkpoint is continued, which the step refuses for other settings. -> whether
+// it ran to the end: a stop is passed on to the processes, which save and end. Throws when a step
+// fails, with its last line; the rows of steps that ended before are kept.
 bool execute(const Plan& plan, Rows& rows, const Execution& how);
 
 // The CPU's name and the number of threads: "AMD EPYC 9B14, 2 threads".

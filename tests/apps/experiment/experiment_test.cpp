@@ -193,7 +193,7 @@ TEST_CASE("experiment: a stop keeps what is finished, and the same command goes 
   CHECK(got == wanted);
 }
 
-TEST_CASE("experiment: a directory without a checkpoint is made again, a finished one reused") {
+TEST_CASE("experiment: a directory without a checkpoint is begun again, a finished one reused") {
   const World& w = world();
   w.write("study.toml", kFile);
   std::filesystem::create_directories(w.path("torn/runs/student-lean-1"));
