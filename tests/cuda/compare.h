@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tensor/cuda/core/scratch.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
 #include "tensor/kernels/dense.h"
@@ -41,6 +42,21 @@ class SmallDevice {
  private:
   static constexpr const char* kName = "BRINE_EMULATED_SHARED_KB";
 };
+
+// Limits the memory of states and lists while an object lives.
+class ScratchLimit {
+ public:
+  explicit ScratchLimit(int64_t bytes) { cuda::scratch_limit() = bytes; }
+  ~ScratchLimit() { cuda::scratch_limit() = before_; }
+  ScratchLimit(const ScratchLimit&) = delete;
+
+ private:
+  int64_t before_ = cuda::scratch_limit();
+};
+
+inline Tensor numbers(const std::vector<int64_t>& values) {
+  return Tensor::from(values, Shape{int64_t(values.size())});
+}
 
 // Calls f at the end of a scope, after a failed REQUIRE as well: what a test has switched is as it
 // was for the others.

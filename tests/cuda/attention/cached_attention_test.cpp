@@ -5,14 +5,6 @@
 using namespace brine;
 using namespace brine::test;
 
-namespace {
-
-Tensor numbers(const std::vector<int64_t>& values) {
-  return Tensor::from(values, Shape{int64_t(values.size())});
-}
-
-}  // namespace
-
 TEST_CASE("cuda: append_row") {
   for (bool moved : {false, true}) {
     compare_both("append_row", [&](const On& on, Dtype dtype) {

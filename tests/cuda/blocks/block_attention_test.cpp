@@ -1,5 +1,4 @@
 // Attention over lists of key blocks on the device, as on the CPU.
-#include "tensor/cuda/core/scratch.h"
 #include "tensor/functions/transfer.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/blocks.h"
@@ -159,10 +158,8 @@ TEST_CASE("cuda: block_attention_backward gives the gradients that are wanted") 
 }
 
 TEST_CASE("cuda: block_attention_backward with slices of long lists, in turns of groups") {
-  const int64_t before = cuda::scratch_limit();
-  const AtEnd reset{[&] { cuda::scratch_limit() = before; }};
-  for (int64_t limit : {before, int64_t(1)}) {
-    cuda::scratch_limit() = limit;
+  for (int64_t limit : {cuda::scratch_limit(), int64_t(1)}) {
+    const ScratchLimit limited(limit);
     compare_attention({.B = 2,
                        .H = 4,
                        .G = 2,
@@ -280,10 +277,8 @@ TEST_CASE("cuda: block_attention_backward on tensor cores: blocks of any size, i
                            {.wanted = wanted});
     }
     // The first block has two of three slices, others one.
-    const int64_t before = cuda::scratch_limit();
-    const AtEnd reset{[&] { cuda::scratch_limit() = before; }};
-    for (int64_t limit : {before, int64_t(1)}) {
-      cuda::scratch_limit() = limit;
+    for (int64_t limit : {cuda::scratch_limit(), int64_t(1)}) {
+      const ScratchLimit limited(limit);
       compare_tensor_cores({.H = 12, .G = 2, .T = 411, .d = 8, .config = config(8, 2, 2)}, type);
     }
     compare_tensor_cores(

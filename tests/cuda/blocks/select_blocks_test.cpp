@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "autograd/compute_type.h"
-#include "tensor/cuda/core/scratch.h"
 #include "tests/block_cases.h"
 #include "tests/cuda/compare.h"
 
@@ -287,9 +286,7 @@ TEST_CASE("cuda: select_blocks of equal scores, of given shares, of sampled tile
 }
 
 TEST_CASE("cuda: select_blocks with scratch memory for one thread block") {
-  const int64_t before = cuda::scratch_limit();
-  const AtEnd reset{[&] { cuda::scratch_limit() = before; }};
-  cuda::scratch_limit() = 1;
+  const ScratchLimit one_slot(1);
   const BlockCase c = all_cases()[3];
   compare_both(
       "select_blocks in one slot",

@@ -4,14 +4,6 @@
 using namespace brine;
 using namespace brine::test;
 
-namespace {
-
-Tensor numbers(const std::vector<int64_t>& values) {
-  return Tensor::from(values, Shape{int64_t(values.size())});
-}
-
-}  // namespace
-
 TEST_CASE("cuda: running_mean and its gradient") {
   for (const Shape& shape :
        {Shape{1, 1}, Shape{7, 3}, Shape{2, 64, 5}, Shape{3, 65, 1}, Shape{0, 4, 4}, Shape{2, 0, 4},

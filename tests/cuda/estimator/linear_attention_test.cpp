@@ -1,9 +1,7 @@
 // Linear attention, its gradients and its state on the device, as on the CPU.
-#include "tensor/cuda/core/scratch.h"
 #include "tensor/cuda/estimator/chunk_length.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
-#include "tests/cuda/estimator/scratch_limit.h"
 
 // Multiply-adds of tensor cores so far; only the emulator has it.
 extern "C" __attribute__((weak)) double brine_emulated_multiplications();
@@ -268,7 +266,7 @@ TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with lit
   grouped.H = 6, grouped.groups = 3;
   // The states of one head in f64: 5 chunks of 20 x 15 numbers.
   for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {
-    const Scratch small(bytes);
+    const ScratchLimit small(bytes);
     for (bool causal : {false, true}) compare_attention(s, causal);
     compare_state(s);
     if (bytes == 1) continue;

@@ -5,7 +5,6 @@
 #include "tensor/cuda/estimator/reaches.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
-#include "tests/cuda/estimator/scratch_limit.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -107,7 +106,7 @@ TEST_CASE("cuda: the Performer's prior of small products") {
 TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
   const PriorSize s{2, 3, 90, 6, 10, 1, {90, 41}};
   for (int64_t bytes : {int64_t(1), int64_t(2) * (91 * 6 + 2 * 6 + 900) * 8}) {
-    const Scratch small(bytes);
+    const ScratchLimit small(bytes);
     for (bool causal : {false, true}) compare_prior(s, causal);
   }
 }
