@@ -14,7 +14,7 @@
 namespace brine::distill {
 
 struct Evaluation {
-  std::string attention;                  // another method, without training; empty: the model's
+  std::string attention;                  // for use_attention(), which evaluate() does not call
   std::optional<int64_t> columns, sinks;  // its settings
   std::string preset;                     // of its settings; empty: the default of each
   std::string task, split;                // of a task: its data is one directory, in text.data

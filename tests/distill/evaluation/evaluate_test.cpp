@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "distill/evaluation/recall_observer.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
@@ -83,6 +84,17 @@ TEST_CASE("perplexity: only the first tokens of every window, against windows of
   CHECK(got.tokens == 3 * 5);
   CHECK(got.nll == wanted.nll);
   CHECK(evaluate(*pair.teacher, source, {.max_tokens = 17}).tokens == 3 * 15);
+}
+
+TEST_CASE("mask health is that of the first 2,048 tokens of a window, or of 4 k") {
+  Pair pair({.tokens = 2400}, "sea");
+  const WindowSource source(some_tokens(2400), 2400, 0);
+  for (const auto& [k, tokens] : {std::pair<int64_t, int64_t>{3, 2048}, {550, 2200}}) {
+    const MaskHealth health = health_of_start(pair.config, {.k = k}, [&](const EvaluateCall& call) {
+      evaluate(*pair.student, source, call);
+    });
+    CHECK(health.rows == 2 * (tokens - k));  // of two layers, those that see more than k keys
+  }
 }
 
 TEST_CASE("perplexity: strides, against single tokens in their first window") {
