@@ -31,7 +31,7 @@ endif()
 # Brine: errno is not read, floating-point traps are off, and a*b+c may be rounded once (ISO mode
 # forbids it).
 brine_options(-fno-math-errno -fno-trapping-math -ffp-contract=fast)
-# Tuned for some CPUs (Zen 2 to Zen 4) GCC rounds the products of some chains of sums and not of
+# Tuned for some CPUs (Zen 3 is one) GCC rounds the products of some chains of sums and not of
 # others, so that the bits of a row would depend on the rows beside it.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   brine_options(--param=avoid-fma-max-bits=0)
