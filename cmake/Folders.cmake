@@ -168,7 +168,7 @@ endif()
 if(BRINE_TESTS)
   file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cuda/emulator/*.cpp)
   set_source_files_properties(${emulator_sources} PROPERTIES COMPILE_OPTIONS
-                              $<$<CONFIG:Release>:-O2>)  # the scheduler and the matrix products
+                              $<$<CONFIG:Release>:-O3>)  # the scheduler and the matrix products
   brine_cuda_batches(emulator_sources emulated cpp ${cuda_sources})
   add_library(tensor_emulated OBJECT ${emulator_sources})
   target_link_libraries(tensor_emulated PUBLIC brine_flags Boost::context)

@@ -17,29 +17,43 @@ namespace {
   std::abort();
 }
 
-float toward_zero(double x) {
-  const auto nearest = float(x);
-  return std::fabs(double(nearest)) > std::fabs(x) ? std::nextafter(nearest, 0.0f) : nearest;
-}
+// The 4 results of a lane.
+using Doubles = double __attribute__((vector_size(32)));
+using Bits = uint64_t __attribute__((vector_size(32)));
+using Integers = int32_t __attribute__((vector_size(16)));
+using Floats = float __attribute__((vector_size(16)));
 
-// The sum of a step as tensor cores make it (Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical
+constexpr int kAddends = 9;  // of a result: what it was, and 8 products
+
+Doubles size_of(Doubles x) { return (Doubles)((Bits)x & ~(uint64_t(1) << 63)); }
+
+// The sums of a step as tensor cores make them (Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical
 // behavior of NVIDIA tensor cores"): every addend is cut, not rounded, at the 24th bit of the
 // largest one, and so is the sum; those of many steps drift toward zero. Newer devices keep a few
 // more bits of the addends.
-float truncated_sum(const double (&addends)[9]) {
-  double largest = 0, plain = 0;
-  for (const double x : addends) {
-    largest = std::max(largest, std::fabs(x));
+void truncated_sums(const Doubles (&addends)[kAddends], float (&sums)[4]) {
+  Doubles largest = {}, plain = {};
+  for (const Doubles& x : addends) {
+    const Doubles size = size_of(x);
+    largest = largest < size ? size : largest;
     plain += x;
   }
-  if (!(largest > 0) || !std::isfinite(plain)) return float(plain);
   // 2^(23 - exponent of the largest), whose bits are an exponent alone.
-  const uint64_t exponent = std::bit_cast<uint64_t>(largest) >> 52;
-  const auto power = [](uint64_t biased) { return std::bit_cast<double>(biased << 52); };
-  const double up = power(2 * 1023 + 23 - exponent), down = power(exponent - 23);
-  int64_t sum = 0;
-  for (const double x : addends) sum += int64_t(x * up);  // a conversion cuts
-  return toward_zero(double(sum) * down);
+  const Bits exponent = (Bits)largest >> 52;
+  const Doubles up = (Doubles)((2 * 1023 + 23 - exponent) << 52);
+  const Doubles down = (Doubles)((exponent - 23) << 52);
+  Integers cut = {};
+  for (const Doubles& x : addends) cut += __builtin_convertvector(x * up, Integers);  // cuts
+  const Doubles exact = __builtin_convertvector(cut, Doubles) * down;
+  // Without the bits that a float lacks the conversion is exact, but for results that are subnormal
+  // or too large.
+  const auto kept = (Doubles)((Bits)exact & ~((uint64_t(1) << 29) - 1));
+  const Floats nearest = __builtin_convertvector(kept, Floats);
+  for (int i = 0; i < 4; ++i) {
+    const bool is_plain = !(largest[i] > 0) || !std::isfinite(plain[i]);
+    const bool beyond = std::fabs(double(nearest[i])) > std::fabs(exact[i]);
+    sums[i] = is_plain ? float(plain[i]) : beyond ? std::nextafter(nearest[i], 0.0f) : nearest[i];
+  }
 }
 
 std::atomic<int64_t> multiplied = 0;  // lanes, whose results have 4 x 8 products
@@ -56,19 +70,21 @@ void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   };
   for (float x : a) check_factor(x);
   for (float x : b) check_factor(x);
-  float left[32][4], right[32][4];  // b in the first two
-  std::memcpy(left, warp_exchange(kAll, a, sizeof a), sizeof left);
-  std::memcpy(right, warp_exchange(kAll, b, sizeof b), sizeof right);
   const int g = lane() / 4, t = lane() % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int row = i / 2, column = 2 * t + i % 2;
-    double addends[9] = {c[i]};
-    for (int k = 0; k < 8; ++k) {  // exact: products of 11 bits each
-      addends[k + 1] =
-          double(left[g * 4 + k % 4][row + k / 4 * 2]) * right[column * 4 + k % 4][k / 4];
-    }
-    c[i] = truncated_sum(addends);
+  float left[4][4];  // of the lanes that hold rows g and g + 8; the next but one exchange takes the
+                     // slots
+  std::memcpy(left, warp_exchange(kAll, a, sizeof a) + size_t(g) * sizeof left, sizeof left);
+  // Of lane l at [l][0..1].
+  const auto* right = reinterpret_cast<const float(*)[4]>(warp_exchange(kAll, b, sizeof b));
+  // Result i is in row g + 8 (i / 2) and column 2 t + i % 2.
+  Doubles addends[kAddends] = {{c[0], c[1], c[2], c[3]}};
+  for (int k = 0; k < 8; ++k) {  // exact: products of 11 bits each
+    const float* rows = left[k % 4] + k / 4 * 2;
+    const double upper = rows[0], lower = rows[1];
+    const double first = right[8 * t + k % 4][k / 4], second = right[8 * t + 4 + k % 4][k / 4];
+    addends[k + 1] = Doubles{upper, upper, lower, lower} * Doubles{first, second, first, second};
   }
+  truncated_sums(addends, c);
 }
 
 }  // namespace emulator
