@@ -72,6 +72,9 @@ struct Arena {
   };
   std::map<const void*, Piece> pieces;
   int reach = 0;
+  // A protection key of the processor, where it has them: a thread opens and closes all pieces by
+  // writing a register, else by a change of every page.
+  int key = -1;
 };
 
 Arena& arena() {
@@ -81,6 +84,7 @@ Arena& arena() {
         mmap(nullptr, made->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) std::abort();
     made->base = static_cast<unsigned char*>(p);
+    if (!records) made->key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
     return made;
   }();
   return *a;
@@ -123,6 +127,8 @@ bool is_granted(const void* kernel, size_t bytes) {
   return bytes <= granted().bytes[kernel];
 }
 
+thread_local int reach_of_thread = 0;
+
 void protect(Arena& a, int how) {
   if (a.used) mprotect(a.base, a.used, how);
 }
@@ -134,6 +140,7 @@ constexpr size_t kWarp = 32;
 struct Warp {
   unsigned ready = 0;    // may go on
   unsigned waiting = 0;  // at a warp barrier, lane i for masks[i]
+  unsigned whole = 0;    // of these, those that wait for all lanes
   unsigned done = 0;     // have left the kernel
   unsigned masks[kWarp];
 };
@@ -158,21 +165,31 @@ struct StaggeredStack {
 
 struct Fiber {
   context::fiber state;
-  int thread = -1;  // -1: idle
 };
 
 struct Block {
   const std::function<void()>* kernel = nullptr;
   std::vector<Warp> warps;
   std::vector<Fiber*> of_thread;
+  std::vector<uint3> indices;  // of threads, as threadIdx
   int threads = 0, at_block = 0, done = 0;
   // Two sets of slots per warp, used alternately, so that one barrier per exchange is enough.
   std::vector<unsigned char> slots;
   std::vector<unsigned> turns;  // exchanges done, by thread
 };
 
+// The lanes of a warp that run one after the other. Each goes on with the next one itself: a way
+// through the scheduler would be twice the changes of stacks.
+struct Turn {
+  unsigned go = 0;
+  size_t first = 0;  // thread
+  bool starting = false, backwards = false;
+};
+
 thread_local Block block;
+thread_local Turn turn;
 thread_local context::fiber scheduler;
+thread_local context::fiber* left = nullptr;  // where the context that is left is kept
 thread_local Fiber* running = nullptr;
 thread_local std::vector<std::unique_ptr<Fiber>> fibers;
 thread_local std::vector<Fiber*> idle;
@@ -186,52 +203,74 @@ thread_local uint64_t launches = 0;
 
 void enter(int index) {
   thread_index = index;
-  const unsigned i = unsigned(index), x = blockDim.x, y = blockDim.y;
-  threadIdx = {i % x, i / x % y, i / x / y};
+  threadIdx = block.indices[size_t(index)];
 }
 
-void leave() { scheduler = std::move(scheduler).resume(); }
+void change(context::fiber& from, context::fiber& to) {
+  left = &from;
+  context::fiber back = std::move(to).resume();
+  *left = std::move(back);
+}
+
+// The next thread of the turn; -1 if there is none.
+int next_thread() {
+  if (!turn.go) return -1;
+  const int lane = turn.backwards ? 31 - __builtin_clz(turn.go) : __builtin_ctz(turn.go);
+  turn.go &= ~(1u << lane);
+  return int(turn.first) + lane;
+}
+
+void begin(Fiber* fiber, int thread) {
+  block.of_thread[size_t(thread)] = fiber;
+  running = fiber;
+  enter(thread);
+}
+
+context::fiber body(context::fiber&& back);
+
+// Changes from a context to a thread; -1: to the scheduler.
+void change_to(context::fiber& from, int thread) {
+  if (thread < 0) return change(from, scheduler);
+  if (turn.starting) {
+    if (idle.empty()) {
+      fibers.push_back(std::make_unique<Fiber>());
+      const size_t offset = fibers.size() * 5 * 64 % kPage;
+      fibers.back()->state = context::fiber(std::allocator_arg, StaggeredStack{offset}, body);
+      idle.push_back(fibers.back().get());
+    }
+    Fiber* fiber = idle.back();
+    idle.pop_back();
+    begin(fiber, thread);
+  } else {
+    running = block.of_thread[size_t(thread)];
+    enter(thread);
+  }
+  change(from, running->state);
+}
+
+void leave() { change_to(running->state, next_thread()); }
 
 // The body of every fiber: runs the threads that it is given, for ever.
 context::fiber body(context::fiber&& back) {
-  scheduler = std::move(back);
+  *left = std::move(back);
   for (;;) {
     Fiber* self = running;
     (*block.kernel)();
-    block.warps[size_t(self->thread) / kWarp].done |= 1u << self->thread % kWarp;
+    block.warps[size_t(thread_index) / kWarp].done |= 1u << thread_index % kWarp;
     ++block.done;
-    self->thread = -1;
-    leave();
+    const int next = next_thread();
+    if (next >= 0 && turn.starting) {
+      begin(self, next);
+      continue;
+    }
+    idle.push_back(self);
+    change_to(self->state, next);
   }
-}
-
-void resume(Fiber* fiber) {
-  running = fiber;
-  enter(fiber->thread);
-  const int thread = fiber->thread;
-  fiber->state = std::move(fiber->state).resume();
-  if (fiber->thread < 0) {
-    block.of_thread[size_t(thread)] = nullptr;
-    idle.push_back(fiber);
-  }
-}
-
-void start(int thread) {
-  if (idle.empty()) {
-    fibers.push_back(std::make_unique<Fiber>());
-    const size_t offset = fibers.size() * 5 * 64 % kPage;
-    fibers.back()->state = context::fiber(std::allocator_arg, StaggeredStack{offset}, body);
-    idle.push_back(fibers.back().get());
-  }
-  Fiber* fiber = idle.back();
-  idle.pop_back();
-  fiber->thread = thread;
-  block.of_thread[size_t(thread)] = fiber;
-  resume(fiber);
 }
 
 // The lanes of a warp whose masks are complete: each of a mask waits for that same mask.
 unsigned complete(const Warp& warp, unsigned lanes) {
+  if (warp.whole == lanes && lanes == ~0u) return lanes;
   unsigned out = 0;
   for (unsigned open = warp.waiting; open;) {
     const unsigned mask = warp.masks[__builtin_ctz(open)];
@@ -252,16 +291,13 @@ void run_warp(size_t index, bool starting, bool backwards) {
   const size_t first = index * kWarp, count = std::min(kWarp, size_t(block.threads) - first);
   const unsigned lanes = count == kWarp ? ~0u : (1u << count) - 1;
   while (warp.ready) {
-    for (unsigned go = std::exchange(warp.ready, 0); go;) {
-      const int lane = backwards ? 31 - __builtin_clz(go) : __builtin_ctz(go);
-      go &= ~(1u << lane);
-      const size_t thread = first + size_t(lane);
-      starting ? start(int(thread)) : resume(block.of_thread[thread]);
-    }
+    turn = {std::exchange(warp.ready, 0), first, starting, backwards};
+    change_to(scheduler, next_thread());
     starting = false;
     // All lanes of a mask are released together, before any of their lanes can wait again.
     warp.ready = complete(warp, lanes);
     warp.waiting &= ~warp.ready;
+    warp.whole &= ~warp.ready;
   }
 }
 
@@ -288,11 +324,19 @@ void run_block(bool backwards) {
 
 Reach::Reach() {
   Arena& a = arena();
+  if (a.key >= 0) {
+    if (reach_of_thread++ == 0) pkey_set(a.key, 0);
+    return;
+  }
   std::lock_guard lock(a.mutex);
   if (a.reach++ == 0) protect(a, PROT_READ | PROT_WRITE);
 }
 Reach::~Reach() {
   Arena& a = arena();
+  if (a.key >= 0) {
+    if (--reach_of_thread == 0) pkey_set(a.key, PKEY_DISABLE_ACCESS);
+    return;
+  }
   std::lock_guard lock(a.mutex);
   if (--a.reach == 0) protect(a, PROT_NONE);
 }
@@ -308,6 +352,7 @@ void warp_barrier(unsigned mask) {
   if (!(mask >> lane & 1)) die("a lane waits for a mask it is not in");
   warp.masks[lane] = mask;
   warp.waiting |= 1u << lane;
+  warp.whole |= unsigned(mask == ~0u) << lane;
   leave();
 }
 
@@ -316,7 +361,8 @@ const unsigned char* warp_exchange(unsigned mask, const void* value, size_t byte
   const size_t thread = size_t(thread_index), warp = thread / 32;
   const size_t turn = block.turns[thread]++ % 2;
   unsigned char* slots = block.slots.data() + (2 * warp + turn) * 32 * 16;
-  std::memcpy(slots + thread % 32 * 16, value, bytes);
+  unsigned char* slot = slots + thread % 32 * 16;
+  bytes == 4 ? std::memcpy(slot, value, 4) : std::memcpy(slot, value, bytes);  // 4: without a call
   warp_barrier(mask);
   return slots;
 }
@@ -399,6 +445,8 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
   gridDim = g;
   block.kernel = &body;
   block.slots.assign(warps * 2 * 32 * 16, 0);
+  block.indices.resize(threads);
+  for (unsigned i = 0; i < threads; ++i) block.indices[i] = {i % b.x, i / b.x % b.y, i / b.x / b.y};
   // The order of the blocks and of the threads in them; by chance, or a loop over two kernels would
   // run each in one order only.
   const bool backwards = (++launches * 0x9E3779B97F4A7C15u >> 63) != 0;
@@ -412,9 +460,10 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
     unsigned char* memory = brine::cuda::brine_shared;
     std::memset(memory, 0xff, shared + kBand);
     run_block(backwards);
-    const bool whole = std::all_of(memory + shared, memory + shared + kBand,
-                                   [](unsigned char byte) { return byte == 0xff; });
-    if (!whole) die("a kernel wrote beyond the dynamic shared memory");
+    // All bytes of the band are equal to the next one, and the first is what was written.
+    const unsigned char* band = memory + shared;
+    if (band[0] != 0xff || std::memcmp(band, band + 1, kBand - 1) != 0)
+      die("a kernel wrote beyond the dynamic shared memory");
   };
   if (records) {
     const std::string name = brine::cuda::last_launch();
@@ -508,6 +557,7 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   *block = a.base + a.used;
   a.pieces[*block] = {size, emulator::current};
   a.used += size;
+  if (a.key >= 0) pkey_mprotect(*block, size, PROT_READ | PROT_WRITE, a.key);
   // Another thread may be running: then the protection is not changed.
   if (a.reach) mprotect(*block, size, PROT_READ | PROT_WRITE);
   return cudaSuccess;
