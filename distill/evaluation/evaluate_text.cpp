@@ -10,7 +10,7 @@
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/texts.h"
-#include "tensor/device/allocator.h"
+#include "nn/io/shared_student.h"
 
 namespace brine::distill {
 namespace {
@@ -177,9 +177,17 @@ void use_attention(nn::LoadedModel& m, const std::string& method,
     check(keys.find(key), "eval: attention '", method, "' has no setting ", key);
     std::visit([&, name = key](const auto& x) { keys.set(name, x); }, value);
   }
-  m.model = nn::make_student(m.config, *m.model, 0);
-  m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
-  trim();  // the former weights are as large as the model
+  const std::shared_ptr<nn::Model> former = m.model;
+  m.model = nn::make_shared_student(m.config, *former, 0);
+  if (former->attention_name() == method) {
+    std::vector<NamedTensor> learned = nn::state_of(*former);
+    std::erase_if(learned,
+                  [&](const NamedTensor& t) { return !former->is_attention_tensor(t.name); });
+    nn::load_state(*m.model, learned, "model", [](const std::string&) { return true; });
+  }
+  m.store = std::make_unique<nn::ParameterStore>(
+      *m.model,
+      [&](const nn::Module::NamedParameter& p) { return m.model->is_attention_tensor(p.path); });
 }
 
 }  // namespace brine::distill
