@@ -1,6 +1,7 @@
 // A model's perplexity on text by a named protocol, with its mask recall next to a teacher.
 #include "distill/evaluation/evaluate_text.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -185,9 +186,15 @@ void use_attention(nn::LoadedModel& m, const std::string& method,
                   [&](const NamedTensor& t) { return !former->is_attention_tensor(t.name); });
     nn::load_state(*m.model, learned, "model", [](const std::string&) { return true; });
   }
-  m.store = std::make_unique<nn::ParameterStore>(
-      *m.model,
-      [&](const nn::Module::NamedParameter& p) { return m.model->is_attention_tensor(p.path); });
+  const auto of_attention = [&](const nn::Module::NamedParameter& p) {
+    return m.model->is_attention_tensor(p.path);
+  };
+  m.store.reset();
+  if (std::ranges::any_of(m.model->named_parameters(), of_attention)) {
+    m.store = std::make_unique<nn::ParameterStore>(*m.model, of_attention);
+  } else {
+    nn::move_buffers(*m.model, default_device());
+  }
 }
 
 }  // namespace brine::distill

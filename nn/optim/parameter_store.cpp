@@ -101,8 +101,7 @@ ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device,
 
 ParameterStore::ParameterStore(Module& root, const Trained& trained) {
   list_entries(root, trained);
-  fill_buffer(entries_.empty() ? Dtype::f32 : entries_[0].parameter->value.dtype(),
-              default_device());
+  fill_buffer(entries_[0].parameter->value.dtype(), default_device());
   move_buffers(root, default_device());
   attach();
   add_gradients();

@@ -73,7 +73,7 @@ void compare_methods(Dtype dtype, double tolerance, bool firm) {
       try {
         a = run_layer(c, On{kCpu}, dtype, in, lengths, dy, options);
       } catch (const Error& refusal) {
-        MESSAGE(what << ", refuses: " << refusal.what());
+        MESSAGE(what << ", refuses: " << std::string(refusal.what()));
         continue;
       }
       b = run_layer(c, On{kCuda}, dtype, in, lengths, dy, options);
@@ -116,7 +116,7 @@ TEST_CASE("cuda: the same bits at every run") {
       };
       check_same_bits(on_host(a), on_host(b), c.name);
     } catch (const Error& refusal) {
-      MESSAGE(c.name << " refuses: " << refusal.what());
+      MESSAGE(c.name << " refuses: " << std::string(refusal.what()));
     }
   }
 }
