@@ -25,8 +25,6 @@ using Floats = float __attribute__((vector_size(16)));
 
 constexpr int kAddends = 9;  // of a result: what it was, and 8 products
 
-Doubles size_of(Doubles x) { return (Doubles)((Bits)x & ~(uint64_t(1) << 63)); }
-
 // The sums of a step as tensor cores make them (Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical
 // behavior of NVIDIA tensor cores"): every addend is cut, not rounded, at the 24th bit of the
 // largest one, and so is the sum; those of many steps drift toward zero. Newer devices keep a few
@@ -34,7 +32,7 @@ Doubles size_of(Doubles x) { return (Doubles)((Bits)x & ~(uint64_t(1) << 63)); }
 void truncated_sums(const Doubles (&addends)[kAddends], float (&sums)[4]) {
   Doubles largest = {}, plain = {};
   for (const Doubles& x : addends) {
-    const Doubles size = size_of(x);
+    const auto size = (Doubles)((Bits)x & ~(uint64_t(1) << 63));
     largest = largest < size ? size : largest;
     plain += x;
   }
