@@ -1,7 +1,6 @@
 // A model's perplexity on text by a named protocol, with its mask recall next to a teacher.
 #include "distill/evaluation/evaluate_text.h"
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -87,7 +86,7 @@ std::shared_ptr<nn::Model> compared_with(const nn::LoadedModel& m, const std::st
   if (!teacher.empty() && teacher != kSelf) return nn::load_model(teacher).model;
   nn::ModelConfig config = m.config;
   config.attention = "flash";
-  return nn::make_student(config, *m.model, 0);
+  return nn::make_shared_student(config, *m.model, 0);
 }
 
 void warn(const Messages& messages, const MaskHealth& health) {
@@ -178,23 +177,7 @@ void use_attention(nn::LoadedModel& m, const std::string& method,
     check(keys.find(key), "eval: attention '", method, "' has no setting ", key);
     std::visit([&, name = key](const auto& x) { keys.set(name, x); }, value);
   }
-  const std::shared_ptr<nn::Model> former = m.model;
-  m.model = nn::make_shared_student(m.config, *former, 0);
-  if (former->attention_name() == method) {
-    std::vector<NamedTensor> learned = nn::state_of(*former);
-    std::erase_if(learned,
-                  [&](const NamedTensor& t) { return !former->is_attention_tensor(t.name); });
-    nn::load_state(*m.model, learned, "model", [](const std::string&) { return true; });
-  }
-  const auto of_attention = [&](const nn::Module::NamedParameter& p) {
-    return m.model->is_attention_tensor(p.path);
-  };
-  m.store.reset();
-  if (std::ranges::any_of(m.model->named_parameters(), of_attention)) {
-    m.store = std::make_unique<nn::ParameterStore>(*m.model, of_attention);
-  } else {
-    nn::move_buffers(*m.model, default_device());
-  }
+  nn::replace_attention(m);
 }
 
 }  // namespace brine::distill

@@ -1,6 +1,7 @@
 // Sharing weights between a teacher and its student.
 #include "nn/io/shared_student.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "nn/optim/parameter_store.h"
@@ -63,6 +64,26 @@ std::unique_ptr<Model> make_shared_student(const ModelConfig& config, Model& tea
   share_packed(*student, teacher);
   initialise_attention(*student, config, seed);
   return student;
+}
+
+void replace_attention(LoadedModel& m) {
+  const std::shared_ptr<Model> former = m.model;
+  m.model = make_shared_student(m.config, *former, 0);
+  if (former->attention_name() == m.model->attention_name()) {
+    std::vector<NamedTensor> learned = state_of(*former);
+    std::erase_if(learned,
+                  [&](const NamedTensor& t) { return !former->is_attention_tensor(t.name); });
+    load_state(*m.model, learned, "model", [](const std::string&) { return true; });
+  }
+  const auto of_attention = [&](const Module::NamedParameter& p) {
+    return m.model->is_attention_tensor(p.path);
+  };
+  m.store.reset();
+  if (std::ranges::any_of(m.model->named_parameters(), of_attention)) {
+    m.store = std::make_unique<ParameterStore>(*m.model, of_attention);
+  } else {
+    move_buffers(*m.model, default_device());
+  }
 }
 
 }  // namespace brine::nn

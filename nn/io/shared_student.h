@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "nn/io/model_io.h"
 #include "nn/models/model_config.h"
 
 namespace brine::nn {
@@ -13,5 +14,10 @@ namespace brine::nn {
 // leave the shared parameters out (ParameterStore::Trained). Throws when the sizes differ.
 std::unique_ptr<Model> make_shared_student(const ModelConfig& config, Model& teacher,
                                            uint64_t seed);
+
+// Gives a loaded model the attention that its config has now. The base stays in its memory, as a
+// constant; what the same method has learned stays, too. The store has the attention's parameters
+// alone and is null if there are none.
+void replace_attention(LoadedModel& model);
 
 }  // namespace brine::nn

@@ -2,6 +2,7 @@
 #include "distill/evaluation/suites/contender.h"
 
 #include "data/config/schema.h"
+#include "nn/io/shared_student.h"
 
 namespace brine::distill {
 namespace {
@@ -57,8 +58,7 @@ void use_contender(nn::LoadedModel& m, const Contender& contender) {
   m.config.attention = full ? "flash" : contender.method;
   m.config.methods[m.config.attention] = nn::attention_method(m.config.attention);
   if (!full) apply(contender, m.config.method());
-  m.model = nn::make_student(m.config, *m.model, 0);
-  m.store = std::make_unique<nn::ParameterStore>(*m.model);
+  nn::replace_attention(m);
 }
 
 }  // namespace brine::distill
