@@ -1,4 +1,11 @@
 // Memory of the device: copies, errors, guard bands, the allocator's counts.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+#include <thread>
+
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
 #include "tests/cuda/compare.h"
@@ -6,6 +13,23 @@
 
 using namespace brine;
 using namespace brine::test;
+
+namespace {
+
+// The signal that ends a child process with this work; 0: none does.
+int signal_of(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);  // the test program has another handler
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+}  // namespace
 
 TEST_CASE("cuda: tensors are copied to the device and back, whole and in parts") {
   if (!has_device()) return;
@@ -63,6 +87,23 @@ TEST_CASE("cuda: blocks are released and reused; guard bands detect a violation"
   }
   CHECK(guard_violations() == before + 1);
   set_guard_counting(false);
+}
+
+TEST_CASE("cuda: the host does not reach memory of the device, before a kernel and after it") {
+  if (!has_device() || !cuda::emulated()) return;
+  const Tensor x = Tensor::empty({1000}, Dtype::f32, kCuda);
+  auto read = [&] { (void)*static_cast<volatile unsigned char*>(x.raw()); };
+  auto write = [&] { *static_cast<volatile unsigned char*>(x.raw()) = 1; };
+  auto check_out_of_reach = [&] {
+    CHECK(signal_of(read) == SIGSEGV);
+    CHECK(signal_of(write) == SIGSEGV);
+    CHECK(signal_of([&] { std::thread(read).join(); }) == SIGSEGV);
+  };
+  check_out_of_reach();
+  BRINE_CALL(x, fill, x, 1.0);
+  check_out_of_reach();
+  CHECK(x.to(kCpu).to_vector() == std::vector<double>(1000, 1.0));
+  check_out_of_reach();
 }
 
 TEST_CASE("cuda: names of devices") {

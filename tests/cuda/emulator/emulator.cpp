@@ -163,14 +163,10 @@ struct StaggeredStack {
   }
 };
 
-struct Fiber {
-  context::fiber state;
-};
-
 struct Block {
   const std::function<void()>* kernel = nullptr;
   std::vector<Warp> warps;
-  std::vector<Fiber*> of_thread;
+  std::vector<context::fiber*> of_thread;
   std::vector<uint3> indices;  // of threads, as threadIdx
   int threads = 0, at_block = 0, done = 0;
   // Two sets of slots per warp, used alternately, so that one barrier per exchange is enough.
@@ -178,8 +174,8 @@ struct Block {
   std::vector<unsigned> turns;  // exchanges done, by thread
 };
 
-// The lanes of a warp that run one after the other. Each goes on with the next one itself: a way
-// through the scheduler would be twice the changes of stacks.
+// The lanes of a warp that run one after the other. Each changes to the next one itself: by the
+// scheduler it would be two changes of stacks.
 struct Turn {
   unsigned go = 0;
   size_t first = 0;  // thread
@@ -190,9 +186,9 @@ thread_local Block block;
 thread_local Turn turn;
 thread_local context::fiber scheduler;
 thread_local context::fiber* left = nullptr;  // where the context that is left is kept
-thread_local Fiber* running = nullptr;
-thread_local std::vector<std::unique_ptr<Fiber>> fibers;
-thread_local std::vector<Fiber*> idle;
+thread_local context::fiber* running = nullptr;
+thread_local std::vector<std::unique_ptr<context::fiber>> fibers;
+thread_local std::vector<context::fiber*> idle;
 thread_local uint64_t launches = 0;
 
 [[noreturn]] void die(const char* what) {
@@ -220,7 +216,7 @@ int next_thread() {
   return int(turn.first) + lane;
 }
 
-void begin(Fiber* fiber, int thread) {
+void begin(context::fiber* fiber, int thread) {
   block.of_thread[size_t(thread)] = fiber;
   running = fiber;
   enter(thread);
@@ -233,28 +229,28 @@ void change_to(context::fiber& from, int thread) {
   if (thread < 0) return change(from, scheduler);
   if (turn.starting) {
     if (idle.empty()) {
-      fibers.push_back(std::make_unique<Fiber>());
-      const size_t offset = fibers.size() * 5 * 64 % kPage;
-      fibers.back()->state = context::fiber(std::allocator_arg, StaggeredStack{offset}, body);
+      const size_t offset = (fibers.size() + 1) * 5 * 64 % kPage;
+      fibers.push_back(
+          std::make_unique<context::fiber>(std::allocator_arg, StaggeredStack{offset}, body));
       idle.push_back(fibers.back().get());
     }
-    Fiber* fiber = idle.back();
+    context::fiber* fiber = idle.back();
     idle.pop_back();
     begin(fiber, thread);
   } else {
     running = block.of_thread[size_t(thread)];
     enter(thread);
   }
-  change(from, running->state);
+  change(from, *running);
 }
 
-void leave() { change_to(running->state, next_thread()); }
+void leave() { change_to(*running, next_thread()); }
 
 // The body of every fiber: runs the threads that it is given, for ever.
 context::fiber body(context::fiber&& back) {
   *left = std::move(back);
   for (;;) {
-    Fiber* self = running;
+    context::fiber* self = running;
     (*block.kernel)();
     block.warps[size_t(thread_index) / kWarp].done |= 1u << thread_index % kWarp;
     ++block.done;
@@ -264,7 +260,7 @@ context::fiber body(context::fiber&& back) {
       continue;
     }
     idle.push_back(self);
-    change_to(self->state, next);
+    change_to(*self, next);
   }
 }
 
@@ -557,7 +553,7 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   *block = a.base + a.used;
   a.pieces[*block] = {size, emulator::current};
   a.used += size;
-  if (a.key >= 0) pkey_mprotect(*block, size, PROT_READ | PROT_WRITE, a.key);
+  if (a.key >= 0 && pkey_mprotect(*block, size, PROT_READ | PROT_WRITE, a.key) != 0) std::abort();
   // Another thread may be running: then the protection is not changed.
   if (a.reach) mprotect(*block, size, PROT_READ | PROT_WRITE);
   return cudaSuccess;

@@ -1,7 +1,6 @@
 // The products of tensor cores on the CPU, as exact as on the devices.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -69,8 +68,9 @@ void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   for (float x : a) check_factor(x);
   for (float x : b) check_factor(x);
   const int g = lane() / 4, t = lane() % 4;
-  float left[4][4];  // of the lanes that hold rows g and g + 8; the next but one exchange takes the
-                     // slots
+  // Of the lanes that have rows g and g + 8: a copy, since other lanes write the slots of the next
+  // exchange but one while this lane still multiplies.
+  float left[4][4];
   std::memcpy(left, warp_exchange(kAll, a, sizeof a) + size_t(g) * sizeof left, sizeof left);
   // Of lane l at [l][0..1].
   const auto* right = reinterpret_cast<const float(*)[4]>(warp_exchange(kAll, b, sizeof b));
