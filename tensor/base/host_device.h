@@ -1,4 +1,4 @@
-// The mark of functions that run on the host and on a device.
+// The marks of functions that run on the host and on a device.
 #pragma once
 
 #ifdef __CUDACC__
@@ -6,3 +6,7 @@
 #else
 #define BRINE_HD inline
 #endif
+
+// For formulas of one number: a loop that calls one is not vectorised, and in a large function GCC
+// keeps the call of an `inline` one.
+#define BRINE_FORMULA BRINE_HD __attribute__((always_inline))

@@ -16,19 +16,19 @@ namespace brine::math {
 // x rounded to a whole number, |x| < 2^22, in the low bits of a float that is 1.5 * 2^23 +
 // round(x).
 constexpr float kRounder = 12582912.0f;
-BRINE_HD int rounded_bits(float shifted) {
+BRINE_FORMULA int rounded_bits(float shifted) {
   return std::bit_cast<int>(shifted) - std::bit_cast<int>(kRounder);
 }
 
 // exp(r) for |r| <= log(2) / 2; a short chain of dependent steps, not Horner's long one.
-BRINE_HD float exp_near_zero(float r) {
+BRINE_FORMULA float exp_near_zero(float r) {
   float r2 = r * r;
   float high = 1.3814604e-3f * r2 + (8.3687158e-3f * r + 4.1668388e-2f);
   return (high * r2 + (1.6666521e-1f * r + 4.9999993e-1f)) * r2 + (r + 1);
 }
 
 // exp(x), relative error below 2e-7; 0 below -87.3, infinity above 88.7; NaN stays NaN.
-BRINE_HD float exp(float x) {
+BRINE_FORMULA float exp(float x) {
   float clamped = x < -87.33f ? -87.33f : (x > 88.72f ? 88.72f : x);
   float shifted = clamped * 1.44269504f + kRounder, n = shifted - kRounder;
   float p = exp_near_zero(clamped - n * 0.693359375f + n * 2.12194440e-4f);
@@ -39,23 +39,23 @@ BRINE_HD float exp(float x) {
   y = x < -87.33f ? 0.0f : y;
   return x > 88.72f ? INFINITY : y;
 }
-BRINE_HD double exp(double x) { return std::exp(x); }
+BRINE_FORMULA double exp(double x) { return std::exp(x); }
 
 // exp(x) for x in [-88, 0], or above 0 by a rounding error only. The lowest power of two is
 // replaced by 0, so the result is 0 below -87.7.
-BRINE_HD float exp_limited(float x) {
+BRINE_FORMULA float exp_limited(float x) {
   float shifted = x * 1.44269504f + kRounder, n = shifted - kRounder;
   float p = exp_near_zero(x - n * 0.693359375f + n * 2.12194440e-4f);
   return p * std::bit_cast<float>((rounded_bits(shifted) + 127) << 23);
 }
-BRINE_HD double exp_limited(double x) { return std::exp(x); }
+BRINE_FORMULA double exp_limited(double x) { return std::exp(x); }
 
 // exp(x) for any x <= 0: shorter than exp.
-BRINE_HD float exp_nonpositive(float x) { return exp_limited(x < -88.0f ? -88.0f : x); }
-BRINE_HD double exp_nonpositive(double x) { return std::exp(x); }
+BRINE_FORMULA float exp_nonpositive(float x) { return exp_limited(x < -88.0f ? -88.0f : x); }
+BRINE_FORMULA double exp_nonpositive(double x) { return std::exp(x); }
 
 // log(x) for normal x > 0, relative error below 3e-7 (absolute near 1).
-BRINE_HD float log(float x) {
+BRINE_FORMULA float log(float x) {
   uint32_t u = std::bit_cast<uint32_t>(x);
   int e = int(u >> 23) - 126;
   float m = std::bit_cast<float>((u & 0x007fffffu) | 0x3f000000u);  // [0.5, 1)
@@ -75,11 +75,11 @@ BRINE_HD float log(float x) {
   float y = p * f * z + float(e) * -2.12194440e-4f - 0.5f * z;
   return f + y + float(e) * 0.693359375f;
 }
-BRINE_HD double log(double x) { return std::log(x); }
+BRINE_FORMULA double log(double x) { return std::log(x); }
 
 // The mass of the normal distribution above u >= 0, given e = exp(-u^2 / 2). Relative error below
 // 4e-7 on top of that of e.
-BRINE_HD float normal_tail(float u, float e) {
+BRINE_FORMULA float normal_tail(float u, float e) {
   float t = 1 / (1 + 0.3f * u), t2 = t * t;
   float odd = 3.6088771e-2f * t2 + 2.0934590e-1f;
   float even = -1.5893345e-1f * t2 - 5.6449648e-2f;
@@ -87,10 +87,10 @@ BRINE_HD float normal_tail(float u, float e) {
   even = (even * t2 + 9.9465135e-2f) * t2 + 1.1962454e-1f;
   return (odd * t + even) * (t * e);
 }
-BRINE_HD double normal_tail(double u, double) { return std::erfc(u * 0.7071067811865476) / 2; }
+BRINE_FORMULA double normal_tail(double u, double) { return std::erfc(u * 0.7071067811865476) / 2; }
 
 // erf(x), relative error below 4e-7.
-BRINE_HD float erf(float x) {
+BRINE_FORMULA float erf(float x) {
   float a = std::fabs(x), x2 = x * x;
   float p = -5.6314068e-4f;
   p = p * x2 + 4.9175482e-3f;
@@ -101,29 +101,29 @@ BRINE_HD float erf(float x) {
   float tail = normal_tail(a * 1.41421356f, exp_nonpositive(-x2));
   return a < 1 ? x * p : std::copysign(1 - 2 * tail, x);
 }
-BRINE_HD double erf(double x) { return std::erf(x); }
+BRINE_FORMULA double erf(double x) { return std::erf(x); }
 
 // |x|, limited to where the tail is 0 in float: beyond it infinity would be multiplied by 0. NaN
 // stays NaN.
-BRINE_HD float tail_argument(float x) {
+BRINE_FORMULA float tail_argument(float x) {
   float u = std::fabs(x);
   return u > 13.26f ? 13.26f : u;
 }
-BRINE_HD double tail_argument(double x) {
+BRINE_FORMULA double tail_argument(double x) {
   double u = std::fabs(x);
   return u > 39.0 ? 39.0 : u;
 }
 
 // gelu(x) = x Phi(x), Phi the normal distribution function; accurate in the negative tail too.
 template <class T>
-BRINE_HD T gelu(T x) {
+BRINE_FORMULA T gelu(T x) {
   T u = tail_argument(x);
   return (x > 0 ? x : 0) - u * normal_tail(u, exp_limited(T(-0.5) * u * u));
 }
 
 // d gelu / dx = Phi(x) + x phi(x)
 template <class T>
-BRINE_HD T gelu_grad(T x) {
+BRINE_FORMULA T gelu_grad(T x) {
   T u = tail_argument(x), e = exp_limited(T(-0.5) * u * u);
   // At -|x|; the two tails sum to 1.
   T left = normal_tail(u, e) - u * e * T(0.3989422804014327);
@@ -131,18 +131,18 @@ BRINE_HD T gelu_grad(T x) {
 }
 
 template <class T>
-BRINE_HD T sigmoid(T x) {
+BRINE_FORMULA T sigmoid(T x) {
   return 1 / (1 + math::exp(-x));
 }
 
 // silu(x) = x sigmoid(x)
 template <class T>
-BRINE_HD T silu(T x) {
+BRINE_FORMULA T silu(T x) {
   return x / (1 + math::exp(-x));
 }
 
 template <class T>
-BRINE_HD T silu_grad(T x) {
+BRINE_FORMULA T silu_grad(T x) {
   const T s = sigmoid(x);
   return s * (1 + x * (1 - s));
 }
@@ -150,45 +150,45 @@ BRINE_HD T silu_grad(T x) {
 // The other gelu, of Hendrycks and Gimpel (2016): x (1 + tanh(z)) / 2 = x sigmoid(2 z) with z =
 // sqrt(2 / pi) (x + .044715 x^3).
 template <class T>
-BRINE_HD T gelu_tanh(T x) {
+BRINE_FORMULA T gelu_tanh(T x) {
   return x * sigmoid(T(1.5957691216057308) * (x + T(0.044715) * x * x * x));
 }
 
 template <class T>
-BRINE_HD T gelu_tanh_grad(T x) {
+BRINE_FORMULA T gelu_tanh_grad(T x) {
   const T square = x * x, scale = T(1.5957691216057308);
   const T s = sigmoid(scale * (x + T(0.044715) * square * x));
   return s * (1 + x * (1 - s) * scale * (1 + T(0.134145) * square));
 }
 
 template <class T>
-BRINE_HD T tanh(T x) {
+BRINE_FORMULA T tanh(T x) {
   return std::tanh(x);
 }
 
 // NaN passes through: it is not less than 0.
 template <class T>
-BRINE_HD T relu(T x) {
+BRINE_FORMULA T relu(T x) {
   return x < 0 ? T(0) : x;
 }
 
 // Gradients of activations, from the gradient of the output y and y itself.
 template <class T>
-BRINE_HD T relu_grad(T dy, T y) {
+BRINE_FORMULA T relu_grad(T dy, T y) {
   return y > 0 ? dy : T(0);
 }
 template <class T>
-BRINE_HD T sigmoid_grad(T dy, T y) {
+BRINE_FORMULA T sigmoid_grad(T dy, T y) {
   return dy * y * (1 - y);
 }
 template <class T>
-BRINE_HD T tanh_grad(T dy, T y) {
+BRINE_FORMULA T tanh_grad(T dy, T y) {
   return dy * (1 - y * y);
 }
 
 // One element of a layer norm's output, from x - mean.
 template <class T>
-BRINE_HD T normalized(T centred, T rstd, T w, T b) {
+BRINE_FORMULA T normalized(T centred, T rstd, T w, T b) {
   return centred * rstd * w + b;
 }
 
