@@ -19,34 +19,46 @@ function(brine_shareable target)
     $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-fvisibility-inlines-hidden>)
 endfunction()
 
-# The files of one inner folder are compiled up to 16 (of tests 8) at a time, as one source: a build
-# from nothing takes a third of the time, most of which goes to headers. Off (BRINE_BATCHES=OFF) a file that is
-# edited is compiled alone, and a compiler cache (a launcher) finds it again. FOLDERS, for
-# scripts/style --tidy: all files of an inner folder.
+# Up to 32 files of a folder (of tests 8, of one inner folder) are compiled as one source: most of
+# the time of a build from nothing goes to headers. Off (BRINE_BATCHES=OFF) a file that is edited is
+# compiled alone, and a compiler cache (a launcher) finds it again. FOLDERS, for scripts/style --tidy:
+# all files of an inner folder.
 function(brine_batches target)
   if(NOT BRINE_BATCHES OR CMAKE_CXX_COMPILER_LAUNCHER)
     return()
   endif()
-  get_target_property(sources ${target} SOURCES)
-  list(FILTER sources INCLUDE REGEX "\\.cpp$")
-  set(files 16)
-  if(target MATCHES "^test_")  # whose helpers have the same names in many files
-    set(files 8)
+  get_target_property(all ${target} SOURCES)
+  list(FILTER all INCLUDE REGEX "\\.cpp$")
+  list(FILTER all EXCLUDE REGEX "/tensor/cpu/")  # kernels: GCC inlines less in large sources
+  set(sources)
+  foreach(source ${all})
+    file(STRINGS ${source} alone REGEX "^#pragma GCC target" LIMIT_COUNT 1)  # for another CPU
+    if(NOT alone)
+      list(APPEND sources ${source})
+    endif()
+  endforeach()
+  if(NOT sources)
+    return()
   endif()
+  list(LENGTH sources count)
+  math(EXPR batches "(${count} + 31) / 32")
+  math(EXPR files "(${count} + ${batches} - 1) / ${batches}")  # batches of similar sizes
   if(BRINE_BATCHES STREQUAL "FOLDERS")
     set(files 1000)
+  elseif(target MATCHES "^test_")  # whose helpers have the same names in many files
+    set(files 8)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD_UNIQUE_ID registration)  # another name in each
   foreach(source ${sources})
-    file(STRINGS ${source} alone REGEX "^#pragma GCC target" LIMIT_COUNT 1)  # for another CPU
-    if(NOT alone)
+    set(folder ${target})
+    if(target MATCHES "^test_" OR BRINE_BATCHES STREQUAL "FOLDERS")
       get_filename_component(folder ${source} DIRECTORY)
       file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${folder})
       string(MAKE_C_IDENTIFIER ${folder} folder)
-      math(EXPR batch "0${count_${folder}} / ${files}")
-      math(EXPR count_${folder} "0${count_${folder}} + 1")
-      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${batch})
     endif()
+    math(EXPR batch "0${count_${folder}} / ${files}")
+    math(EXPR count_${folder} "0${count_${folder}} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${batch})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   # GCC takes what a batch includes for headers: the hidden halves of classes use nameless namespaces.
@@ -77,9 +89,7 @@ function(brine_folder name)
   brine_shareable(${name})
   target_link_libraries(${name} PUBLIC brine_flags ${arg_LIBS})
   brine_optimize(${name})
-  if(NOT name STREQUAL tensor)  # whose files share little but time to optimise
-    brine_batches(${name})
-  endif()
+  brine_batches(${name})
 endfunction()
 
 # The objects of folders, in an order with the AVX-512 copies of the kernels last: when two objects

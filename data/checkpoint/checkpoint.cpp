@@ -19,7 +19,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kManifest = "manifest.json";
-constexpr const char* kFormat = "brine checkpoint";
+constexpr const char* kCheckpointFormat = "brine checkpoint";
 constexpr uint64_t kMaxManifestBytes = 16 << 20;
 
 std::string checksum_tail(std::string_view body) {
@@ -27,7 +27,7 @@ std::string checksum_tail(std::string_view body) {
 }
 
 std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::File>& files) {
-  ordered_json manifest = {{"format", kFormat},
+  ordered_json manifest = {{"format", kCheckpointFormat},
                            {"version", kCheckpointVersion},
                            {"step", step},
                            {"program", "brine " BRINE_VERSION},
@@ -155,7 +155,8 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   CheckpointManifest manifest;
   try {
     ordered_json json = parse_ordered_json(text, name);
-    check_format(json.at("format") == kFormat, name, ": is not the manifest of a checkpoint");
+    check_format(json.at("format") == kCheckpointFormat, name,
+                 ": is not the manifest of a checkpoint");
     manifest.version = whole<int>(json, "version", name);
     if (manifest.version > kCheckpointVersion) {
       throw NewerCheckpoint(join(name, ": format version ", manifest.version, " (written by ",

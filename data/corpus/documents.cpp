@@ -56,10 +56,10 @@ void refuse_malformed(std::string_view text, const std::string& where, uint64_t 
   check_format(at == kValidUtf8, where, ": not UTF-8 at byte offset ", base + at);
 }
 
-class Reader {
+class DocumentReader {
  public:
-  Reader(const Tokenizer& tokenizer, const DocumentOptions& options,
-         const std::function<void(const DocumentPiece&)>& put)
+  DocumentReader(const Tokenizer& tokenizer, const DocumentOptions& options,
+                 const std::function<void(const DocumentPiece&)>& put)
       : tokenizer_(tokenizer), options_(options), put_(put) {}
 
   void read(ByteSource& source, const std::string& bare) {
@@ -190,7 +190,7 @@ size_t last_cut(std::string_view text, size_t limit, const Tokenizer& tokenizer)
 
 void read_documents(const Path& path, const Tokenizer& tokenizer, const DocumentOptions& options,
                     const std::function<void(const DocumentPiece&)>& put) {
-  Reader reader(tokenizer, options, put);
+  DocumentReader reader(tokenizer, options, put);
   for_each_file(path,
                 [&](ByteSource& source, const std::string& bare) { reader.read(source, bare); });
 }
@@ -199,7 +199,7 @@ void read_joined_document(const std::vector<std::string>& files, const Tokenizer
                           const DocumentOptions& options,
                           const std::function<void(const DocumentPiece&)>& put) {
   JoinedLines lines(files, options.most_line);
-  Reader(tokenizer, options, put).read_text(lines, false);
+  DocumentReader(tokenizer, options, put).read_text(lines, false);
 }
 
 }  // namespace brine::data

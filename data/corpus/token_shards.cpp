@@ -19,29 +19,17 @@ constexpr int64_t kMostTokens = int64_t(1) << 60;  // so that no sum or product 
 // The kernel maps this much around a page that is accessed.
 constexpr uint64_t kForgotten = 64 << 10;
 
-template <class T>
-T get(const std::string& where, const Json& object, const char* key) {
-  auto found = object.find(key);
-  check_format(found != object.end(), where, ": key \"", key, "\" is missing");
-  const bool text = std::is_same_v<T, std::string>;
-  check_format(text ? found->is_string() : found->is_number_integer(), where, ": key \"", key,
-               "\" is not ", text ? "text" : "an integer");
-  check_format(text || !found->is_number_unsigned() || found->template get<uint64_t>() <= INT64_MAX,
-               where, ": key \"", key, "\" is too large");
-  return found->template get<T>();
-}
-
 int64_t get_count(const std::string& where, const Json& object, const char* key) {
-  const auto count = get<int64_t>(where, object, key);
+  const auto count = integer_at(where, object, key);
   check_format(count >= 0 && count <= kMostTokens, where, ": key \"", key, "\" cannot be ", count);
   return count;
 }
 
 TokenShard read_shard(const std::string& where, const Json& entry, const char* count) {
   check_format(entry.is_object(), where, ": a shard is not an object");
-  TokenShard shard{.name = get<std::string>(where, entry, "name"),
+  TokenShard shard{.name = text_at(where, entry, "name"),
                    .count = get_count(where, entry, count),
-                   .sha256 = get<std::string>(where, entry, "sha256")};
+                   .sha256 = text_at(where, entry, "sha256")};
   check_format(!shard.name.empty() && shard.name[0] != '.' &&
                    shard.name.find_first_of(std::string("/\0", 2)) == std::string::npos,
                where, ": shard \"", shard.name, "\" is not a plain file name");
@@ -97,28 +85,28 @@ TokenManifest read_token_manifest(const Path& dir) {
                ": no token shards, or incomplete ones");
   const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes), where);
   check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
-  check_format(get<std::string>(where, json, "format") == kTokenFormat, where,
+  check_format(text_at(where, json, "format") == kTokenFormat, where,
                ": is not a manifest of token shards");
-  const auto version = get<int64_t>(where, json, "version");
+  const auto version = integer_at(where, json, "version");
   check_format(version == kTokenShardsVersion, where, ": format version ", version,
                " is not supported, only ", kTokenShardsVersion);
   TokenManifest m;
-  m.tokenizer_hash = get<std::string>(where, json, "tokenizer");
+  m.tokenizer_hash = text_at(where, json, "tokenizer");
   m.vocab_size = get_count(where, json, "vocab_size");
-  const auto dtype = get<std::string>(where, json, "dtype");
+  const auto dtype = text_at(where, json, "dtype");
   const std::optional<int64_t> width = value_of(dtype, kTokenTypes);
   check_format(width.has_value(), where, ": dtype \"", dtype, "\" is neither u16 nor u32");
   m.width = *width;
   check_format(m.vocab_size > 0 && m.vocab_size <= INT32_MAX, where, ": vocab_size cannot be ",
                m.vocab_size);
   if (json.contains("separator") && !json["separator"].is_null()) {
-    const auto id = get<int64_t>(where, json, "separator");
+    const auto id = integer_at(where, json, "separator");
     check_format(id >= 0 && id < m.vocab_size, where, ": separator ", id,
                  " is outside the vocabulary");
     m.separator = int32_t(id);
   }
   if (json.contains("joining")) {
-    const auto joining = value_of(get<std::string>(where, json, "joining"), kJoinings);
+    const auto joining = value_of(text_at(where, json, "joining"), kJoinings);
     check_format(joining.has_value(), where, ": joining is neither documents nor lines");
     m.joining = *joining;
   }

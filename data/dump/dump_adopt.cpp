@@ -6,6 +6,7 @@
 #include "data/dump/dump.h"
 #include "data/dump/dump_reader.h"
 #include "data/hdf5/hdf5_file.h"
+#include "data/io/file_io.h"
 
 namespace brine::data {
 namespace {
@@ -15,10 +16,6 @@ struct Found {
   DumpSpec spec;
   std::vector<int64_t> windows;
 };
-
-Path directory_of(const Path& file) {
-  return file.has_parent_path() ? file.parent_path() : Path(".");
-}
 
 Found examine(const Path& path) {
   Hdf5Reader file(path.string());

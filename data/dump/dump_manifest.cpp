@@ -14,23 +14,12 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr const char* kFormat = "brine-dump";
-constexpr uint64_t kMostManifestBytes = uint64_t(1) << 30;
+constexpr const char* kDumpFormat = "brine-dump";
+constexpr uint64_t kMostDumpBytes = uint64_t(1) << 30;
 
 void check_version(const std::string& where, int64_t version) {
   check_format(version == kDumpVersion, where, ": format version ", version,
                ", this program reads version ", kDumpVersion, "; dump the teacher again");
-}
-
-// The value of a key in the type T; `where` names the file.
-template <class T>
-T get(const std::string& where, const Json& object, const char* key) {
-  auto found = object.find(key);
-  check_format(found != object.end(), where, ": key \"", key, "\" is missing");
-  bool right = std::is_same_v<T, std::string> ? found->is_string() : found->is_number_integer();
-  check_format(right, where, ": key \"", key, "\" is not ",
-               std::is_same_v<T, std::string> ? "text" : "an integer");
-  return found->template get<T>();
 }
 
 std::vector<int64_t> get_list(const std::string& where, const Json& object, const char* key) {
@@ -48,16 +37,16 @@ std::vector<int64_t> get_list(const std::string& where, const Json& object, cons
 DumpShard read_shard(const std::string& where, const Json& entry) {
   check_format(entry.is_object(), where, ": an entry of \"shards\" is not an object");
   DumpShard shard;
-  shard.name = get<std::string>(where, entry, "name");
+  shard.name = text_at(where, entry, "name");
   check_format(!shard.name.empty() && shard.name.find('/') == shard.name.npos &&
                    shard.name[0] != '.' && shard.name.find('\0') == shard.name.npos,
                where, ": shard \"", shard.name, "\" is not a plain file name");
-  int64_t bytes = get<int64_t>(where, entry, "bytes");
+  int64_t bytes = integer_at(where, entry, "bytes");
   check_format(bytes > 0, where, ": shard \"", shard.name, "\" has ", bytes, " bytes");
   shard.bytes = uint64_t(bytes);
-  shard.sha256 = get<std::string>(where, entry, "sha256");
-  shard.first = get<int64_t>(where, entry, "first");
-  shard.samples = get<int64_t>(where, entry, "samples");
+  shard.sha256 = text_at(where, entry, "sha256");
+  shard.first = integer_at(where, entry, "first");
+  shard.samples = integer_at(where, entry, "samples");
   return shard;
 }
 
@@ -88,23 +77,23 @@ DumpManifest read_manifest(const Path& dir) {
   std::string where = path.string();
   check_found(std::filesystem::exists(path), where, ": does not exist, so ", dir.string(),
               " is not a dump");
-  std::string text = read_file(path, kMostManifestBytes);
+  std::string text = read_file(path, kMostDumpBytes);
   Json json = parse_json_or_discard(text, where);
   check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
-  check_format(get<std::string>(where, json, "format") == kFormat, where,
+  check_format(text_at(where, json, "format") == kDumpFormat, where,
                ": is not a manifest of a dump");
-  check_version(where, get<int64_t>(where, json, "version"));
+  check_version(where, integer_at(where, json, "version"));
   DumpManifest m;
   m.spec = spec_from(where, [&](DumpField& field) {
     if (may_lack(field) && !json.contains(field.name)) return;
     if (field.is_text()) {
-      field.value = get<std::string>(where, json, field.name.c_str());
+      field.value = text_at(where, json, field.name.c_str());
     } else {
-      field.value = get<int64_t>(where, json, field.name.c_str());
+      field.value = integer_at(where, json, field.name.c_str());
     }
   });
-  m.spec.samples = get<int64_t>(where, json, "samples");
-  m.samples_per_shard = get<int64_t>(where, json, "samples_per_shard");
+  m.spec.samples = integer_at(where, json, "samples");
+  m.samples_per_shard = integer_at(where, json, "samples_per_shard");
   check_format(m.samples_per_shard >= 0, where, ": samples_per_shard is negative");
   m.spec.windows = get_list(where, json, "windows");
   if (m.spec.ragged) m.spec.lengths = get_list(where, json, "lengths");
@@ -118,7 +107,7 @@ DumpManifest read_manifest(const Path& dir) {
 
 void write_manifest(const Path& dir, const DumpManifest& m) {
   Json json;
-  json["format"] = kFormat;
+  json["format"] = kDumpFormat;
   json["version"] = kDumpVersion;
   for (const DumpField& field : stored_fields(m.spec)) {
     std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
@@ -142,7 +131,7 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
 }
 
 void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, int64_t samples) {
-  file.attribute("/", "format", std::string_view(kFormat));
+  file.attribute("/", "format", std::string_view(kDumpFormat));
   file.attribute("/", "version", kDumpVersion);
   for (const DumpField& field : stored_fields(spec)) {
     if (field.is_text()) {
@@ -157,7 +146,7 @@ void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, i
 
 DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   const std::string& where = file.path();
-  check_format(file.string_attribute("/", "format") == kFormat, where,
+  check_format(file.string_attribute("/", "format") == kDumpFormat, where,
                ": is not a shard of a dump");
   check_version(where, file.int_attribute("/", "version"));
   DumpSpec spec = spec_from(where, [&](DumpField& field) {

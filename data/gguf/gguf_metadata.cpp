@@ -11,7 +11,7 @@
 namespace brine::data {
 namespace {
 
-using Type = GgufValueType;
+using ValueType = GgufValueType;
 
 template <class T>
 T value_at(const GgufValue& value, uint64_t index) {
@@ -24,21 +24,21 @@ T value_at(const GgufValue& value, uint64_t index) {
 template <class F>
 bool with_integer(const GgufValue& v, uint64_t index, F f) {
   switch (v.type) {
-    case Type::u8:
+    case ValueType::u8:
       return f(value_at<uint8_t>(v, index)), true;
-    case Type::i8:
+    case ValueType::i8:
       return f(value_at<int8_t>(v, index)), true;
-    case Type::u16:
+    case ValueType::u16:
       return f(value_at<uint16_t>(v, index)), true;
-    case Type::i16:
+    case ValueType::i16:
       return f(value_at<int16_t>(v, index)), true;
-    case Type::u32:
+    case ValueType::u32:
       return f(value_at<uint32_t>(v, index)), true;
-    case Type::i32:
+    case ValueType::i32:
       return f(value_at<int32_t>(v, index)), true;
-    case Type::u64:
+    case ValueType::u64:
       return f(value_at<uint64_t>(v, index)), true;
-    case Type::i64:
+    case ValueType::i64:
       return f(value_at<int64_t>(v, index)), true;
     default:
       return false;
@@ -114,13 +114,14 @@ int64_t GgufMetadata::integer_at(std::string_view key, const GgufValue& value,
 }
 
 double GgufMetadata::number_at(const GgufValue& value) const {
-  return value.type == Type::f32 ? shortest(value_at<float>(value, 0)) : value_at<double>(value, 0);
+  return value.type == ValueType::f32 ? shortest(value_at<float>(value, 0))
+                                      : value_at<double>(value, 0);
 }
 
 std::optional<std::string> GgufMetadata::string(std::string_view key) const {
   const GgufValue* value = find(key, false);
   if (!value) return std::nullopt;
-  if (value->type != Type::string) refuse(key, *value, "a string");
+  if (value->type != ValueType::string) refuse(key, *value, "a string");
   return std::string(value->bytes.substr(8));
 }
 
@@ -132,30 +133,31 @@ std::optional<int64_t> GgufMetadata::integer(std::string_view key) const {
 std::optional<double> GgufMetadata::number(std::string_view key) const {
   const GgufValue* value = find(key, false);
   if (!value) return std::nullopt;
-  if (value->type == Type::f32 || value->type == Type::f64) return number_at(*value);
-  if (value->type == Type::boolean || value->type == Type::string) refuse(key, *value, "a number");
+  if (value->type == ValueType::f32 || value->type == ValueType::f64) return number_at(*value);
+  if (value->type == ValueType::boolean || value->type == ValueType::string)
+    refuse(key, *value, "a number");
   return double(integer_at(key, *value, 0));
 }
 
 std::optional<bool> GgufMetadata::boolean(std::string_view key) const {
   const GgufValue* value = find(key, false);
   if (!value) return std::nullopt;
-  if (value->type != Type::boolean) refuse(key, *value, "a bool");
+  if (value->type != ValueType::boolean) refuse(key, *value, "a bool");
   return value->bytes[0] != 0;
 }
 
 std::optional<double> GgufMetadata::single_number(std::string_view key) const {
   auto at = values_.find(key);
-  if (at == values_.end() || at->second.is_array || at->second.type == Type::string)
+  if (at == values_.end() || at->second.is_array || at->second.type == ValueType::string)
     return std::nullopt;
-  return at->second.type == Type::boolean ? double(*boolean(key)) : *number(key);
+  return at->second.type == ValueType::boolean ? double(*boolean(key)) : *number(key);
 }
 
 std::vector<std::string> GgufMetadata::strings(std::string_view key) const {
   std::vector<std::string> out;
   const GgufValue* value = find(key, true);
   if (!value) return out;
-  if (value->type != Type::string) refuse(key, *value, "an array of strings");
+  if (value->type != ValueType::string) refuse(key, *value, "an array of strings");
   out.reserve(value->count);
   each_string(*value, [&](std::string_view text) { out.emplace_back(text); });
   return out;
@@ -195,14 +197,14 @@ std::string GgufMetadata::text(const GgufValue& value) const {
   auto put = [&](const std::string& word) {
     out += (out.size() > 1 && value.is_array ? ", " : "") + word;
   };
-  if (value.type == Type::string) {
+  if (value.type == ValueType::string) {
     each_string(value, [&](std::string_view text) { put(cut(text, 72)); });
   } else {
     for (uint64_t i = 0; i < value.count; ++i) {
       if (with_integer(value, i, [&](auto x) { put(std::to_string(x)); })) continue;
-      if (value.type == Type::boolean) put(value.bytes[i] ? "true" : "false");
-      if (value.type == Type::f32) put(join(value_at<float>(value, i)));
-      if (value.type == Type::f64) put(join(value_at<double>(value, i)));
+      if (value.type == ValueType::boolean) put(value.bytes[i] ? "true" : "false");
+      if (value.type == ValueType::f32) put(join(value_at<float>(value, i)));
+      if (value.type == ValueType::f64) put(join(value_at<double>(value, i)));
     }
   }
   return value.is_array ? out + "]" : out;

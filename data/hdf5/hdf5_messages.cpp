@@ -12,8 +12,19 @@ int width_of(uint64_t largest) {
   return bytes;
 }
 
-enum TypeClass { kFixed, kFloat, kTime, kString, kBits, kOpaque, kCompound, kReference, kEnum };
-enum { kVariable = 9, kArray = 10 };
+enum TypeClass {
+  kFixed,
+  kFloating,
+  kTime,
+  kString,
+  kBits,
+  kOpaque,
+  kCompound,
+  kReference,
+  kEnum,
+  kVariable,
+  kArray
+};
 
 }  // namespace
 
@@ -28,7 +39,7 @@ uint64_t check_datatype(Cursor& m, int depth) {
     case kBits:
       m.skip(4, kWhat);
       break;
-    case kFloat:
+    case kFloating:
       m.skip(12, kWhat);
       break;
     case kTime:

@@ -15,7 +15,7 @@
 namespace brine::data {
 namespace {
 
-constexpr int kDeepest = 4;  // layers, those of OpenWebText
+constexpr int kMostLayers = 4;  // layers, those of OpenWebText
 
 class FileSource : public ByteSource {
  public:
@@ -57,8 +57,8 @@ void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int dep
             const Visit& visit) {
   auto peek = std::make_unique<PeekSource>(std::move(source));
   const Layer layer = layer_of(peek->peek(kLayerHead));
-  check_format(depth < kDeepest || layer == Layer::kNone, peek->name(), ": has more than ",
-               kDeepest, " layers of archives and compression");
+  check_format(depth < kMostLayers || layer == Layer::kNone, peek->name(), ": has more than ",
+               kMostLayers, " layers of archives and compression");
   switch (layer) {
     case Layer::kNone:
       check_format(!is_other_archive(peek->peek(kLayerHead)), peek->name(),

@@ -51,11 +51,11 @@ int open_retrying(const Path& path, int flags, mode_t mode = 0) {
   return fd;
 }
 
+}  // namespace
+
 Path directory_of(const Path& path) {
   return path.has_parent_path() ? path.parent_path() : Path(".");
 }
-
-}  // namespace
 
 void throw_io(const Path& path, std::string_view doing, int error) {
   throw Error(join(path.string(), ": cannot ", doing, ": ", reason(error), " (errno ", error, ")"),

@@ -103,6 +103,8 @@ void write_file_atomic(const Path& target, std::string_view bytes);
 
 // Makes the names in a directory durable.
 void sync_dir(const Path& dir);
+// Where the file is; "." of a mere name.
+Path directory_of(const Path& path);
 // sync_dir() of the directory of `renamed`; a failure is DurabilityUncertain.
 void sync_parent_of(const Path& renamed);
 

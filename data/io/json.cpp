@@ -101,4 +101,29 @@ ordered_json or_null(const std::optional<double>& value) {
   return value ? ordered_json(*value) : ordered_json();
 }
 
+namespace {
+
+const ordered_json& value_at(const std::string& where, const ordered_json& object,
+                             const char* key) {
+  const auto found = object.find(key);
+  check_format(found != object.end(), where, ": key \"", key, "\" is missing");
+  return *found;
+}
+
+}  // namespace
+
+std::string text_at(const std::string& where, const ordered_json& object, const char* key) {
+  const ordered_json& value = value_at(where, object, key);
+  check_format(value.is_string(), where, ": key \"", key, "\" is not text");
+  return value.get<std::string>();
+}
+
+int64_t integer_at(const std::string& where, const ordered_json& object, const char* key) {
+  const ordered_json& value = value_at(where, object, key);
+  check_format(value.is_number_integer(), where, ": key \"", key, "\" is not an integer");
+  check_format(!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX, where, ": key \"",
+               key, "\" is too large");
+  return value.get<int64_t>();
+}
+
 }  // namespace brine

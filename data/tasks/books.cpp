@@ -9,7 +9,7 @@
 namespace brine::data {
 namespace {
 
-constexpr std::string_view kEnd = "<|endoftext|>", kTitle = "# Title: ", kRule = "-----";
+constexpr std::string_view kEndOfText = "<|endoftext|>", kTitle = "# Title: ", kRule = "-----";
 constexpr int64_t kStretches = 20, kDev = 7, kTest = 14;
 
 struct Book {
@@ -24,9 +24,9 @@ size_t line_end(std::string_view text, size_t at) {
 
 // Where the line that ends the first book starts; npos without one.
 size_t book_end(std::string_view text) {
-  size_t at = text.find(kEnd);
+  size_t at = text.find(kEndOfText);
   while (at != std::string_view::npos && at > 0 && text[at - 1] != '\n')
-    at = text.find(kEnd, at + 1);
+    at = text.find(kEndOfText, at + 1);
   return at;
 }
 

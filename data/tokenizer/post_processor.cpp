@@ -11,7 +11,7 @@
 namespace brine::data {
 namespace {
 
-int32_t id_in(const Json& value, const std::string& where) {
+int32_t id_in(const SortedJson& value, const std::string& where) {
   check_format(
       value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() < INT32_MAX,
       where, ": post_processor: ", json_text(value), " must be an id");
@@ -19,21 +19,21 @@ int32_t id_in(const Json& value, const std::string& where) {
 }
 
 // ["[SEP]", 102]
-int32_t token_id(const Json& description, const char* key, const std::string& where) {
-  const Json& value = member(description, key);
+int32_t token_id(const SortedJson& description, const char* key, const std::string& where) {
+  const SortedJson& value = member(description, key);
   check_format(value.is_array() && value.size() == 2 && value[0].is_string(), where,
                ": post_processor: '", key, "' must be [token, id]");
   return id_in(value[1], where);
 }
 
-std::vector<int32_t> template_ids(const Json& tokens, const std::string& name,
+std::vector<int32_t> template_ids(const SortedJson& tokens, const std::string& name,
                                   const std::string& where) {
-  const Json& token = member(tokens, name.c_str());
-  const Json& list = token.is_object() ? member(token, "ids") : token;
+  const SortedJson& token = member(tokens, name.c_str());
+  const SortedJson& list = token.is_object() ? member(token, "ids") : token;
   check_format(list.is_array(), where, ": post_processor: special token '", name,
                "' has no list 'ids'");
   std::vector<int32_t> ids;
-  for (const Json& id : list) ids.push_back(id_in(id, where));
+  for (const SortedJson& id : list) ids.push_back(id_in(id, where));
   return ids;
 }
 
@@ -41,19 +41,20 @@ std::vector<int32_t> template_ids(const Json& tokens, const std::string& name,
 
 PostProcessor::PostProcessor() : single_{{0, 0, {}}}, pair_{{0, 0, {}}, {1, 1, {}}} {}
 
-PostProcessor::PostProcessor(const Json& description, const std::string& where) : PostProcessor() {
+PostProcessor::PostProcessor(const SortedJson& description, const std::string& where)
+    : PostProcessor() {
   if (!description.is_null()) read(description, where, false);
 }
 
-void PostProcessor::read(const Json& description, const std::string& where, bool inside) {
+void PostProcessor::read(const SortedJson& description, const std::string& where, bool inside) {
   check_format(description.is_object() && member(description, "type").is_string(), where,
                ": a post_processor must be an object with a 'type'");
   const auto type = description["type"].get<std::string>();
   if (type == "Sequence") {
-    const Json& list = member(description, "processors");
+    const SortedJson& list = member(description, "processors");
     check_format(list.is_array() && !inside, where,
                  ": post_processor of type \"Sequence\" must have a list 'processors' of others");
-    for (const Json& part : list) read(part, where, true);
+    for (const SortedJson& part : list) read(part, where, true);
     return;
   }
   if (type == "ByteLevel" || type == "RobertaProcessing") {
@@ -78,21 +79,21 @@ void PostProcessor::read(const Json& description, const std::string& where, bool
       type == "TemplateProcessing", where, ": post_processor of type \"", type,
       "\" is not supported; supported are ByteLevel, BertProcessing, RobertaProcessing and "
       "TemplateProcessing");
-  const Json& tokens = member(description, "special_tokens");
+  const SortedJson& tokens = member(description, "special_tokens");
   auto parts = [&](const char* key, int texts) {
-    const Json& list = member(description, key);
+    const SortedJson& list = member(description, key);
     check_format(list.is_array(), where, ": post_processor: '", key, "' must be a list");
     Parts out;
     int seen[2] = {};
-    for (const Json& item : list) {
+    for (const SortedJson& item : list) {
       const bool text = item.is_object() && item.contains("Sequence");
       check_format(text || (item.is_object() && item.contains("SpecialToken")), where,
                    ": post_processor: '", key, "' must contain only Sequence and SpecialToken");
-      const Json& body = item[text ? "Sequence" : "SpecialToken"];
+      const SortedJson& body = item[text ? "Sequence" : "SpecialToken"];
       check_format(body.is_object() && member(body, "id").is_string(), where, ": post_processor: '",
                    key, "' contains a part without 'id'");
       const auto name = body["id"].get<std::string>();
-      const Json& type_id = member(body, "type_id");
+      const SortedJson& type_id = member(body, "type_id");
       const int32_t kind = type_id.is_null() ? 0 : id_in(type_id, where);
       check_format(kind < 2, where, ": post_processor: type_id ", kind, " is not supported");
       check_format(!text || name == "A" || name == "B", where, ": post_processor: sequence '", name,

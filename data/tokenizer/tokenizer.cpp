@@ -18,10 +18,10 @@ namespace brine::data {
 namespace {
 
 std::unique_ptr<Tokenizer> load_json(const std::string& path) {
-  const Json root = parse_json(read_file(path), path);
+  const SortedJson root = parse_json(read_file(path), path);
   check_format(root.is_object(), path, ": must contain an object");
-  const Json& model = object_member(root, "model", path);
-  const Json& type = member(model, "type");
+  const SortedJson& model = object_member(root, "model", path);
+  const SortedJson& type = member(model, "type");
   check_format(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
   // Old files do not have the type.
   const bool old = type.is_null();

@@ -47,30 +47,31 @@ void rethrow_naming(const std::string& path) {
   }
 }
 
-Json parse_json(const std::string& text, const std::string& path) {
+SortedJson parse_json(const std::string& text, const std::string& path) {
   refuse_deep(text, path);
   return reading(path, [&] { return brine::parse_json(text, path); });
 }
 
-const Json& member(const Json& object, const char* key) {
-  static const Json null;
+const SortedJson& member(const SortedJson& object, const char* key) {
+  static const SortedJson null;
   auto found = object.find(key);
   return found == object.end() ? null : *found;
 }
 
-const Json& object_member(const Json& object, const char* key, const std::string& path) {
-  const Json& value = member(object, key);
+const SortedJson& object_member(const SortedJson& object, const char* key,
+                                const std::string& path) {
+  const SortedJson& value = member(object, key);
   check_format(value.is_object(), path, ": '", key, "' must be an object");
   return value;
 }
 
-bool flag(const Json& object, const char* key, bool otherwise, const std::string& path) {
-  const Json& value = member(object, key);
+bool flag(const SortedJson& object, const char* key, bool otherwise, const std::string& path) {
+  const SortedJson& value = member(object, key);
   check_format(value.is_null() || value.is_boolean(), path, ": '", key, "' must be true or false");
   return value.is_null() ? otherwise : value.get<bool>();
 }
 
-std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) {
+std::vector<std::string> read_vocab(const SortedJson& vocab, const std::string& path) {
   check_format(vocab.is_object() && !vocab.empty(), path,
                ": the vocabulary must map tokens to ids");
   const size_t id_limit = 2 * vocab.size() + 65536;
@@ -88,15 +89,15 @@ std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) 
   return tokens;
 }
 
-std::vector<AddedToken> read_added(const Json& list, const std::string& path) {
+std::vector<AddedToken> read_added(const SortedJson& list, const std::string& path) {
   check_format(list.is_null() || list.is_array(), path, ": 'added_tokens' must be a list");
   std::vector<AddedToken> added;
-  for (const Json& item : list) {
+  for (const SortedJson& item : list) {
     check_format(item.is_object() && member(item, "content").is_string(), path,
                  ": an added token has no 'content'");
     AddedToken token;
     token.content = item["content"].get<std::string>();
-    const Json& id = member(item, "id");
+    const SortedJson& id = member(item, "id");
     check_format(id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX, path,
                  ": added token '", token.content, "' has no valid 'id'");
     token.id = id.get<int32_t>();
@@ -162,11 +163,11 @@ std::string read_frame(const std::string& text) {
 SideFile side_file(const std::filesystem::path& dir, const char* name) {
   SideFile file;
   file.path = (dir / name).string();
-  file.parsed = std::make_shared<const Json>(Json::object());
+  file.parsed = std::make_shared<const SortedJson>(SortedJson::object());
   std::error_code ignored;
   if (!std::filesystem::exists(file.path, ignored)) return file;
   file.text = read_file(file.path);
-  file.parsed = std::make_shared<const Json>(parse_json(file.text, file.path));
+  file.parsed = std::make_shared<const SortedJson>(parse_json(file.text, file.path));
   check_format(file.object().is_object(), file.path, ": must contain an object");
   return file;
 }
@@ -179,8 +180,8 @@ SideFiles::SideFiles(const std::filesystem::path& dir)
       model(side_file(dir, "config.json")) {}
 
 std::optional<std::string> SideFiles::role(const char* role) const {
-  for (const Json* object : {&map.object(), &config.object()}) {
-    const Json& value = member(*object, role);
+  for (const SortedJson* object : {&map.object(), &config.object()}) {
+    const SortedJson& value = member(*object, role);
     if (value.is_string()) return value.get<std::string>();
     if (value.is_object() && member(value, "content").is_string())
       return value["content"].get<std::string>();
@@ -189,14 +190,14 @@ std::optional<std::string> SideFiles::role(const char* role) const {
 }
 
 std::string SideFiles::tokenizer_class() const {
-  const Json& value = member(config.object(), "tokenizer_class");
+  const SortedJson& value = member(config.object(), "tokenizer_class");
   std::string name = value.is_string() ? value.get<std::string>() : std::string();
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   return name;
 }
 
 std::string SideFiles::model_type() const {
-  const Json& value = member(model.object(), "model_type");
+  const SortedJson& value = member(model.object(), "model_type");
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
@@ -207,10 +208,10 @@ void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
       if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(token);
     }
   };
-  const Json& decoder = member(config.object(), "added_tokens_decoder");
+  const SortedJson& decoder = member(config.object(), "added_tokens_decoder");
   check_format(decoder.is_null() || decoder.is_object(), config.path,
                ": 'added_tokens_decoder' must be an object");
-  Json list = Json::array();
+  SortedJson list = SortedJson::array();
   for (const auto& [id, token] : decoder.items()) {
     const bool number =
         !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
@@ -220,7 +221,7 @@ void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
     list.back()["id"] = uint64_t(std::stoul(id));
   }
   add(read_added(list, config.path));
-  list = Json::array();
+  list = SortedJson::array();
   for (const auto& [content, id] : added.object().items())
     list.push_back({{"content", content}, {"id", id}, {"normalized", true}});
   add(read_added(list, added.path));

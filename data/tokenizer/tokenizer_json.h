@@ -13,7 +13,7 @@
 
 namespace brine::data {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // keeps the order of keys; slow for many of them
 
 // To be called in a catch block: converts an exception of the JSON library to one line that names
@@ -29,17 +29,17 @@ auto reading(const std::string& path, Read read) {
 }
 
 // Parses the text of the file at `path`; a nesting of more than 64 brackets is an error.
-Json parse_json(const std::string& text, const std::string& path);
+SortedJson parse_json(const std::string& text, const std::string& path);
 
 // The member `key`, null if it is missing.
-const Json& member(const Json& object, const char* key);
-const Json& object_member(const Json& object, const char* key, const std::string& path);
-bool flag(const Json& object, const char* key, bool otherwise, const std::string& path);
+const SortedJson& member(const SortedJson& object, const char* key);
+const SortedJson& object_member(const SortedJson& object, const char* key, const std::string& path);
+bool flag(const SortedJson& object, const char* key, bool otherwise, const std::string& path);
 
 // {"token": id} as a list by id, empty where no token has the id.
-std::vector<std::string> read_vocab(const Json& vocab, const std::string& path);
+std::vector<std::string> read_vocab(const SortedJson& vocab, const std::string& path);
 // The list "added_tokens" of tokenizer.json, in its order.
-std::vector<AddedToken> read_added(const Json& list, const std::string& path);
+std::vector<AddedToken> read_added(const SortedJson& list, const std::string& path);
 // Gives the added tokens, in their order, the ids that `tokenizers` gives them, whatever the file
 // says: that of the vocabulary, else the next one after its `vocabulary` tokens and the added ones.
 // A token that is listed again is dropped. Then sorts them by id. A changed id is a note.
@@ -51,9 +51,9 @@ std::string read_frame(const std::string& text);
 
 // NAME in `dir`: its text and its object, both empty if it does not exist.
 struct SideFile {
-  const Json& object() const { return *parsed; }
+  const SortedJson& object() const { return *parsed; }
   std::string path, text;
-  std::shared_ptr<const Json> parsed;
+  std::shared_ptr<const SortedJson> parsed;
 };
 SideFile side_file(const std::filesystem::path& dir, const char* name);
 

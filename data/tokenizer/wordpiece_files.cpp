@@ -16,10 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostTokens = 1 << 24;
+constexpr size_t kMostWordPieces = 1 << 24;
 
 // tokenizer.json of BERT without its contents.
-constexpr const char* kFrame = R"({
+constexpr const char* kWordPieceFrame = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
   "normalizer": {
     "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
@@ -31,9 +31,9 @@ constexpr const char* kFrame = R"({
     "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
     "max_input_chars_per_word": 100, "vocab": {}}})";
 
-std::string text_member(const Json& object, const char* key, const char* otherwise,
+std::string text_member(const SortedJson& object, const char* key, const char* otherwise,
                         const std::string& path) {
-  const Json& value = member(object, key);
+  const SortedJson& value = member(object, key);
   check_format(value.is_null() || value.is_string(), path, ": '", key, "' must be a string");
   return value.is_null() ? otherwise : value.get<std::string>();
 }
@@ -54,28 +54,29 @@ void read_roles(const SideFiles& sides, WordPieceModel& model) {
 }
 
 // The two files must agree on a setting: libraries differ in which one they use.
-void refuse_contradictions(const Json& root, const SideFiles& sides, const std::string& path) {
-  const Json& normalizer = member(root, "normalizer");
+void refuse_contradictions(const SortedJson& root, const SideFiles& sides,
+                           const std::string& path) {
+  const SortedJson& normalizer = member(root, "normalizer");
   if (!normalizer.is_object() || member(normalizer, "type") != "BertNormalizer") return;
   const std::pair<const char*, const char*> settings[] = {
       {"lowercase", "do_lower_case"}, {"handle_chinese_chars", "tokenize_chinese_chars"}};
   for (auto [normalizer_key, config_key] : settings) {
-    const Json& a = member(normalizer, normalizer_key);
-    const Json& b = member(sides.config.object(), config_key);
+    const SortedJson& a = member(normalizer, normalizer_key);
+    const SortedJson& b = member(sides.config.object(), config_key);
     check_format(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '",
                  normalizer_key, "' is ", json_text(a), ", but ", sides.config.path, " has '",
                  config_key, "' = ", json_text(b));
   }
 }
 
-void read_model(const Json& root, const std::string& path, WordPieceModel& model) {
-  const Json& body = object_member(root, "model", path);
-  const Json& cut = member(root, "pre_tokenizer");
+void read_model(const SortedJson& root, const std::string& path, WordPieceModel& model) {
+  const SortedJson& body = object_member(root, "model", path);
+  const SortedJson& cut = member(root, "pre_tokenizer");
   check_format(cut.is_object() && member(cut, "type") == "BertPreTokenizer", path,
                ": pre_tokenizer ",
                cut.is_object() ? "of type " + json_text(member(cut, "type")) : json_text(cut),
                " is not supported for WordPiece, wanted \"BertPreTokenizer\"");
-  const Json& decoder = member(root, "decoder");
+  const SortedJson& decoder = member(root, "decoder");
   model.has_decoder = !decoder.is_null();
   if (model.has_decoder) {
     check_format(decoder.is_object() && member(decoder, "type") == "WordPiece", path,
@@ -89,7 +90,7 @@ void read_model(const Json& root, const std::string& path, WordPieceModel& model
   model.added = read_added(member(root, "added_tokens"), path);
   place_added(model, count_tokens(model.tokens), path);
   model.prefix = text_member(body, "continuing_subword_prefix", "##", path);
-  const Json& longest = member(body, "max_input_chars_per_word");
+  const SortedJson& longest = member(body, "max_input_chars_per_word");
   check_format(
       longest.is_null() || (longest.is_number_unsigned() && longest.get<uint64_t>() < INT32_MAX),
       path, ": 'max_input_chars_per_word' must be a number of characters");
@@ -113,7 +114,7 @@ std::vector<std::string> read_lines(const std::string& path) {
     std::string token = text.substr(at, end - at);
     if (token.ends_with('\r')) token.pop_back();
     const size_t line = tokens.size() + 1;
-    check_format(line <= kMostTokens, path, ": more than ", kMostTokens, " lines");
+    check_format(line <= kMostWordPieces, path, ": more than ", kMostWordPieces, " lines");
     check_format(is_utf8(token), path, ": line ", line, ": not UTF-8");
     if (!token.empty()) {
       auto [first, is_new] = lines.emplace(token, line);
@@ -127,25 +128,26 @@ std::vector<std::string> read_lines(const std::string& path) {
   return tokens;
 }
 
-Json role_pair(const WordPieceModel& model, std::optional<int32_t> id, const char* role,
-               const std::string& where) {
+SortedJson role_pair(const WordPieceModel& model, std::optional<int32_t> id, const char* role,
+                     const std::string& where) {
   check_format(id.has_value(), where, ": the vocabulary has no ", role);
-  return Json::array({model.tokens[size_t(*id)], *id});
+  return SortedJson::array({model.tokens[size_t(*id)], *id});
 }
 
-Json template_of(const Json& cls, const Json& sep) {
+SortedJson template_of(const SortedJson& cls, const SortedJson& sep) {
   auto text = [](const char* id, int type) {
-    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+    return SortedJson{{"Sequence", {{"id", id}, {"type_id", type}}}};
   };
-  auto token = [](const Json& pair, int type) {
-    return Json{{"SpecialToken", {{"id", pair[0]}, {"type_id", type}}}};
+  auto token = [](const SortedJson& pair, int type) {
+    return SortedJson{{"SpecialToken", {{"id", pair[0]}, {"type_id", type}}}};
   };
-  auto entry = [](const Json& pair) {
-    return Json{
-        {"id", pair[0]}, {"ids", Json::array({pair[1]})}, {"tokens", Json::array({pair[0]})}};
+  auto entry = [](const SortedJson& pair) {
+    return SortedJson{{"id", pair[0]},
+                      {"ids", SortedJson::array({pair[1]})},
+                      {"tokens", SortedJson::array({pair[0]})}};
   };
-  Json tokens = Json::object();
-  for (const Json* pair : {&cls, &sep}) tokens[(*pair)[0].get<std::string>()] = entry(*pair);
+  SortedJson tokens = SortedJson::object();
+  for (const SortedJson* pair : {&cls, &sep}) tokens[(*pair)[0].get<std::string>()] = entry(*pair);
   return {{"type", "TemplateProcessing"},
           {"single", {token(cls, 0), text("A", 0), token(sep, 0)}},
           {"pair", {token(cls, 0), text("A", 0), token(sep, 0), text("B", 1), token(sep, 1)}},
@@ -153,7 +155,7 @@ Json template_of(const Json& cls, const Json& sep) {
 }
 
 Ordered frame_of(const WordPieceModel& model) {
-  return parse_ordered_json(model.frame.empty() ? kFrame : model.frame);
+  return parse_ordered_json(model.frame.empty() ? kWordPieceFrame : model.frame);
 }
 
 std::string write_json(const WordPieceModel& model, Ordered frame) {
@@ -179,7 +181,7 @@ std::string config_of(const WordPieceTokenizer& tokenizer) {
 
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path) {
   const std::string text = read_file(path);
-  const Json root = parse_json(text, path);
+  const SortedJson root = parse_json(text, path);
   return reading(path, [&] {
     check_format(root.is_object(), path, ": must contain an object");
     const SideFiles sides(fs::path(path).parent_path());
@@ -195,7 +197,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path)
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir) {
   const std::string path = (fs::path(dir) / "vocab.txt").string();
   const SideFiles sides(dir);
-  const Json& config = sides.config.object();
+  const SortedJson& config = sides.config.object();
   const std::string kind = sides.tokenizer_class();
   const std::initializer_list<std::string_view> known = {"", "BertTokenizer", "DistilBertTokenizer",
                                                          "TokenizersBackend"};
@@ -209,7 +211,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     check_format(model.unk >= 0, path, ": unk_token '", unk, "' is missing from the vocabulary");
     check_format(flag(config, "do_basic_tokenize", true, sides.config.path), sides.config.path,
                  ": do_basic_tokenize = false is not supported");
-    const Json& never = member(config, "never_split");
+    const SortedJson& never = member(config, "never_split");
     check_format(never.is_null() || never.empty(), sides.config.path,
                  ": never_split is not supported");
     sides.add_tokens(model.added);
@@ -217,15 +219,15 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     read_roles(sides, model);
     const SpecialIds& s = model.special;
     for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);
-    Ordered frame = parse_ordered_json(kFrame);
+    Ordered frame = parse_ordered_json(kWordPieceFrame);
     Ordered& normalizer = frame["normalizer"];
     normalizer["lowercase"] = flag(config, "do_lower_case", true, sides.config.path);
     normalizer["handle_chinese_chars"] =
         flag(config, "tokenize_chinese_chars", true, sides.config.path);
     if (!member(config, "strip_accents").is_null())
       normalizer["strip_accents"] = flag(config, "strip_accents", true, sides.config.path);
-    const Json post = template_of(role_pair(model, s.cls, "cls_token", path),
-                                  role_pair(model, s.sep, "sep_token", path));
+    const SortedJson post = template_of(role_pair(model, s.cls, "cls_token", path),
+                                        role_pair(model, s.sep, "sep_token", path));
     frame["post_processor"] = parse_ordered_json(json_text(post));
     frame["model"]["unk_token"] = unk;
     model.frame = json_text(frame);
@@ -239,7 +241,7 @@ std::string WordPieceTokenizer::to_json() const { return write_json(model_, fram
 
 std::string WordPieceTokenizer::hash() const {
   const Ordered full_frame = frame_of(model_);
-  Ordered frame = parse_ordered_json(kFrame);
+  Ordered frame = parse_ordered_json(kWordPieceFrame);
   frame["normalizer"] = full_frame.contains("normalizer") ? full_frame["normalizer"] : Ordered();
   frame["model"]["unk_token"] = model_.tokens[size_t(model_.unk)];
   frame["model"]["continuing_subword_prefix"] = model_.prefix;

@@ -15,9 +15,9 @@ namespace {
 
 constexpr size_t kMostValues = 1'000'000;
 // A value that is stored once can be used many times, so what is copied of it is bounded.
-constexpr size_t kMostAxes = 64;  // PyTorch's limit
+constexpr size_t kMostTorchAxes = 64;  // PyTorch's limit
 constexpr size_t kMostArguments = 16;
-constexpr size_t kLongestKey = 255;
+constexpr size_t kLongestStorageKey = 255;
 
 // Instructions by their bytes.
 enum Op : uint8_t {
@@ -186,8 +186,8 @@ class Machine {
   }
   std::vector<uint64_t> sizes_of(Id id, const char* what) const {
     const std::vector<Id>& items = of(id, Kind::tuple, what).items;
-    require(items.size() <= kMostAxes, what, " has ", items.size(), " axes, at most ", kMostAxes,
-            " are supported");
+    require(items.size() <= kMostTorchAxes, what, " has ", items.size(), " axes, at most ",
+            kMostTorchAxes, " are supported");
     std::vector<uint64_t> out;
     out.reserve(items.size());
     for (Id item : items) out.push_back(size_of(item, what));
@@ -369,8 +369,8 @@ class Machine {
     require(dtype != nullptr, "a storage without a type");
     const std::string_view key = of(items[2], Kind::text, "a storage's key").text;
     const uint64_t elements = size_of(items[4], "a storage's size");
-    require(key.size() <= kLongestKey, "a storage's key of ", key.size(), " bytes, at most ",
-            kLongestKey, " are supported");
+    require(key.size() <= kLongestStorageKey, "a storage's key of ", key.size(), " bytes, at most ",
+            kLongestStorageKey, " are supported");
     auto [it, fresh] = storage_of_.emplace(key, out_.storages.size());
     if (fresh) out_.storages.push_back({dtype, std::string(key), elements});
     const PickledStorage& earlier = out_.storages[it->second];

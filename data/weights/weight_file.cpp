@@ -14,8 +14,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "values are copied as they are");
 
-constexpr int64_t kPiece = 1 << 18;              // elements that a thread reads at once
-constexpr int64_t kBlock = 1 << 23;              // elements between two hints to the system
+constexpr int64_t kWeightPiece = 1 << 18;        // elements that a thread reads at once
+constexpr int64_t kWeightBlock = 1 << 23;        // elements between two hints to the system
 constexpr uint64_t kAhead = uint64_t{64} << 20;  // bytes that are prefetched from the disk
 
 }  // namespace
@@ -121,12 +121,12 @@ void WeightFile::read(const WeightInfo& e, const Tensor& to) const {
 void WeightFile::copy_in_order(const WeightInfo& e, Dtype from, const Tensor& to) const {
   const size_t narrow = item_size(from), wide = item_size(to.dtype());
   const uint64_t at = uint64_t(e.bytes - file_->data());
-  for (int64_t first = 0; first < to.numel(); first += kBlock) {
-    const int64_t count = std::min(kBlock, to.numel() - first);
+  for (int64_t first = 0; first < to.numel(); first += kWeightBlock) {
+    const int64_t count = std::min(kWeightBlock, to.numel() - first);
     const uint64_t here = at + uint64_t(first) * narrow, bytes = uint64_t(count) * narrow;
     // The following bytes, of this tensor or the next, are prefetched while these are converted.
     file_->expect(here, bytes + kAhead);
-    parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
+    parallel_for(count, kWeightPiece, [&](int64_t begin, int64_t end) {
       convert_values(to.raw() + size_t(first + begin) * wide, to.dtype(),
                      file_->data() + here + size_t(begin) * narrow, from, end - begin);
     });

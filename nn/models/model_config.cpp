@@ -10,7 +10,7 @@ namespace brine::nn {
 namespace {
 
 // Version of the section "brine" in config.json.
-constexpr int64_t kFormat = 1;
+constexpr int64_t kConfigFormat = 1;
 
 const char* torch_name(Dtype dtype) {
   switch (dtype) {
@@ -145,7 +145,7 @@ data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
   data::Schema attention;
   config.describe_attention(attention);
   json["brine"] = attention.to_json();
-  json["brine"]["format"] = kFormat;
+  json["brine"]["format"] = kConfigFormat;
   if (config.lora_rank > 0) json["brine"]["lora_rank"] = config.lora_rank;
   return json;
 }
@@ -168,8 +168,8 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   if (ours == json.end()) return config;
   check(ours->is_object() && ours->contains("format") && (*ours)["format"].is_number_integer(),
         source, ": the section \"brine\" has no format number");
-  check((*ours)["format"] <= kFormat, source, ": format ", json_text((*ours)["format"]),
-        " was written by a newer version; this one reads up to ", kFormat);
+  check((*ours)["format"] <= kConfigFormat, source, ": format ", json_text((*ours)["format"]),
+        " was written by a newer version; this one reads up to ", kConfigFormat);
   data::Json attention = *ours;
   attention.erase("format");
   attention.erase("base_hash");  // of an adapter: used by the loader

@@ -17,9 +17,9 @@ namespace {
 constexpr int kTag = 1, kFunneled = 1;
 constexpr size_t kLargest = size_t(1) << 30;  // bytes of a message: counts are int
 
-class Library {
+class MpiLibrary {
  public:
-  explicit Library(const std::string& name)
+  explicit MpiLibrary(const std::string& name)
       // Global: Open MPI's plug-ins expect its symbols there.
       : name_(name), handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
     check(handle_ != nullptr,
@@ -44,18 +44,18 @@ class Library {
 struct OpenMpi {
   using Handle = void*;
   static constexpr const char *kLibrary = "libmpi.so.40", *kName = "Open MPI";
-  static Handle world(const Library& l) { return l.address("ompi_mpi_comm_world"); }
-  static Handle bytes(const Library& l) { return l.address("ompi_mpi_byte"); }
-  static Handle errors_return(const Library& l) { return l.address("ompi_mpi_errors_return"); }
+  static Handle world(const MpiLibrary& l) { return l.address("ompi_mpi_comm_world"); }
+  static Handle bytes(const MpiLibrary& l) { return l.address("ompi_mpi_byte"); }
+  static Handle errors_return(const MpiLibrary& l) { return l.address("ompi_mpi_errors_return"); }
   static void* status_ignore() { return nullptr; }
 };
 
 struct Mpich {
   using Handle = int;
   static constexpr const char *kLibrary = "libmpich.so.12", *kName = "MPICH";
-  static Handle world(const Library&) { return 0x44000000; }
-  static Handle bytes(const Library&) { return 0x4c00010d; }
-  static Handle errors_return(const Library&) { return 0x54000001; }
+  static Handle world(const MpiLibrary&) { return 0x44000000; }
+  static Handle bytes(const MpiLibrary&) { return 0x4c00010d; }
+  static Handle errors_return(const MpiLibrary&) { return 0x54000001; }
   static void* status_ignore() { return reinterpret_cast<void*>(1); }
 };
 
@@ -66,7 +66,7 @@ class Mpi : public Communicator {
  public:
   // The members of a base are set before those of this class, so the library is opened first.
   static std::unique_ptr<Communicator> open() {
-    Library library(Abi::kLibrary);
+    MpiLibrary library(Abi::kLibrary);
     int provided = 0, rank = 0, size = 1;
     const int status = library.function<int(int*, char***, int, int*)>("MPI_Init_thread")(
         nullptr, nullptr, kFunneled, &provided);
@@ -122,7 +122,7 @@ class Mpi : public Communicator {
   }
 
  private:
-  Mpi(Library library, int rank, int size)
+  Mpi(MpiLibrary library, int rank, int size)
       : Communicator(rank, size),
         library_(std::move(library)),
         world_(Abi::world(library_)),
@@ -148,7 +148,7 @@ class Mpi : public Communicator {
   using Send = int(const void*, int, Handle, int, int, Handle, Handle*);
   using Receive = int(void*, int, Handle, int, int, Handle, Handle*);
   using Test = int(Handle*, int*, void*);
-  Library library_;
+  MpiLibrary library_;
   Handle world_, bytes_;
   Send* send_;
   Receive* receive_;

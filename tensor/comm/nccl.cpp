@@ -31,9 +31,9 @@ struct Config {
   int blocking = 0;
 };
 
-class Library {
+class NcclLibrary {
  public:
-  Library() : handle_(dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
+  NcclLibrary() : handle_(dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
     if (!handle_) why_ = dlerror();
   }
   bool found() const { return handle_ != nullptr; }
@@ -50,8 +50,8 @@ class Library {
   void* handle_;
 };
 
-const Library& library() {
-  static const Library* const loaded = new Library;  // used until the process ends
+const NcclLibrary& library() {
+  static const NcclLibrary* const loaded = new NcclLibrary;  // used until the process ends
   return *loaded;
 }
 

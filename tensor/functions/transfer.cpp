@@ -11,7 +11,7 @@
 namespace brine {
 namespace {
 
-size_t bytes_of(const Tensor& x) { return size_t(x.numel()) * item_size(x.dtype()); }
+size_t transfer_bytes(const Tensor& x) { return size_t(x.numel()) * item_size(x.dtype()); }
 
 // For destructors: the memory must not be released before the copy has ended; an error of the
 // device is reported again at its next call.
@@ -42,7 +42,7 @@ Tensor Downloads::start(const Tensor& x) {
   const PinnedMemory pinned(x.device());
   Tensor to = Tensor::empty(x.shape(), x.dtype());
   ends_.insert(ends_.end(), {from, to});
-  if (const size_t bytes = bytes_of(from)) {
+  if (const size_t bytes = transfer_bytes(from)) {
     last_ = cuda::start_download(to.raw(), from.raw(), bytes, x.device());
   }
   return to;
@@ -71,7 +71,7 @@ Tensor Uploads::start(const Tensor& x, Device device) {
   const Tensor from = x.detach().contiguous();
   Tensor to = Tensor::empty(x.shape(), x.dtype(), device);
   ends_.insert(ends_.end(), {from, to});
-  if (const size_t bytes = bytes_of(from)) {
+  if (const size_t bytes = transfer_bytes(from)) {
     last_ = cuda::start_upload(to.raw(), from.raw(), bytes, device);
   }
   device_ = device;

@@ -20,7 +20,7 @@
 namespace brine::data {
 namespace {
 
-constexpr size_t kPiece = 64 << 10;
+constexpr size_t kArchivePiece = 64 << 10;
 constexpr size_t kMostNameBytes = 64 << 10;
 
 const char* name_of(Layer layer) {
@@ -46,9 +46,9 @@ class Utf8Names {
   locale_t names_, before_ = locale_t(0);
 };
 
-class Reader {
+class LayerReader {
  public:
-  Reader(ByteSource& source, Layer layer)
+  LayerReader(ByteSource& source, Layer layer)
       : source_(source),
         layer_(layer),
         headers_(source.name()),
@@ -137,7 +137,7 @@ class Reader {
 
   // A tar archive is handed out in blocks, so that those of a member's headers are known.
   static la_ssize_t feed(archive* a, void* self, const void** bytes) {
-    auto& r = *static_cast<Reader*>(self);
+    auto& r = *static_cast<LayerReader*>(self);
     try {
       if (r.layer_ != Layer::kTar) {
         if (r.begin_ == r.end_) r.fill();
@@ -164,7 +164,7 @@ class Reader {
 
   ByteSource& source_;
   const Layer layer_;
-  std::vector<char> piece_ = std::vector<char>(kPiece);
+  std::vector<char> piece_ = std::vector<char>(kArchivePiece);
   size_t begin_ = 0, end_ = 0;  // of the bytes in piece_ that libarchive does not have yet
   // Of a tar archive: the block that libarchive took last, all bytes that it took, and whether it
   // looks for a member.
@@ -189,18 +189,18 @@ class DecompressedSource : public ByteSource {
 
  private:
   std::unique_ptr<ByteSource> inner_;
-  Reader reader_;
+  LayerReader reader_;
   bool empty_;
 };
 
 class MemberSource : public ByteSource {
  public:
-  MemberSource(Reader& reader, std::string name) : reader_(reader), name_(std::move(name)) {}
+  MemberSource(LayerReader& reader, std::string name) : reader_(reader), name_(std::move(name)) {}
   size_t read(char* out, size_t max_bytes) override { return reader_.read(name_, out, max_bytes); }
   const std::string& name() const override { return name_; }
 
  private:
-  Reader& reader_;
+  LayerReader& reader_;
   std::string name_;
 };
 
@@ -225,7 +225,7 @@ std::unique_ptr<ByteSource> unxz(std::unique_ptr<ByteSource> inner) {
 
 void for_each_member(ByteSource& archive,
                      const std::function<void(std::unique_ptr<ByteSource>)>& visit) {
-  Reader reader(archive, Layer::kTar);
+  LayerReader reader(archive, Layer::kTar);
   while (reader.next()) {
     const std::string where = archive.name() + ": " + shown(reader.member());
     if (reader.is_regular(where)) visit(std::make_unique<MemberSource>(reader, where));

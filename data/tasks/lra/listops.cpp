@@ -10,7 +10,7 @@ namespace brine::data {
 namespace {
 
 constexpr int64_t kOperators = 4;
-constexpr uint8_t kDigits = 10, kMin = 10, kMax = 11, kMed = 12, kSum = 13, kClose = 14;
+constexpr uint8_t kDigitTokens = 10, kMin = 10, kMax = 11, kMed = 12, kSum = 13, kClose = 14;
 constexpr int64_t kMostDraws = 200'000;
 
 int64_t applied(uint8_t op, std::vector<int64_t>& arguments) {
@@ -51,7 +51,7 @@ struct Evaluation {
   }
 
   void take(uint8_t token) {
-    if (token < kDigits) return add(token);
+    if (token < kDigitTokens) return add(token);
     if (token != kClose) {
       check(value < 0, "listops: tokens after the end of the expression");
       open.push_back({token, {}});
@@ -144,7 +144,7 @@ bool ListOpsGenerator::add_list(LraDraws& draws, int64_t depth) {
     if (depth + 1 < rules_.max_depth && draws.chance(rules_.list_probability)) {
       if (!add_list(draws, depth + 1)) return false;
     } else {
-      tokens_.push_back(uint8_t(draws.below(kDigits)));
+      tokens_.push_back(uint8_t(draws.below(kDigitTokens)));
     }
     if (int64_t(tokens_.size()) > rules_.max_length) return false;
   }

@@ -46,11 +46,11 @@ class Ids {
   std::unordered_map<std::string_view, int32_t> ids_;
 };
 
-void read_merges(const Json& merges, const std::string& path, BpeModel& model) {
+void read_merges(const SortedJson& merges, const std::string& path, BpeModel& model) {
   check_format(merges.is_array(), path, ": 'merges' must be a list");
   const Ids ids(model.tokens);
   for (size_t i = 0; i < merges.size(); ++i) {
-    const Json& item = merges[i];
+    const SortedJson& item = merges[i];
     const std::string place = join(path, ": merge ", i);
     const bool pair =
         item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string();
@@ -76,16 +76,16 @@ void drop_repeated_merges(BpeModel& model) {
 }
 
 // The pre-tokenizer, the decoder and the settings of the model.
-void read_settings(const Json& root, const std::string& path, BpeModel& model) {
+void read_settings(const SortedJson& root, const std::string& path, BpeModel& model) {
   model.pre_tokenizer = PreTokenizer(member(root, "pre_tokenizer"), path);
   model.decoder = Decoder(member(root, "decoder"), path);
   const bool byte_level = model.pre_tokenizer.byte_level();
   check_format(model.decoder.none() || byte_level == model.decoder.byte_level(), path,
                ": pre_tokenizer ", byte_level ? "with" : "without", " ByteLevel, but decoder ",
                byte_level ? "without" : "with", " it is not supported");
-  const Json& body = root["model"];
+  const SortedJson& body = root["model"];
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
-    const Json& value = member(body, key);
+    const SortedJson& value = member(body, key);
     check_format(value.is_null() || value == "" || value == 0, path, ": model.", key, " = ",
                  json_text(value), " is not supported");
   }
@@ -94,7 +94,7 @@ void read_settings(const Json& root, const std::string& path, BpeModel& model) {
   check_format(!byte_level || !model.byte_fallback, path,
                ": model.byte_fallback = true with ByteLevel is not supported");
   model.fuse_unk = flag(body, "fuse_unk", false, path);
-  const Json& unk = member(body, "unk_token");
+  const SortedJson& unk = member(body, "unk_token");
   check_format(unk.is_null() || unk.is_string(), path, ": model.unk_token must be a text or null");
   if (!unk.is_string()) return;
   auto found = std::find(model.tokens.begin(), model.tokens.end(), unk.get<std::string>());
@@ -128,16 +128,17 @@ void read_roles(const SideFiles& sides, BpeModel& model) {
   sides.keep_for_writing(model);
 }
 
-Json bos_in_front(const BpeModel& model, const std::string& where) {
+SortedJson bos_in_front(const BpeModel& model, const std::string& where) {
   check_format(model.special.bos.has_value(), where,
                ": add_bos_token = true, but the vocabulary has no bos_token");
   return template_around(model, model.special.bos, std::nullopt);
 }
 
-Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std::string& where) {
+SortedJson roberta_processing(const BpeModel& model, const SideFiles& sides,
+                              const std::string& where) {
   check_format(model.special.cls && model.special.sep, where,
                ": RobertaTokenizer, but the vocabulary has no cls_token and sep_token");
-  auto token = [&](int32_t id) { return Json::array({model.tokens[size_t(id)], id}); };
+  auto token = [&](int32_t id) { return SortedJson::array({model.tokens[size_t(id)], id}); };
   return {{"type", "RobertaProcessing"},
           {"sep", token(*model.special.sep)},
           {"cls", token(*model.special.cls)},
@@ -156,9 +157,9 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
   const bool roberta = kind == "RobertaTokenizer" || (kind.empty() && type == "roberta");
   const bool configured = !sides.config.text.empty();
   const bool opt = !configured && !roberta && type != "gpt2" && find_token(model, "</s>");
-  const Json& config = sides.config.object();
+  const SortedJson& config = sides.config.object();
   const bool prefix = flag(config, "add_prefix_space", false, sides.config.path);
-  const Json pre = {{"type", "ByteLevel"}, {"add_prefix_space", prefix}};
+  const SortedJson pre = {{"type", "ByteLevel"}, {"add_prefix_space", prefix}};
   model.pre_tokenizer = PreTokenizer(pre, sides.config.path);
   sides.add_tokens(model.added);
   place_added(model, count_tokens(model.tokens), where);
@@ -182,7 +183,7 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
   if (roberta || sides.role("unk_token")) add_special(model, special.unk);
   add_special(model, special.mask, roberta);
   Ordered frame = parse_ordered_json(bpe_frame());
-  Json post;
+  SortedJson post;
   if (roberta) post = roberta_processing(model, sides, where);
   if (!roberta && (opt || flag(config, "add_bos_token", false, sides.config.path)))
     post = bos_in_front(model, where);
@@ -201,19 +202,21 @@ void add_merges(std::span<const std::string> lines, const std::string& where, Bp
   drop_repeated_merges(model);
 }
 
-Json template_around(const TokenizerModel& model, std::optional<int32_t> bos,
-                     std::optional<int32_t> eos) {
-  Json tokens = Json::object(), single = Json::array(), pair = Json::array();
-  auto special = [&](std::optional<int32_t> id, Json& parts, int type) {
+SortedJson template_around(const TokenizerModel& model, std::optional<int32_t> bos,
+                           std::optional<int32_t> eos) {
+  SortedJson tokens = SortedJson::object(), single = SortedJson::array(),
+             pair = SortedJson::array();
+  auto special = [&](std::optional<int32_t> id, SortedJson& parts, int type) {
     if (!id) return;
     auto same = [&](const AddedToken& t) { return t.id == *id; };
     auto added = std::find_if(model.added.begin(), model.added.end(), same);
     const std::string name =
         added != model.added.end() ? added->content : model.tokens[size_t(*id)];
     parts.push_back({{"SpecialToken", {{"id", name}, {"type_id", type}}}});
-    tokens[name] = {{"id", name}, {"ids", Json::array({*id})}, {"tokens", Json::array({name})}};
+    tokens[name] = {
+        {"id", name}, {"ids", SortedJson::array({*id})}, {"tokens", SortedJson::array({name})}};
   };
-  auto text = [&](Json& parts, const char* name, int type) {
+  auto text = [&](SortedJson& parts, const char* name, int type) {
     special(bos, parts, type);
     parts.push_back({{"Sequence", {{"id", name}, {"type_id", type}}}});
     special(eos, parts, type);
@@ -229,11 +232,11 @@ Json template_around(const TokenizerModel& model, std::optional<int32_t> bos,
 
 std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
   const std::string text = read_file(path);
-  const Json root = parse_json(text, path);
+  const SortedJson root = parse_json(text, path);
   return reading(path, [&] {
     check_format(root.is_object(), path, ": must contain an object");
-    const Json& body = object_member(root, "model", path);
-    const Json& type = member(body, "type");
+    const SortedJson& body = object_member(root, "model", path);
+    const SortedJson& type = member(body, "type");
     check_format(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
                  " is not supported, wanted \"BPE\"");
     BpeModel model;
@@ -258,7 +261,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_vocab(const std::string& dir) {
   const std::string vocab_path = (fs::path(dir) / "vocab.json").string();
   const std::string merges_path = (fs::path(dir) / "merges.txt").string();
   BpeModel model;
-  const Json vocab = parse_json(read_file(vocab_path), vocab_path);
+  const SortedJson vocab = parse_json(read_file(vocab_path), vocab_path);
   model.tokens = reading(vocab_path, [&] { return read_vocab(vocab, vocab_path); });
   const std::string merges = read_file(merges_path);
   const Ids ids(model.tokens);

@@ -18,31 +18,31 @@ enum TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused 
 
 constexpr const char* kContractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 
-Json byte_level_step(bool use_regex) {
+SortedJson byte_level_step(bool use_regex) {
   return {{"type", "ByteLevel"},
           {"add_prefix_space", false},
           {"trim_offsets", true},
           {"use_regex", use_regex}};
 }
 
-Json sequence(const Json& first, const Json& second) {
-  return {{"type", "Sequence"}, {"pretokenizers", Json::array({first, second})}};
+SortedJson sequence(const SortedJson& first, const SortedJson& second) {
+  return {{"type", "Sequence"}, {"pretokenizers", SortedJson::array({first, second})}};
 }
 
 // The expression of Llama 3; Qwen 2's differs in the number of digits in a word.
-Json split_words(const char* digits) {
+SortedJson split_words(const char* digits) {
   const std::string pattern = join(kContractions, R"(|[^\r\n\p{L}\p{N}]?\p{L}+|)", digits,
                                    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
-  const Json split = {{"type", "Split"},
-                      {"pattern", {{"Regex", pattern}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
+  const SortedJson split = {{"type", "Split"},
+                            {"pattern", {{"Regex", pattern}}},
+                            {"behavior", "Isolated"},
+                            {"invert", false}};
   return sequence(split, byte_level_step(false));
 }
 
 // The parts of tokenizer.json that a name of llama.cpp's means.
 struct Parts {
-  Json pre_tokenizer, normalizer;
+  SortedJson pre_tokenizer, normalizer;
   bool ignore_merges = false;
   bool adds_bos = false;  // if the file does not say it
 };
@@ -155,11 +155,12 @@ std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std:
   const bool add_bos = vocabulary.add_bos.value_or(parts.adds_bos);
   read_special(vocabulary, add_bos, source, model);
   add_merges(vocabulary.merges, source, model);
-  Json post = byte_level_step(true);
+  SortedJson post = byte_level_step(true);
   if (add_bos || vocabulary.add_eos) {
-    const Json around = template_around(model, add_bos ? model.special.bos : std::nullopt,
-                                        vocabulary.add_eos ? model.special.eos : std::nullopt);
-    post = {{"type", "Sequence"}, {"processors", Json::array({post, around})}};
+    const SortedJson around =
+        template_around(model, add_bos ? model.special.bos : std::nullopt,
+                        vocabulary.add_eos ? model.special.eos : std::nullopt);
+    post = {{"type", "Sequence"}, {"processors", SortedJson::array({post, around})}};
   }
   model.pre_tokenizer = PreTokenizer(parts.pre_tokenizer, source);
   model.normalizer = Normalizer(parts.normalizer, source);
@@ -177,7 +178,7 @@ std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std:
 
 }  // namespace
 
-Json qwen2_pre_tokenizer() { return split_words(R"(\p{N})"); }
+SortedJson qwen2_pre_tokenizer() { return split_words(R"(\p{N})"); }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const VocabularyMetadata& vocabulary,
                                           const std::string& source) {

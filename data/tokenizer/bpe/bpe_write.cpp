@@ -12,7 +12,7 @@ namespace brine::data {
 namespace {
 
 // tokenizer.json of a new tokenizer, without its contents.
-constexpr const char* kFrame = R"({
+constexpr const char* kBpeFrame = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
   "pre_tokenizer": {
     "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
@@ -41,12 +41,12 @@ std::string write_json(const BpeModel& model, const std::vector<std::string>& sp
 }
 
 // Whether a "pre_tokenizer" cuts as Qwen 2's: offsets do not matter.
-bool is_qwen2(Json pre) {
-  Json qwen = qwen2_pre_tokenizer();
-  for (Json* one : {&pre, &qwen}) {
+bool is_qwen2(SortedJson pre) {
+  SortedJson qwen = qwen2_pre_tokenizer();
+  for (SortedJson* one : {&pre, &qwen}) {
     const auto parts = one->find("pretokenizers");
     if (parts == one->end() || !parts->is_array()) return false;
-    for (Json& part : *parts) part.erase("trim_offsets");
+    for (SortedJson& part : *parts) part.erase("trim_offsets");
   }
   return pre == qwen;
 }
@@ -69,15 +69,15 @@ std::string config_of(const BpeTokenizer& tokenizer) {
 
 }  // namespace
 
-std::string bpe_frame() { return kFrame; }
+std::string bpe_frame() { return kBpeFrame; }
 
 std::string BpeTokenizer::to_json() const {
-  return write_json(model_, spelled(), model_.frame.empty() ? kFrame : model_.frame);
+  return write_json(model_, spelled(), model_.frame.empty() ? kBpeFrame : model_.frame);
 }
 
 std::string BpeTokenizer::hash() const {
-  Ordered frame = parse_ordered_json(kFrame);
-  const Ordered full_frame = parse_ordered_json(model_.frame.empty() ? kFrame : model_.frame);
+  Ordered frame = parse_ordered_json(kBpeFrame);
+  const Ordered full_frame = parse_ordered_json(model_.frame.empty() ? kBpeFrame : model_.frame);
   if (!model_.normalizer.empty()) frame["normalizer"] = full_frame["normalizer"];
   // The decoder does not change how a text is encoded.
   if (!model_.pre_tokenizer.is_gpt2() || model_.ignore_merges) {
@@ -95,8 +95,8 @@ std::string BpeTokenizer::hash() const {
 
 std::string BpeTokenizer::transformers_class() const {
   if (model_.is_gpt2() && model_.normalizer.empty()) return "GPT2Tokenizer";
-  const Json frame = brine::parse_json(model_.frame.empty() ? kFrame : model_.frame);
-  const Json nfc = {{"type", "NFC"}};
+  const SortedJson frame = brine::parse_json(model_.frame.empty() ? kBpeFrame : model_.frame);
+  const SortedJson nfc = {{"type", "NFC"}};
   const bool qwen2 = !model_.ignore_merges && frame["pre_tokenizer"].is_object() &&
                      is_qwen2(frame["pre_tokenizer"]) && member(frame, "normalizer") == nfc;
   return qwen2 ? "Qwen2Tokenizer" : "";

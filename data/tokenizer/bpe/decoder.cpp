@@ -28,14 +28,14 @@ std::string stripped(std::string_view text, std::string_view what, size_t start,
   return std::string(text);
 }
 
-std::string text_of(const Json& description, const char* key, const std::string& where) {
-  const Json& value = member(description, key);
+std::string text_of(const SortedJson& description, const char* key, const std::string& where) {
+  const SortedJson& value = member(description, key);
   check_format(value.is_string(), where, ": '", key, "' must be a text");
   return value.get<std::string>();
 }
 
-size_t count_of(const Json& description, const char* key, const std::string& where) {
-  const Json& value = member(description, key);
+size_t count_of(const SortedJson& description, const char* key, const std::string& where) {
+  const SortedJson& value = member(description, key);
   check_format(value.is_number_unsigned() && value.get<uint64_t>() < 256, where, ": '", key,
                "' must be a number of characters");
   return value.get<size_t>();
@@ -52,12 +52,12 @@ int fallback_byte(std::string_view token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-Decoder::Decoder(const Json& description, const std::string& where)
+Decoder::Decoder(const SortedJson& description, const std::string& where)
     : byte_level_(false), none_(description.is_null()) {
   if (!none_) add(description, where, false);
 }
 
-void Decoder::add(const Json& description, const std::string& where, bool inside) {
+void Decoder::add(const SortedJson& description, const std::string& where, bool inside) {
   check_format(description.is_object() && member(description, "type").is_string(), where,
                ": a decoder must be an object with a 'type'");
   const auto type = description["type"].get<std::string>();
@@ -69,16 +69,16 @@ void Decoder::add(const Json& description, const std::string& where, bool inside
     return step.kind == Step::Kind::byte_fallback || step.kind == Step::Kind::strip;
   });
   if (type == "Sequence" && !inside) {
-    const Json& list = member(description, "decoders");
+    const SortedJson& list = member(description, "decoders");
     check_format(list.is_array(), where,
                  ": decoder of type \"Sequence\" must have a list 'decoders'");
-    for (const Json& part : list) add(part, where, true);
+    for (const SortedJson& part : list) add(part, where, true);
   } else if (type == "ByteLevel") {
     only(steps_.empty() && !fused_);
     byte_level_ = true;
   } else if (type == "Metaspace") {
     only(steps_.empty() && !fused_);
-    const Json& scheme = member(description, "prepend_scheme");
+    const SortedJson& scheme = member(description, "prepend_scheme");
     drops_first_ =
         scheme.is_null() ? flag(description, "add_prefix_space", true, object) : scheme != "never";
     steps_.push_back({.kind = Step::Kind::metaspace,
@@ -86,7 +86,7 @@ void Decoder::add(const Json& description, const std::string& where, bool inside
                       .to = " "});
   } else if (type == "Replace") {
     only(!bytes && !fused_);
-    const Json& pattern = member(description, "pattern");
+    const SortedJson& pattern = member(description, "pattern");
     check_format(pattern.is_object() && member(pattern, "String").is_string(), object,
                  ": a 'pattern' that is not a String is not supported");
     steps_.push_back({.kind = Step::Kind::replace,
@@ -112,7 +112,7 @@ void Decoder::add(const Json& description, const std::string& where, bool inside
                object, ": an empty text");
 }
 
-void Decoder::add_strip(const Json& description, const std::string& where) {
+void Decoder::add_strip(const SortedJson& description, const std::string& where) {
   Step step{.kind = Step::Kind::strip, .from = text_of(description, "content", where)};
   step.start = count_of(description, "start", where);
   step.stop = count_of(description, "stop", where);

@@ -37,7 +37,7 @@ size_t digits_end(std::string_view text, size_t at, bool individual) {
 
 PreTokenizer::PreTokenizer() : steps_{{.kind = Step::Kind::gpt2}}, byte_level_(true) {}
 
-PreTokenizer::PreTokenizer(const Json& description, const std::string& where) {
+PreTokenizer::PreTokenizer(const SortedJson& description, const std::string& where) {
   if (!description.is_null()) add(description, where, false);
 }
 
@@ -45,16 +45,16 @@ bool PreTokenizer::is_gpt2() const {
   return byte_level_ && steps_.size() == 1 && steps_[0].kind == Step::Kind::gpt2;
 }
 
-void PreTokenizer::add(const Json& description, const std::string& where, bool inside) {
+void PreTokenizer::add(const SortedJson& description, const std::string& where, bool inside) {
   check_format(description.is_object() && member(description, "type").is_string(), where,
                ": a pre_tokenizer must be an object with a 'type'");
   const auto type = description["type"].get<std::string>();
   const std::string object = where + ": pre_tokenizer " + type;
   if (type == "Sequence" && !inside) {
-    const Json& list = member(description, "pretokenizers");
+    const SortedJson& list = member(description, "pretokenizers");
     check_format(list.is_array(), where,
                  ": pre_tokenizer of type \"Sequence\" must have a list 'pretokenizers'");
-    for (const Json& part : list) add(part, where, true);
+    for (const SortedJson& part : list) add(part, where, true);
     return;
   }
   check_format(!byte_level_, where, ": pre_tokenizer of type ", json_text(description["type"]),
@@ -77,7 +77,7 @@ void PreTokenizer::add(const Json& description, const std::string& where, bool i
   any_ = true;
 }
 
-void PreTokenizer::add_byte_level(const Json& description, const std::string& where) {
+void PreTokenizer::add_byte_level(const SortedJson& description, const std::string& where) {
   prefix_space_ = flag(description, "add_prefix_space", true, where);
   check_format(!prefix_space_ || !any_, where,
                ": add_prefix_space = true after another pre_tokenizer is not supported");
@@ -86,11 +86,11 @@ void PreTokenizer::add_byte_level(const Json& description, const std::string& wh
   byte_level_ = true;
 }
 
-void PreTokenizer::add_split(const Json& description, const std::string& where) {
+void PreTokenizer::add_split(const SortedJson& description, const std::string& where) {
   Step step{.kind = Step::Kind::split, .invert = flag(description, "invert", false, where)};
-  const Json& pattern = member(description, "pattern");
-  const Json& text = pattern.is_object() ? member(pattern, "String") : pattern;
-  const Json& regex = pattern.is_object() ? member(pattern, "Regex") : pattern;
+  const SortedJson& pattern = member(description, "pattern");
+  const SortedJson& text = pattern.is_object() ? member(pattern, "String") : pattern;
+  const SortedJson& regex = pattern.is_object() ? member(pattern, "Regex") : pattern;
   check_format(pattern.is_object() && text.is_string() != regex.is_string(), where,
                ": 'pattern' must be a String or a Regex");
   if (text.is_string()) {
@@ -104,7 +104,7 @@ void PreTokenizer::add_split(const Json& description, const std::string& where) 
                                                        {"MergedWithPrevious", Fate::with_previous},
                                                        {"MergedWithNext", Fate::with_next},
                                                        {"Contiguous", Fate::contiguous}};
-  const Json& behavior = member(description, "behavior");
+  const SortedJson& behavior = member(description, "behavior");
   auto found = std::find_if(std::begin(fates), std::end(fates),
                             [&](const auto& fate) { return behavior == fate.first; });
   check_format(found != std::end(fates), where, ": behavior ", json_text(behavior),
@@ -113,15 +113,15 @@ void PreTokenizer::add_split(const Json& description, const std::string& where) 
   steps_.push_back(std::move(step));
 }
 
-void PreTokenizer::add_metaspace(const Json& description, const std::string& where) {
+void PreTokenizer::add_metaspace(const SortedJson& description, const std::string& where) {
   check_format(!any_, where, " after another pre_tokenizer is not supported");
-  const Json& replacement = member(description, "replacement");
+  const SortedJson& replacement = member(description, "replacement");
   check_format(replacement.is_string(), where, ": 'replacement' must be a character");
   space_ = replacement.get<std::string>();
   size_t size = 0;
   if (!space_.empty()) next_char(space_, size);
   check_format(size > 0 && size == space_.size(), where, ": 'replacement' must be a character");
-  const Json& scheme = member(description, "prepend_scheme");
+  const SortedJson& scheme = member(description, "prepend_scheme");
   const bool old = flag(description, "add_prefix_space", true, where);
   check_format(scheme.is_null() || scheme == "always" || scheme == "first" || scheme == "never",
                where, ": prepend_scheme ", json_text(scheme), " is not supported");

@@ -22,7 +22,7 @@ enum Property : uint8_t {
   kRemoved = 1,
   kChinese = 2,
   kAccent = 4,
-  kMark = 8,
+  kCombining = 8,
   kPunctuation = 16,
   kInert = 32,
   kSpace = 64
@@ -38,7 +38,7 @@ const std::vector<uint8_t>& properties() {
     mark(kRemovedRanges, kRemoved);
     mark(kCjkRanges, kChinese);
     mark(kAccentRanges, kAccent);
-    mark(kMarkRanges, kMark);
+    mark(kMarkRanges, kCombining);
     mark(kPunctuationRanges, kPunctuation);
     mark(kInertRanges, kInert);
     mark(kSpaceRanges, kSpace);
@@ -205,7 +205,7 @@ void CharacterNormalizer::apply_step(Step step, std::vector<Char>& run) const {
       std::erase_if(run, [](const Char& x) { return has(x.c, kAccent); });
       return;
     case Step::kDropMarks:
-      std::erase_if(run, [](const Char& x) { return has(x.c, kMark); });
+      std::erase_if(run, [](const Char& x) { return has(x.c, kCombining); });
       return;
     case Step::kLower:
       for (const Char& x : run) {

@@ -42,7 +42,7 @@ class Pieces {
 
 }  // namespace
 
-Normalizer::Normalizer(const Json& description, const std::string& where) {
+Normalizer::Normalizer(const SortedJson& description, const std::string& where) {
   Steps steps;
   add(description, where, 0, steps);
   finish(steps);
@@ -53,10 +53,11 @@ void Normalizer::finish(Steps& steps) {
   steps.clear();
 }
 
-void Normalizer::add(const Json& description, const std::string& where, int depth, Steps& steps) {
+void Normalizer::add(const SortedJson& description, const std::string& where, int depth,
+                     Steps& steps) {
   if (description.is_null()) return;
   using Step = CharacterNormalizer::Step;
-  const Json& type = description.is_object() ? member(description, "type") : description;
+  const SortedJson& type = description.is_object() ? member(description, "type") : description;
   check_format(type.is_string(), where, ": a normalizer must be an object with a 'type'");
   const auto name = type.get<std::string>();
   const std::string object = where + ": normalizer";
@@ -78,17 +79,17 @@ void Normalizer::add(const Json& description, const std::string& where, int dept
     steps.push_back(Step::kDropMarks);
   } else if (name == "Prepend") {
     finish(steps);
-    const Json& text = member(description, "prepend");
+    const SortedJson& text = member(description, "prepend");
     check_format(text.is_string(), object, " Prepend: 'prepend' must be a text");
     stages_.push_back({.to = text.get<std::string>()});
   } else if (name == "Replace") {
     finish(steps);
     add_replace(description, object + " Replace");
   } else if (name == "Sequence") {
-    const Json& list = member(description, "normalizers");
+    const SortedJson& list = member(description, "normalizers");
     check_format(list.is_array() && depth < kDeepest, where,
                  ": normalizer of type \"Sequence\" must have a list 'normalizers'");
-    for (const Json& part : list) add(part, where, depth + 1, steps);
+    for (const SortedJson& part : list) add(part, where, depth + 1, steps);
   } else {
     throw Error(join(where, ": normalizer of type ", json_text(type),
                      " is not supported; supported are BertNormalizer, Lowercase, NFC, NFD, "
@@ -97,11 +98,11 @@ void Normalizer::add(const Json& description, const std::string& where, int dept
   }
 }
 
-void Normalizer::add_replace(const Json& description, const std::string& where) {
-  const Json& pattern = member(description, "pattern");
-  const Json& text = pattern.is_object() ? member(pattern, "String") : pattern;
-  const Json& regex = pattern.is_object() ? member(pattern, "Regex") : pattern;
-  const Json& content = member(description, "content");
+void Normalizer::add_replace(const SortedJson& description, const std::string& where) {
+  const SortedJson& pattern = member(description, "pattern");
+  const SortedJson& text = pattern.is_object() ? member(pattern, "String") : pattern;
+  const SortedJson& regex = pattern.is_object() ? member(pattern, "Regex") : pattern;
+  const SortedJson& content = member(description, "content");
   check_format(pattern.is_object() && text.is_string() != regex.is_string(), where,
                ": 'pattern' must be a String or a Regex");
   check_format(content.is_string(), where, ": 'content' must be a text");

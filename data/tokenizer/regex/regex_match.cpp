@@ -8,7 +8,7 @@
 namespace brine::data {
 namespace {
 
-using Kind = RegexStep::Kind;
+using StepKind = RegexStep::Kind;
 
 size_t before(std::string_view text, size_t at) {
   do --at;
@@ -127,15 +127,15 @@ size_t RegexMatches::run(uint32_t step, size_t at) {
     const RegexStep& now = regex_.steps()[step];
     bool ok = true;
     switch (now.kind) {
-      case Kind::set:
+      case StepKind::set:
         ok = at < text_.size() && regex_.sets()[now.set].has(next_char(text_, at));
         ++step;
         break;
-      case Kind::repeat:
+      case StepKind::repeat:
         ok = repeat(now, step, at);
         ++step;
         break;
-      case Kind::split:
+      case StepKind::split:
         if (starts(now.start, at)) {
           choices_.push_back({now.other, at, kNone});
           step = now.next;
@@ -143,18 +143,18 @@ size_t RegexMatches::run(uint32_t step, size_t at) {
           step = now.other;
         }
         break;
-      case Kind::jump:
+      case StepKind::jump:
         step = now.next;
         break;
-      case Kind::look:
-      case Kind::atomic: {
+      case StepKind::look:
+      case StepKind::atomic: {
         const size_t end = run(now.other, at);
         ok = (end != kNone) != now.negative;
-        if (ok && now.kind == Kind::atomic) at = end;
+        if (ok && now.kind == StepKind::atomic) at = end;
         step = now.next;
         break;
       }
-      case Kind::accept:
+      case StepKind::accept:
         choices_.resize(bottom);
         return at;
     }

@@ -50,7 +50,7 @@ void check_same_attention(const std::string& checkpoint, nn::ModelConfig config)
         changed.empty() ? "" : changed.front());
 }
 
-struct Preparation {
+struct Converter {
   Conversion& what;
   const StagePlan& plan;
   const RunHost& host;
@@ -71,7 +71,7 @@ struct Preparation {
 };
 
 // Stage joint continues the numbers of the steps.
-void Preparation::number_steps() {
+void Converter::number_steps() {
   run.stage = data::name_of(plan.stage, kStages);
   if (plan.stage == Stage::attention) {
     run.other_stage = {"stages", "joint"};
@@ -88,7 +88,7 @@ void Preparation::number_steps() {
   }
 }
 
-void Preparation::load_teacher() {
+void Converter::load_teacher() {
   if (what.teacher.empty()) return make_blocks();
   teacher = load_model(what.teacher, host.messages, {.map = true});
   check(nn::is_full_attention(teacher.config.attention), "convert: the teacher ", what.teacher,
@@ -100,7 +100,7 @@ void Preparation::load_teacher() {
 }
 
 // The attention blocks of a model that is not here.
-void Preparation::make_blocks() {
+void Converter::make_blocks() {
   check(plan.stage == Stage::attention && what.valid.empty(),
         "distill: without --teacher there is stage attention alone, without --valid");
   const data::DumpSpec spec = data::read_manifest(what.dump).spec;
@@ -116,7 +116,7 @@ void Preparation::make_blocks() {
   start_student();
 }
 
-void Preparation::start_student() {
+void Converter::start_student() {
   what.resolve(what.student.shape());
   const int64_t first_step = run.trainer.first_step;
   run.trainer = what.training.resolved();
@@ -128,7 +128,7 @@ void Preparation::start_student() {
         run.config.attention, "' has no parameters, so nothing to learn");
 }
 
-void Preparation::use_windows() {
+void Converter::use_windows() {
   const TextFiles files{.role = "data",
                         .train = what.data,
                         .valid = what.valid,
@@ -164,7 +164,7 @@ Values evaluate_blocks(const AttentionStage& stage, const TrainingRun& run) {
   return report.values();
 }
 
-void Preparation::attention() {
+void Converter::attention() {
   LossConfig losses = task_only();
   losses["task"] = 0;
   losses["approx"] = *what.approx;
@@ -184,7 +184,7 @@ void Preparation::attention() {
                      what.dump.empty() ? what.teacher : "from " + what.dump);
 }
 
-void Preparation::joint() {
+void Converter::joint() {
   const JointSettings& joint = what.joint;
   TrainerConfig& c = run.trainer;
   c.steps = *joint.steps;
@@ -219,7 +219,7 @@ void Preparation::joint() {
 }
 
 // The blocks in the run's directory, as brine_sea.attach() takes them.
-void Preparation::keep_blocks() {
+void Converter::keep_blocks() {
   if (!host.is_first()) return;
   run.after = [run = &run, out = data::Path(plan.options.out)] {
     data::save_safetensors(out / "model.safetensors", nn::tensors_of(*run->model));
@@ -227,7 +227,7 @@ void Preparation::keep_blocks() {
   };
 }
 
-void Preparation::assert_base() {
+void Converter::assert_base() {
   run.after = [model = teacher.model, hash = teacher.hash()] {
     check(nn::tensor_hash(nn::tensors_of(*model)) == hash,
           "convert: the teacher's weights changed while the student was trained");
@@ -261,24 +261,24 @@ std::vector<StagePlan> plan_stages(const Conversion& what, const RunOptions& opt
 
 std::unique_ptr<TrainingRun> prepare(Conversion& what, const StagePlan& plan, const RunHost& host) {
   auto run = std::make_unique<TrainingRun>();
-  Preparation preparation{.what = what, .plan = plan, .host = host, .run = *run};
-  preparation.number_steps();
+  Converter converter{.what = what, .plan = plan, .host = host, .run = *run};
+  converter.number_steps();
   claim_directory(*run, plan.options, host);
   check(!what.data.empty() || !what.dump.empty(), "convert: --data or --dump is needed");
-  preparation.load_teacher();
-  if (plan.stage == Stage::joint) preparation.joint();
-  preparation.use_windows();
+  converter.load_teacher();
+  if (plan.stage == Stage::joint) converter.joint();
+  converter.use_windows();
   if (plan.stage == Stage::attention) {
-    preparation.attention();
-  } else if (preparation.dump) {
-    preparation.dump->require(run->losses.needs());
+    converter.attention();
+  } else if (converter.dump) {
+    converter.dump->require(run->losses.needs());
   } else {
-    run->teacher = std::make_shared<OnlineTeacher>(preparation.teacher.model);
+    run->teacher = std::make_shared<OnlineTeacher>(converter.teacher.model);
   }
   if (what.teacher.empty()) {
-    preparation.keep_blocks();
+    converter.keep_blocks();
   } else {
-    preparation.assert_base();
+    converter.assert_base();
   }
   run->settings = json_text(data::schema_of(what).to_json());
   return run;
