@@ -19,10 +19,9 @@ function(brine_shareable target)
     $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-fvisibility-inlines-hidden>)
 endfunction()
 
-# Up to 32 files of a folder (of tests 8, of one inner folder) are compiled as one source: most of
-# the time of a build from nothing goes to headers. Off (BRINE_BATCHES=OFF) a file that is edited is
-# compiled alone, and a compiler cache (a launcher) finds it again. FOLDERS, for scripts/style --tidy:
-# all files of an inner folder.
+# Up to 32 files of a folder are compiled as one source: most of the time of a build from nothing
+# goes to headers. Off (BRINE_BATCHES=OFF) a file that is edited is compiled alone, and a compiler
+# cache (a launcher) finds it again. FOLDERS, for scripts/style --tidy: all files of an inner folder.
 function(brine_batches target)
   if(NOT BRINE_BATCHES OR CMAKE_CXX_COMPILER_LAUNCHER)
     return()
@@ -45,13 +44,11 @@ function(brine_batches target)
   math(EXPR files "(${count} + ${batches} - 1) / ${batches}")  # batches of similar sizes
   if(BRINE_BATCHES STREQUAL "FOLDERS")
     set(files 1000)
-  elseif(target MATCHES "^test_")  # whose helpers have the same names in many files
-    set(files 8)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD_UNIQUE_ID registration)  # another name in each
   foreach(source ${sources})
     set(folder ${target})
-    if(target MATCHES "^test_" OR BRINE_BATCHES STREQUAL "FOLDERS")
+    if(BRINE_BATCHES STREQUAL "FOLDERS")
       get_filename_component(folder ${source} DIRECTORY)
       file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${folder})
       string(MAKE_C_IDENTIFIER ${folder} folder)

@@ -6,7 +6,8 @@
 namespace brine::test {
 
 // The three arrays of the format, read off a dense mask.
-inline void check_format(const FlatCsr& csr, const std::vector<double>& mask, const MaskCase& m) {
+inline void check_csr_format(const FlatCsr& csr, const std::vector<double>& mask,
+                             const MaskCase& m) {
   std::vector<double> pointers, offsets, columns;
   double total = 0;
   for (int64_t b = 0; b < m.B; ++b) {

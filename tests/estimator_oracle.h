@@ -26,10 +26,6 @@ inline std::pair<int64_t, int64_t> keys_of_column(int64_t c, int64_t w, int64_t 
   return {first * unit, c + 1 == K ? w : end * unit};
 }
 
-inline Tensor lengths_of(const std::vector<int64_t>& values) {
-  return values.empty() ? Tensor() : Tensor::from(values, {int64_t(values.size())});
-}
-
 // B sequences of T tokens with H heads of d numbers, m random features.
 struct EstimatorSizes {
   int64_t B, H, T, m, d;

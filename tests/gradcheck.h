@@ -105,9 +105,14 @@ inline bool close_to_scale(const Tensor& a, const Tensor& b, double tolerance,
   return close(a, b, tolerance * std::max(largest(b.to_vector()), 1e-30), 0, what);
 }
 
+// The lengths of sequences as ops take them; none: all are whole.
+inline Tensor lengths_of(const std::vector<int64_t>& lengths) {
+  return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{int64_t(lengths.size())});
+}
+
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
-  Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
+  const Tensor x = a.detach().contiguous().to(Device{}), y = b.detach().contiguous().to(Device{});
   return std::memcmp(x.raw(), y.raw(), size_t(x.numel()) * item_size(x.dtype())) == 0;
 }
 

@@ -46,4 +46,11 @@ inline Finished run_brine(const std::string& arguments, const std::string& targe
   return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), read_all(error)};
 }
 
+// How often `part` is in `text`.
+inline size_t occurrences(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
 }  // namespace brine::tests

@@ -11,12 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int64_t count(const std::string& text, const std::string& part) {
-  int64_t n = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++n;
-  return n;
-}
-
 // A run of the world under another name.
 std::string copy_of(const std::string& from, const std::string& name) {
   fs::copy(world().path(from), world().path(name), fs::copy_options::recursive);
@@ -27,7 +21,7 @@ std::string copy_of(const std::string& from, const std::string& name) {
 std::string refused_run(const std::string& command) {
   Finished f = world().run(command + " --quiet");
   CHECK(f.status == 1);
-  CHECK(count(f.error, "\n") == 1);
+  CHECK(occurrences(f.error, "\n") == 1);
   return f.error;
 }
 
@@ -53,9 +47,9 @@ TEST_CASE("run directory: an evaluation that a dead process still owed is made o
   w.write("owing/log.jsonl", log.substr(0, at));
   std::string command = World::train() + " --valid text.txt --out owing --resume";
   w.must(command);
-  CHECK(count(read_all(w.path("owing/log.jsonl")), "\"evaluation\"") == 1);
+  CHECK(occurrences(read_all(w.path("owing/log.jsonl")), "\"evaluation\"") == 1);
   say(w.must(command).error, "nothing left to do");
-  CHECK(count(read_all(w.path("owing/log.jsonl")), "\"evaluation\"") == 1);
+  CHECK(occurrences(read_all(w.path("owing/log.jsonl")), "\"evaluation\"") == 1);
 }
 
 TEST_CASE("run directory: a second process is refused at once") {
@@ -112,7 +106,7 @@ TEST_CASE("run directory: another teacher or dump stops a resumption too") {
   w.must(dump + "6");
   std::string dumped = World::distill("--steps 2 --columns 12") + " --dump dump-2 --out inputs-3";
   Finished f = w.must(dumped);
-  CHECK(count(f.error, "tokens at the end dropped") == 1);  // the text was read once
+  CHECK(occurrences(f.error, "tokens at the end dropped") == 1);  // the text was read once
   fs::remove_all(w.path("dump-2"));
   w.must(dump + "5");
   say(refused_run(dumped + " --resume"), "inputs.dump: ");

@@ -43,6 +43,13 @@ class SmallDevice {
   static constexpr const char* kName = "BRINE_EMULATED_SHARED_KB";
 };
 
+// While an object lives, models are made on the device.
+struct OnDefault {
+  explicit OnDefault(Device device) { set_default_device(device); }
+  ~OnDefault() { set_default_device(kCpu); }
+  OnDefault(const OnDefault&) = delete;
+};
+
 // Limits the memory of states and lists while an object lives.
 class ScratchLimit {
  public:

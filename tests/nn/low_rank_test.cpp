@@ -12,7 +12,7 @@
 namespace brine::test {
 namespace {
 
-nn::ModelConfig small_opt(int64_t rank = 0) {
+nn::ModelConfig opt_of_rank(int64_t rank = 0) {
   nn::ModelConfig config;
   config.as<nn::OptConfig>() = {.vocab_size = 31,
                                 .hidden_size = 12,
@@ -71,7 +71,7 @@ TEST_CASE("lora: y = x W^T + b + x A^T B^T, with its gradients; zero at the star
 }
 
 TEST_CASE("lora: which maps of a model have additions") {
-  auto model = nn::make_model(small_opt(3), 1);
+  auto model = nn::make_model(opt_of_rank(3), 1);
   std::string with;
   for (const auto& p : model->named_parameters()) {
     if (p.path.ends_with("lora_a") && p.path.find("layers.1.") != std::string::npos) {
@@ -88,18 +88,18 @@ TEST_CASE("lora: which maps of a model have additions") {
 }
 
 TEST_CASE("lora: packed projections and separate ones agree") {
-  auto separate = nn::make_model(small_opt(3), 1), packed = nn::make_model(small_opt(3), 1);
+  auto separate = nn::make_model(opt_of_rank(3), 1), packed = nn::make_model(opt_of_rank(3), 1);
   nn::ParameterStore store(*packed);
   fill_b(*separate);
   fill_b(*packed);
-  const Tensor wanted = hidden_of(*separate), plain = hidden_of(*nn::make_model(small_opt(), 1));
+  const Tensor wanted = hidden_of(*separate), plain = hidden_of(*nn::make_model(opt_of_rank(), 1));
   CHECK(close_to_scale(hidden_of(*packed), wanted, 2e-6));
   CHECK(largest(sub(wanted, plain).to_vector()) > 0.05);  // they have an effect
 }
 
 TEST_CASE("lora: a model is saved with its additions, and merged into one without") {
   Scratch scratch;
-  nn::ModelConfig config = small_opt(2);
+  nn::ModelConfig config = opt_of_rank(2);
   auto model = nn::make_model(config, 1);
   fill_b(*model);
   const Tensor wanted = hidden_of(*model);
@@ -119,7 +119,7 @@ TEST_CASE("lora: a model is saved with its additions, and merged into one withou
 }
 
 TEST_CASE("parameter store: only the trained parameters have buffers, others keep their memory") {
-  auto model = nn::make_model(small_opt(2), 1);
+  auto model = nn::make_model(opt_of_rank(2), 1);
   std::vector<const void*> memory;
   for (const auto& p : model->named_parameters()) memory.push_back(p.parameter->value.raw());
   nn::ParameterStore store(
@@ -142,9 +142,10 @@ TEST_CASE("parameter store: only the trained parameters have buffers, others kee
   }
   auto only = [&](const std::string& name) {
     return message([&] {
-      nn::ParameterStore(*nn::make_model(small_opt(), 1), [&](const nn::Module::NamedParameter& p) {
-        return p.path.find(name) != std::string::npos;
-      });
+      nn::ParameterStore(*nn::make_model(opt_of_rank(), 1),
+                         [&](const nn::Module::NamedParameter& p) {
+                           return p.path.find(name) != std::string::npos;
+                         });
     });
   };
   check_says(only("q_proj"), {"ParameterStore", "packed"});

@@ -79,12 +79,6 @@ std::vector<Row> rows_in(const std::filesystem::path& directory) {
   return experiment::Rows(directory).all();
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 std::string changed(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   REQUIRE(at != text.npos);
@@ -104,7 +98,7 @@ TEST_CASE("experiment: rows of every step, nothing twice, tables and figures fro
   const World& w = world();
   w.write("study.toml", kFile);
   const Finished plan = w.must("experiment study.toml --out study --plan");
-  CHECK(count(plan.out, "\n") == 4 + 8 + 2);
+  CHECK(occurrences(plan.out, "\n") == 4 + 8 + 2);
   CHECK(contains(plan.out, "distill --teacher teacher"));
   CHECK_FALSE(std::filesystem::exists(w.path("study/rows.jsonl")));
   const Finished first = w.must("experiment study.toml --out study --threads 1");
@@ -128,8 +122,8 @@ TEST_CASE("experiment: rows of every step, nothing twice, tables and figures fro
   CHECK(contains(first.out, "| kind | perplexity, k = 4 | perplexity, k = 8 |"));
   CHECK(first.out == read_all(w.path("study/README.md")));
   const std::string table = read_all(w.path("study/perplexity.md"));
-  CHECK(count(table, "\n") == 4);
-  CHECK(count(table, ", ") == 2 + 4);
+  CHECK(occurrences(table, "\n") == 4);
+  CHECK(occurrences(table, ", ") == 2 + 4);
   CHECK(contains(read_all(w.path("study/perplexity.csv")), "kind,\"perplexity, k = 4\""));
 
   const std::string before = read_all(w.path("study/rows.jsonl"));
@@ -160,7 +154,7 @@ TEST_CASE("experiment: rows of another configuration are made again, those of a 
   REQUIRE(again.size() == 2 * rows.size());
   again.erase(again.begin(), again.begin() + int64_t(rows.size()));
   for (size_t i = 4; i < 12; ++i) CHECK(again[i]["values"] != rows[i]["values"]);
-  CHECK(count(page, ", ") == count(first.out, ", "));  // of the new rows alone
+  CHECK(occurrences(page, ", ") == occurrences(first.out, ", "));  // of the new rows alone
   CHECK(
       contains(read_all(w.path("asked/runs/student-lean-2/config.toml")), "learning_rate = 0.002"));
   const std::string older = changed(read_all(w.path("asked/rows.jsonl")),
@@ -216,7 +210,7 @@ TEST_CASE("experiment: what is wrong with a file or a run is one line") {
     std::filesystem::remove_all(w.path("bad"));
     const Finished f = w.run("experiment bad.toml --out bad " + more);
     CHECK(f.status == 1);
-    CHECK(count(f.error, "brine experiment: ") == 1);
+    CHECK(occurrences(f.error, "brine experiment: ") == 1);
     check_says(f.error, parts);
   };
   refused(changed(kFile, "text.txt", "none.txt"), "",
@@ -337,8 +331,8 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   const std::string picture = experiment::svg(figure, rows);
   CHECK(contains(picture, "x &lt; y"));
   CHECK(contains(picture, ">c,&quot;d&quot;</text>"));
-  CHECK(count(picture, "<circle") == 3);  // two points of the first line, and its legend
-  CHECK(count(picture, "<rect") == 3);    // the ground, one point, its legend
+  CHECK(occurrences(picture, "<circle") == 3);  // two points of the first line, and its legend
+  CHECK(occurrences(picture, "<rect") == 3);    // the ground, one point, its legend
   // The mean of 1.5 and 2.5 lies where 2 does: both points of the line are at one height.
   // The first line is drawn last, with its legend after it.
   const size_t legend = picture.rfind("class=\"line\"");

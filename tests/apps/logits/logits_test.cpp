@@ -57,7 +57,7 @@ struct Numpy {
   }
 };
 
-std::string refused(const std::string& arguments, const std::string& before = "") {
+std::string logits_error(const std::string& arguments, const std::string& before = "") {
   const Finished f = world().run("logits " + arguments + " --quiet", before);
   INFO(arguments);
   CHECK(f.status == 1);
@@ -219,14 +219,14 @@ TEST_CASE("logits: an encoder's masked tokens, a classifier's lines and pairs") 
   std::string line;
   for (int i = 0; i < 40; ++i) line += " king";
   w.write("long-line.txt", "the king\n" + line + "\n");
-  check_says(refused("--model classes --data long-line.txt --out no.npy"),
+  check_says(logits_error("--model classes --data long-line.txt --out no.npy"),
              {"long-line.txt:2 has", "tokens, the model 32 positions"});
-  check_says(refused("--model classes --prompt '" + line + "' --out no.npy"),
+  check_says(logits_error("--model classes --prompt '" + line + "' --out no.npy"),
              {"the prompt has", "tokens, the model 32 positions"});
-  check_says(refused("--model classes --data pairs.txt --window 8 --out no.npy"),
+  check_says(logits_error("--model classes --data pairs.txt --window 8 --out no.npy"),
              {"--sequence-length has no effect on a classifier"});
   w.write("no-lines.txt", "");
-  check_says(refused("--model classes --data no-lines.txt --out no.npy"), {"no-lines.txt"});
+  check_says(logits_error("--model classes --data no-lines.txt --out no.npy"), {"no-lines.txt"});
   CHECK_FALSE(fs::exists(w.path("no.npy")));
 }
 
@@ -236,23 +236,24 @@ TEST_CASE("logits: refusals are one line, and leave an earlier file as it was") 
   fs::create_directories(w.path("folder.npy"));
   const size_t before = w.files().size();
   const std::string teacher = "--model teacher --prompt the --out ";
-  check_says(refused(teacher + "a.txt"), {"a.txt: ends in neither .npy nor .safetensors"});
-  check_says(refused(teacher + "folder.npy"), {"folder.npy: is a directory"});
-  check_says(refused(teacher + "nowhere/a.npy"), {"nowhere/a.npy: no directory nowhere"});
-  check_says(refused("--model absent --prompt the --out kept.npy"), {"absent: no such model"});
-  check_says(refused("--model teacher --out kept.npy"), {"one of --prompt and --data is needed"});
-  check_says(refused(teacher + "kept.npy --data text.txt"), {"one of --prompt and --data"});
-  check_says(refused(teacher + "kept.npy --window 4"), {"--sequence-length has no effect"});
-  check_says(refused(teacher + "kept.npy --k 4"), {"--k has no effect", "'flash'"});
-  check_says(refused(teacher + "kept.npy --preset light"), {"--preset has no effect"});
-  check_says(refused("--model teacher --data text.txt --window 33 --out kept.npy"),
+  check_says(logits_error(teacher + "a.txt"), {"a.txt: ends in neither .npy nor .safetensors"});
+  check_says(logits_error(teacher + "folder.npy"), {"folder.npy: is a directory"});
+  check_says(logits_error(teacher + "nowhere/a.npy"), {"nowhere/a.npy: no directory nowhere"});
+  check_says(logits_error("--model absent --prompt the --out kept.npy"), {"absent: no such model"});
+  check_says(logits_error("--model teacher --out kept.npy"),
+             {"one of --prompt and --data is needed"});
+  check_says(logits_error(teacher + "kept.npy --data text.txt"), {"one of --prompt and --data"});
+  check_says(logits_error(teacher + "kept.npy --window 4"), {"--sequence-length has no effect"});
+  check_says(logits_error(teacher + "kept.npy --k 4"), {"--k has no effect", "'flash'"});
+  check_says(logits_error(teacher + "kept.npy --preset light"), {"--preset has no effect"});
+  check_says(logits_error("--model teacher --data text.txt --window 33 --out kept.npy"),
              {"sequence_length 33 is longer than the model's 32 positions"});
   std::string words;
   for (int i = 0; i < 60; ++i) words += " king";
-  check_says(refused("--model teacher --prompt '" + words + "' --out kept.npy"),
+  check_says(logits_error("--model teacher --prompt '" + words + "' --out kept.npy"),
              {"the prompt has", "tokens, the model 32 positions"});
   // A file larger than allowed: the write fails in the middle, as on a full disk.
-  check_says(refused("--model teacher --data text.txt --out kept.npy", "ulimit -f 64;"),
+  check_says(logits_error("--model teacher --data text.txt --out kept.npy", "ulimit -f 64;"),
              {"kept.npy", "cannot write"});
   CHECK(w.files().size() == before);
   CHECK(read_all(w.path("kept.npy")) == "earlier");

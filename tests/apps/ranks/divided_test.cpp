@@ -71,7 +71,7 @@ std::string without_costs(const std::string& table) {
   return out;
 }
 
-int64_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+int64_t count_lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
 void same_values(const Launcher& launcher) {
   make_inputs();
@@ -95,7 +95,7 @@ void same_values(const Launcher& launcher) {
       INFO(command, " on ", ranks, " ranks: ", shared.out);
       const bool same = shared.out == alone.out;
       CHECK(same);
-      CHECK(lines_of(shared.error) == lines_of(alone.error));  // said once
+      CHECK(count_lines(shared.error) == count_lines(alone.error));  // said once
       CHECK(read_all(world().path("floors.tsv")) == table);
     }
   }

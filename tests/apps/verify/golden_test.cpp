@@ -71,7 +71,7 @@ GoldenReport report_of(const std::string& file, Dtype type, bool dense = false) 
   return run_golden(file, type, GoldenTolerance::of(type), dense);
 }
 
-void keep(const std::string&, Tensor&) {}
+void keep_tensor(const std::string&, Tensor&) {}
 
 }  // namespace
 
@@ -98,7 +98,7 @@ TEST_CASE("golden files agree: values, losses, gradients, in both types, by both
 
 TEST_CASE("a copy of a golden file agrees like the file itself") {
   test::Scratch scratch;
-  std::string same = copy(golden_file("causal_lean_t33"), scratch / "same.h5", keep);
+  std::string same = copy(golden_file("causal_lean_t33"), scratch / "same.h5", keep_tensor);
   CHECK(report_of(same, Dtype::f64).ok());
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("one changed expectation of each kind is detected") {
 TEST_CASE("a case that the block refuses is reported as skipped, with the reason") {
   test::Scratch scratch;
   std::string file =
-      copy(golden_file("causal_lean_t33"), scratch / "odd.h5", keep,
+      copy(golden_file("causal_lean_t33"), scratch / "odd.h5", keep_tensor,
            [](const std::string& name, int64_t value) { return name == "K" ? value - 1 : value; });
   GoldenReport report = report_of(file, Dtype::f64);
   CHECK(report.rows.empty());
@@ -193,13 +193,14 @@ TEST_CASE(
   };
   const std::string from = golden_file("causal_lean_t33");
   const GoldenReport unknown =
-      report_of(copy(from, scratch / "unknown.h5", keep, set("prior", 3)), Dtype::f64);
+      report_of(copy(from, scratch / "unknown.h5", keep_tensor, set("prior", 3)), Dtype::f64);
   CHECK(unknown.skipped == "prior = 3 is not known to this program");
   CHECK_FALSE(unknown.ok());
   int n = 0;
   auto with = [&](const char* name, int64_t value) {
     auto add = [&](data::Hdf5Writer& file) { file.attribute("config", name, value); };
-    return report_of(copy(from, scratch / (std::to_string(n++) + ".h5"), keep, {}, add), Dtype::f64)
+    return report_of(copy(from, scratch / (std::to_string(n++) + ".h5"), keep_tensor, {}, add),
+                     Dtype::f64)
         .skipped;
   };
   CHECK(with("twirl", 0) == "twirl is not known to this program");
@@ -224,7 +225,7 @@ TEST_CASE("golden: settings that a block does not use are not judged") {
     };
     const GoldenReport report =
         report_of(copy(
-                      from, scratch / (std::to_string(n++) + ".h5"), keep,
+                      from, scratch / (std::to_string(n++) + ".h5"), keep_tensor,
                       [&](const std::string& key, int64_t old) { return set(key, old); }, add,
                       [&](const std::string& key, double old) { return set(key, old); }),
                   Dtype::f64);
@@ -271,7 +272,7 @@ TEST_CASE("verify counts runs, and without a tolerance a run in f32 does not pas
 TEST_CASE("verify names the file in every line and fails where nothing was compared") {
   const World& w = world();
   auto set = [](const std::string& name, int64_t old) { return name == "prior" ? 3 : old; };
-  copy(golden_file("causal_paper_t12"), fs::path(w.path("unknown.h5")), keep, set);
+  copy(golden_file("causal_paper_t12"), fs::path(w.path("unknown.h5")), keep_tensor, set);
   const Finished none = w.run("verify unknown.h5");
   CHECK(none.status == 1);
   check_says(none.error, {"brine verify", "compared", "2", "skipped"});

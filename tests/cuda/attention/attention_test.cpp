@@ -7,12 +7,6 @@ using namespace brine::test;
 
 namespace {
 
-// While an object lives, models are made on the device.
-struct OnDefault {
-  explicit OnDefault(Device device) { set_default_device(device); }
-  ~OnDefault() { set_default_device(kCpu); }
-};
-
 Inputs moved(const Inputs& in, const On& on) {
   return {on(in.q), on(in.k), on(in.v), on(in.hidden)};
 }

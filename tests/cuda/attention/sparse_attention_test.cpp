@@ -107,7 +107,7 @@ void compare_stored(SparseCase c) {
   }
 }
 
-void compare_attention(const SparseCase& c) {
+void compare_sparse_attention(const SparseCase& c) {
   const FlatCsr mask = mask_of(c);
   compare_both(join(c.mask.name(), " d", c.d),
                [&](const On& on, Dtype dtype) { return attention_on(on, dtype, c, mask); });
@@ -201,45 +201,47 @@ TEST_CASE("cuda: sparse attention in 16 bits gathers rounded rows, the rest is a
 }
 
 TEST_CASE("cuda: sparse attention and its gradients under every kind of mask") {
-  for (const MaskCase& m : mask_cases()) compare_attention({.mask = m, .d = 8, .spare = 3});
+  for (const MaskCase& m : mask_cases()) compare_sparse_attention({.mask = m, .d = 8, .spare = 3});
 }
 
 TEST_CASE("cuda: sparse attention in rows of every width") {
   const MaskCase m{.B = 2, .H = 2, .T = 25, .K = 16, .k = 9, .lengths = {25, 12}};
-  for (int64_t d : {1, 31, 32, 33, 64, 128, 130}) compare_attention({.mask = m, .d = d});
-  for (int64_t d : {32, 64, 128}) compare_attention({.mask = m, .d = d, .shift = 1});
+  for (int64_t d : {1, 31, 32, 33, 64, 128, 130}) compare_sparse_attention({.mask = m, .d = d});
+  for (int64_t d : {32, 64, 128}) compare_sparse_attention({.mask = m, .d = d, .shift = 1});
 }
 
 TEST_CASE("cuda: sparse attention with many entries in a row and of a key, and many chunks") {
-  compare_attention({.mask = {.B = 1, .H = 2, .T = 140, .K = 16, .k = 70}, .d = 64, .spare = 100});
-  compare_attention({.mask = {.B = 1, .H = 2, .T = 171, .K = 8, .k = 3}, .d = 32});
+  compare_sparse_attention(
+      {.mask = {.B = 1, .H = 2, .T = 140, .K = 16, .k = 70}, .d = 64, .spare = 100});
+  compare_sparse_attention({.mask = {.B = 1, .H = 2, .T = 171, .K = 8, .k = 3}, .d = 32});
   // So many heads that each is one chunk, of several steps.
   const std::vector<int64_t> lengths = {97, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 70};
-  compare_attention(
+  compare_sparse_attention(
       {.mask = {.B = 13, .H = 10, .T = 97, .K = 4, .k = 2, .lengths = lengths}, .d = 2});
 }
 
 TEST_CASE("cuda: sparse attention with only some gradients, of nothing, with more keys than rows") {
   const MaskCase m{.B = 2, .H = 2, .T = 20, .K = 8, .k = 4, .lengths = {20, 11}};
   for (int wanted = 0; wanted < 7; ++wanted) {
-    compare_attention({.mask = m,
-                       .d = 32,
-                       .dq = (wanted & 1) != 0,
-                       .dk = (wanted & 2) != 0,
-                       .dv = (wanted & 4) != 0});
+    compare_sparse_attention({.mask = m,
+                              .d = 32,
+                              .dq = (wanted & 1) != 0,
+                              .dk = (wanted & 2) != 0,
+                              .dv = (wanted & 4) != 0});
   }
-  compare_attention({.mask = {.B = 2, .H = 2, .T = 5, .K = 4, .k = 2, .lengths = {0, 0}}, .d = 32});
-  compare_attention({.mask = {.B = 0, .H = 2, .T = 5, .K = 4, .k = 2}, .d = 32});
-  compare_attention({.mask = {.B = 2, .H = 2, .T = 0, .K = 4, .k = 2}, .d = 32});
+  compare_sparse_attention(
+      {.mask = {.B = 2, .H = 2, .T = 5, .K = 4, .k = 2, .lengths = {0, 0}}, .d = 32});
+  compare_sparse_attention({.mask = {.B = 0, .H = 2, .T = 5, .K = 4, .k = 2}, .d = 32});
+  compare_sparse_attention({.mask = {.B = 2, .H = 2, .T = 0, .K = 4, .k = 2}, .d = 32});
   const MaskCase decode{
       .B = 3, .H = 3, .T = 1, .K = 8, .k = 4, .causal = false, .lengths = {29, 0, 130}};
-  compare_attention({.mask = decode, .d = 64, .keys = 130});
+  compare_sparse_attention({.mask = decode, .d = 64, .keys = 130});
 }
 
 TEST_CASE("cuda: sparse attention where a key has so many rows that a block shares its list") {
   // The one column gives two keys, the same ones in every row.
   const MaskCase m{.B = 1, .H = 1, .T = 1040, .K = 1, .k = 2, .causal = false};
-  compare_attention({.mask = m, .d = 40});
+  compare_sparse_attention({.mask = m, .d = 40});
   compare_stored({.mask = m, .d = 32});
 }
 
@@ -262,17 +264,17 @@ TEST_CASE("cuda: sparse attention of groups of heads") {
       {.B = 3, .H = 6, .T = 9, .K = 8, .k = 4, .causal = false, .lengths = {0, 9, 5}}};
   for (const MaskCase& m : masks) {
     for (int64_t G : {1, 2, 3}) {
-      compare_attention({.mask = m, .d = 32, .groups = G});
-      compare_attention({.mask = m, .d = 5, .groups = G, .spare = 3, .dq = G == 1});
+      compare_sparse_attention({.mask = m, .d = 32, .groups = G});
+      compare_sparse_attention({.mask = m, .d = 5, .groups = G, .spare = 3, .dq = G == 1});
     }
   }
   // One key of all rows of a group: a list that all warps of a block share.
-  compare_attention(
+  compare_sparse_attention(
       {.mask = {.B = 1, .H = 4, .T = 300, .K = 1, .k = 2, .causal = false}, .d = 32, .groups = 1});
   compare_stored({.mask = masks[0], .d = 64, .groups = 2});
   // Rows of decoding.
   const MaskCase rows{.B = 2, .H = 4, .T = 1, .K = 8, .k = 3, .causal = false, .lengths = {40, 7}};
-  compare_attention({.mask = rows, .d = 32, .groups = 2, .keys = 41});
+  compare_sparse_attention({.mask = rows, .d = 32, .groups = 2, .keys = 41});
 }
 
 TEST_CASE("cuda: gradients of sparse attention repeat to the bit") {

@@ -46,7 +46,7 @@ std::vector<Tensor> both_ways(const Rows& x, const BlockMask& mask, const Visibi
 
 Rows moved(const Rows& x, const On& on) { return {on(x.q), on(x.k), on(x.v), on(x.dy)}; }
 
-void compare_attention(const BlockCase& c, int wanted = 7) {
+void compare_block_attention(const BlockCase& c, int wanted = 7) {
   const std::string what = join("block_attention, T ", c.T, ", d ", c.d, ", tile ", c.config.tile,
                                 ", block ", c.config.block, ", gradients ", wanted);
   auto run = [&](const On& on, Dtype dtype) {
@@ -117,56 +117,56 @@ BlockConfig config(int64_t block, int64_t chosen, int64_t tile) {
 }  // namespace
 
 TEST_CASE("cuda: block_attention and its gradients, shared cases") {
-  for (const BlockCase& c : block_cases()) compare_attention(c);
+  for (const BlockCase& c : block_cases()) compare_block_attention(c);
 }
 
 TEST_CASE("cuda: block_attention of heads of any size, one, three and seven in a group") {
   for (int64_t d : {1, 6, 32, 33, 64, 80, 128, 130}) {
-    compare_attention({.H = 3, .G = 1, .T = 75, .d = d, .config = config(8, 2, 4)});
+    compare_block_attention({.H = 3, .G = 1, .T = 75, .d = d, .config = config(8, 2, 4)});
   }
-  compare_attention({.H = 7, .G = 1, .T = 83, .d = 8, .config = config(16, 1, 16)});
-  compare_attention(
+  compare_block_attention({.H = 7, .G = 1, .T = 83, .d = 8, .config = config(16, 1, 16)});
+  compare_block_attention(
       {.B = 2, .H = 3, .G = 3, .T = 70, .d = 8, .config = config(4, 3, 2), .lengths = {70, 31}});
 }
 
 TEST_CASE("cuda: block_attention of tiles of 2 to 64 rows, of padded and empty sequences") {
-  compare_attention({.H = 2, .G = 1, .T = 260, .d = 8, .config = config(64, 1, 64)});
-  compare_attention({.H = 3, .G = 1, .T = 200, .d = 12, .config = config(96, 1, 48)});
-  compare_attention({.H = 2, .G = 2, .T = 141, .d = 7, .config = config(32, 1, 32)});
-  compare_attention({.B = 4,
-                     .H = 6,
-                     .G = 2,
-                     .T = 90,
-                     .d = 16,
-                     .config = config(8, 2, 8),
-                     .lengths = {90, 0, 1, 53}});
-  compare_attention({.B = 3,
-                     .H = 2,
-                     .G = 1,
-                     .T = 40,
-                     .d = 150,
-                     .config = config(4, 2, 4),
-                     .lengths = {40, 0, 33}});
-  compare_attention({.B = 2, .T = 70, .config = {.block = 130, .chosen = 1, .tile = 2}});
+  compare_block_attention({.H = 2, .G = 1, .T = 260, .d = 8, .config = config(64, 1, 64)});
+  compare_block_attention({.H = 3, .G = 1, .T = 200, .d = 12, .config = config(96, 1, 48)});
+  compare_block_attention({.H = 2, .G = 2, .T = 141, .d = 7, .config = config(32, 1, 32)});
+  compare_block_attention({.B = 4,
+                           .H = 6,
+                           .G = 2,
+                           .T = 90,
+                           .d = 16,
+                           .config = config(8, 2, 8),
+                           .lengths = {90, 0, 1, 53}});
+  compare_block_attention({.B = 3,
+                           .H = 2,
+                           .G = 1,
+                           .T = 40,
+                           .d = 150,
+                           .config = config(4, 2, 4),
+                           .lengths = {40, 0, 33}});
+  compare_block_attention({.B = 2, .T = 70, .config = {.block = 130, .chosen = 1, .tile = 2}});
 }
 
 TEST_CASE("cuda: block_attention_backward gives the gradients that are wanted") {
   for (int wanted = 0; wanted < 7; ++wanted) {
-    compare_attention({.H = 4, .G = 2, .T = 37, .d = 12, .config = config(4, 2, 2)}, wanted);
-    compare_attention({.H = 2, .G = 1, .T = 20, .d = 132, .config = config(4, 2, 2)}, wanted);
+    compare_block_attention({.H = 4, .G = 2, .T = 37, .d = 12, .config = config(4, 2, 2)}, wanted);
+    compare_block_attention({.H = 2, .G = 1, .T = 20, .d = 132, .config = config(4, 2, 2)}, wanted);
   }
 }
 
 TEST_CASE("cuda: block_attention_backward with slices of long lists, in turns of groups") {
   for (int64_t limit : {cuda::scratch_limit(), int64_t(1)}) {
     const ScratchLimit limited(limit);
-    compare_attention({.B = 2,
-                       .H = 4,
-                       .G = 2,
-                       .T = 411,
-                       .d = 5,
-                       .config = config(8, 2, 2),
-                       .lengths = {411, 290}});
+    compare_block_attention({.B = 2,
+                             .H = 4,
+                             .G = 2,
+                             .T = 411,
+                             .d = 5,
+                             .config = config(8, 2, 2),
+                             .lengths = {411, 290}});
   }
 }
 

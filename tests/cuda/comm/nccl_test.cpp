@@ -87,12 +87,6 @@ std::vector<float> gradient_of(int64_t slot, int64_t n) {
   return values;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.to(Device{}), y = b.to(Device{});
-  return x.shape() == y.shape() &&
-         std::memcmp(x.raw(), y.raw(), size_t(x.numel()) * item_size(x.dtype())) == 0;
-}
-
 Tensor sum_of_one_process(int64_t slots, int64_t n) {
   SlotSum sum(slots, {0, slots});
   const Tensor buffer = Tensor::empty({n});

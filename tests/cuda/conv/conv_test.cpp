@@ -7,7 +7,7 @@ using namespace brine::test;
 
 namespace {
 
-struct Case {
+struct ConvCase {
   int64_t B = 2, rows_in = 9, W = 5, C = 3, O = 4, kT = 3, kW = 3;
   bool bias = true;
   Convolution conf = {};
@@ -16,7 +16,7 @@ struct Case {
   Dtype half = Dtype::f32;  // of image and weights, where it is bf16 or f16
 };
 
-std::vector<Tensor> run(const Case& c, const On& on, Dtype dtype) {
+std::vector<Tensor> run(const ConvCase& c, const On& on, Dtype dtype) {
   Convolution conf = c.conf;
   if (!c.lengths.empty()) {
     conf.lengths = Tensor::from(c.lengths, {c.B});
@@ -44,7 +44,7 @@ std::vector<Tensor> run(const Case& c, const On& on, Dtype dtype) {
   return {y, dx, dw, db, dx2, dw2, db2};
 }
 
-void try_case(const std::string& what, const Case& c) {
+void try_case(const std::string& what, const ConvCase& c) {
   if (c.half != Dtype::f32) {
     compare(what, 2e-5, [&](const On& on) { return run(c, on, Dtype::f32); });
   } else {
@@ -53,7 +53,7 @@ void try_case(const std::string& what, const Case& c) {
 }
 
 // With few channels, which a thread sums for one position, and with more.
-void try_both(const std::string& what, Case c) {
+void try_both(const std::string& what, ConvCase c) {
   try_case(what, c);
   c.C = 9;
   c.O = 17;
@@ -87,7 +87,7 @@ TEST_CASE("cuda: convolution and its gradients") {
 
 TEST_CASE("cuda: convolution of padded sequences") {
   for (bool on_device : {false, true}) {
-    Case c;
+    ConvCase c;
     c.B = 5;
     c.rows_in = 16;
     c.lengths = {0, 14, 3, 99, 5};

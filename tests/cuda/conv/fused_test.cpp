@@ -49,7 +49,7 @@ std::vector<Tensor> attend(const Attention& a, const On& on) {
   return {y, lse, dq, dk, dv};
 }
 
-void compare_attention(const Attention& a, bool served = true) {
+void compare_fused_attention(const Attention& a, bool served = true) {
   const std::string what =
       join("attention in ", a.type, " ", a.shape, a.causal ? " causal" : "",
            a.lengths.empty() ? "" : " padded", a.group > 1 ? " of groups" : "");
@@ -109,16 +109,17 @@ void compare_conv(const std::string& what, Conv c, int64_t served = 3) {
 
 TEST_CASE("cuda: attention in 16 bits, with cuDNN and without") {
   for (bool causal : {false, true}) {
-    compare_attention({{2, 3, 70, 64}, causal});
-    compare_attention({{1, 2, 37, 128}, causal});
-    compare_attention({.shape = {2, 6, 70, 64}, .causal = causal, .lengths = {70, 31}, .group = 3});
-    compare_attention({{4, 2, 66, 32}, causal, {66, 0, 1, 40}});
+    compare_fused_attention({{2, 3, 70, 64}, causal});
+    compare_fused_attention({{1, 2, 37, 128}, causal});
+    compare_fused_attention(
+        {.shape = {2, 6, 70, 64}, .causal = causal, .lengths = {70, 31}, .group = 3});
+    compare_fused_attention({{4, 2, 66, 32}, causal, {66, 0, 1, 40}});
   }
 }
 
 TEST_CASE("cuda: attention that cuDNN has no kernels for is our own") {
-  compare_attention({{1, 2, 20, 20}, true}, false);
-  compare_attention({{1, 1, 20, 136}, false, {11}}, false);
+  compare_fused_attention({{1, 2, 20, 20}, true}, false);
+  compare_fused_attention({{1, 1, 20, 136}, false, {11}}, false);
 }
 
 TEST_CASE("cuda: convolution in bf16, with cuDNN and without") {

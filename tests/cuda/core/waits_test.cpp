@@ -13,12 +13,6 @@ using namespace brine::test;
 
 namespace {
 
-// Sets the default device while an object lives.
-struct OnDefault {
-  explicit OnDefault(Device device) { set_default_device(device); }
-  ~OnDefault() { set_default_device(kCpu); }
-};
-
 const Sizes kSmall = {.tokens = 8};  // the number of waits depends on no size
 
 struct Steps {

@@ -22,14 +22,14 @@ Tensor heads_flipped(const Tensor& x) { return heads(x).transpose(-1, -2); }
 // One matrix for all.
 Tensor first(const Tensor& x) { return x.slice(0, 0, 1); }
 
-struct Case {
+struct MatmulCase {
   Shape y, a, b;
   View cut_y = unchanged, cut_a = unchanged, cut_b = unchanged;
   bool ta = false, tb = false;
   double alpha = 1, beta = 0;
 };
 
-void try_matmul(const Case& c, const std::string& what) {
+void try_matmul(const MatmulCase& c, const std::string& what) {
   compare_both(what, [&](const On& on, Dtype dtype) {
     Tensor y = on(normal(c.y, 1, dtype)), a = on(normal(c.a, 2, dtype));
     Tensor b = on(normal(c.b, 3, dtype));

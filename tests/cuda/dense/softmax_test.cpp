@@ -5,14 +5,6 @@
 using namespace brine;
 using namespace brine::test;
 
-namespace {
-
-Tensor lengths_of(std::vector<int64_t> lengths) {
-  return Tensor::from<int64_t>(lengths, {int64_t(lengths.size())});
-}
-
-}  // namespace
-
 TEST_CASE("cuda: softmax over visible keys and its gradient") {
   struct Case {
     Shape shape;

@@ -5,14 +5,6 @@
 using namespace brine;
 using namespace brine::test;
 
-namespace {
-
-Tensor lengths_of(const std::vector<int64_t>& lengths) {
-  return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{int64_t(lengths.size())});
-}
-
-}  // namespace
-
 TEST_CASE("cuda: softmax over the columns that own a key") {
   struct Size {
     Shape shape;

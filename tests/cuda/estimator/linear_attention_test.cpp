@@ -88,7 +88,7 @@ double multiplications(const AttentionSize& s, bool backward) {
   return (brine_emulated_multiplications() - forward) / 3;
 }
 
-void compare_attention(const AttentionSize& s, bool causal) {
+void compare_linear_attention(const AttentionSize& s, bool causal) {
   const auto what = join("linear_attention ", s.T, "x", s.m, "x", s.i + s.d, " ", causal);
   compare_both(what, [&](const On& on, Dtype dtype) { return attend(s, causal, on, dtype); });
 }
@@ -120,7 +120,7 @@ void compare_state(const AttentionSize& s) {
 
 TEST_CASE("cuda: linear attention and its gradients") {
   for (const AttentionSize& s : kAttentionSizes) {
-    for (bool causal : {false, true}) compare_attention(s, causal);
+    for (bool causal : {false, true}) compare_linear_attention(s, causal);
   }
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("cuda: linear attention of any number of features, all columns by one 
         AttentionSize{1, 1, 200, 155, 0, 68, {}}, AttentionSize{1, 1, 67, 255, 3, 4, {}},
         AttentionSize{1, 3, 131, 256, 4, 8, {}, true, 1},
         AttentionSize{1, 3, 200, 12, 4, 76, {}, false, 1}}) {
-    compare_attention(s, true);
+    compare_linear_attention(s, true);
   }
 }
 
@@ -267,10 +267,10 @@ TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with lit
   // The states of one head in f64: 5 chunks of 20 x 15 numbers.
   for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {
     const ScratchLimit small(bytes);
-    for (bool causal : {false, true}) compare_attention(s, causal);
+    for (bool causal : {false, true}) compare_linear_attention(s, causal);
     compare_state(s);
     if (bytes == 1) continue;
-    for (bool causal : {false, true}) compare_attention(grouped, causal);
+    for (bool causal : {false, true}) compare_linear_attention(grouped, causal);
   }
 }
 

@@ -7,13 +7,13 @@ using namespace brine::test;
 
 namespace {
 
-struct Case {
+struct LossCase {
   int64_t B, H, T, d, teacher_d;
   std::vector<int64_t> lengths;
 };
 
 // Rows of positive numbers, some of them 0, whose sum is not 1.
-Tensor map_of(const Case& c, Dtype dtype) {
+Tensor map_of(const LossCase& c, Dtype dtype) {
   std::vector<double> map = uniform({c.B, c.H, c.T, c.T}, 1, -0.1, 1, Dtype::f64).to_vector();
   for (double& x : map) x = x < 0 ? 0 : x * 3 / double(c.T);
   return Tensor::from(map, {c.B, c.H, c.T, c.T}).to(dtype);
@@ -22,14 +22,14 @@ Tensor map_of(const Case& c, Dtype dtype) {
 }  // namespace
 
 TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
-  const std::vector<Case> cases = {{1, 1, 1, 1, 1, {}},
-                                   {2, 3, 7, 5, 3, {}},
-                                   {3, 2, 70, 16, 20, {70, 0, 33}},
-                                   {2, 1, 130, 64, 64, {65, 130}},
-                                   {1, 2, 130, 70, 132, {}},
-                                   {2, 1, 9, 4, 4, {0, 0}},
-                                   {2, 1, 0, 4, 4, {}}};
-  for (const Case& c : cases) {
+  const std::vector<LossCase> cases = {{1, 1, 1, 1, 1, {}},
+                                       {2, 3, 7, 5, 3, {}},
+                                       {3, 2, 70, 16, 20, {70, 0, 33}},
+                                       {2, 1, 130, 64, 64, {65, 130}},
+                                       {1, 2, 130, 70, 132, {}},
+                                       {2, 1, 9, 4, 4, {0, 0}},
+                                       {2, 1, 0, 4, 4, {}}};
+  for (const LossCase& c : cases) {
     for (int mode = 0; mode < 4; ++mode) {
       const bool causal = mode % 2, map = mode / 2;
       Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
@@ -58,11 +58,11 @@ TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
 
 TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on tensor cores") {
   if (!has_device()) return;
-  const std::vector<Case> cases = {{2, 3, 7, 5, 3, {}},
-                                   {3, 2, 70, 16, 24, {70, 0, 33}},
-                                   {2, 1, 130, 64, 64, {65, 130}},
-                                   {1, 2, 130, 72, 132, {}}};
-  for (const Case& c : cases) {
+  const std::vector<LossCase> cases = {{2, 3, 7, 5, 3, {}},
+                                       {3, 2, 70, 16, 24, {70, 0, 33}},
+                                       {2, 1, 130, 64, 64, {65, 130}},
+                                       {1, 2, 130, 72, 132, {}}};
+  for (const LossCase& c : cases) {
     for (int mode = 0; mode < 12; ++mode) {
       if (c.T > 100 && mode % 5 > 1) continue;  // a few of them will do
       const bool causal = mode % 2;

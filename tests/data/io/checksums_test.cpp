@@ -13,7 +13,7 @@ using namespace brine::data;
 
 namespace {
 
-std::string bytes_of(size_t count) {
+std::string varied_bytes(size_t count) {
   std::string bytes(count, '\0');
   for (size_t i = 0; i < count; ++i) bytes[i] = char(i * 131 + i / 256 * 7);
   return bytes;
@@ -31,7 +31,7 @@ TEST_CASE("sha256: the vectors of FIPS 180-4") {
 }
 
 TEST_CASE("sha256: any cut into pieces gives the same digest") {
-  const std::string bytes = bytes_of(517);
+  const std::string bytes = varied_bytes(517);
   for (size_t size : {0, 1, 55, 56, 63, 64, 65, 119, 120, 128, 517}) {
     const std::string whole = sha256_hex(bytes.substr(0, size));
     for (size_t step : {1, 3, 63, 64, 65, 200}) {
@@ -46,7 +46,7 @@ TEST_CASE("sha256: any cut into pieces gives the same digest") {
 
 TEST_CASE("sha256: of a file") {
   test::Scratch scratch;
-  const std::string bytes = bytes_of((1 << 20) + 77), path = scratch / "file";
+  const std::string bytes = varied_bytes((1 << 20) + 77), path = scratch / "file";
   std::ofstream(path, std::ios::binary) << bytes;
   CHECK(sha256_file(path) == sha256_hex(bytes));
   const std::string missing = scratch / "none";
@@ -64,7 +64,7 @@ TEST_CASE("crc32c: the vectors of RFC 3720 and, of one of them, the masked form"
 }
 
 TEST_CASE("crc32c: in pieces, and by table") {
-  const std::string bytes = bytes_of(301);
+  const std::string bytes = varied_bytes(301);
   for (size_t size : {0, 1, 7, 8, 9, 64, 301}) {
     const std::string part = bytes.substr(0, size);
     CHECK(crc32c(part) == detail::crc32c_portable(part, 0));

@@ -22,15 +22,15 @@ std::vector<double> log_probabilities(const float* row, int64_t V) {
   return out;
 }
 
-struct Expected {
+struct ExpectedKld {
   std::vector<double> kl;
   int64_t same_top = 0;
   std::vector<PairedWindow> windows;
 };
 
-Expected expected_of(nn::Model& model, nn::Model& teacher, const WindowSource& windows) {
+ExpectedKld expected_of(nn::Model& model, nn::Model& teacher, const WindowSource& windows) {
   NoGrad off;
-  Expected out;
+  ExpectedKld out;
   const int64_t T = windows.window(), V = 37;
   for (int64_t w = 0; w < windows.size(); ++w) {
     const Batch batch = windows.in_order(w, 1);
@@ -60,7 +60,7 @@ Expected expected_of(nn::Model& model, nn::Model& teacher, const WindowSource& w
 TEST_CASE("kld: mean, median, percentile and top tokens against sums over single rows") {
   Pair pair({.windows = 5});
   const WindowSource windows = pair.source();
-  const Expected e = expected_of(*pair.student, *pair.teacher, windows);
+  const ExpectedKld e = expected_of(*pair.student, *pair.teacher, windows);
   double mean = 0;
   for (double x : e.kl) mean += x / double(e.kl.size());
   REQUIRE(mean > 1e-6);

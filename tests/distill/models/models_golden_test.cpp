@@ -16,10 +16,10 @@ namespace {
 constexpr double kTolerance = 2e-5;
 const std::string kFolder = brine::test::source_dir() + "/tests/golden/models/";
 
-struct Expected {
+struct ExpectedModel {
   data::Safetensors file;
   Tensor ids, mask;
-  explicit Expected(const std::string& path)
+  explicit ExpectedModel(const std::string& path)
       : file(data::Path(path)), ids(file.tensor("ids")), mask(file.tensor("mask")) {}
   Tensor operator()(const std::string& name) const { return file.tensor(name); }
   bool has(const std::string& name) const { return file.contains(name); }
@@ -83,7 +83,7 @@ Tensor mean_loss(const Tensor& logits, const Tensor& target) {
 
 // The layers one by one: what enters each, and its map. `last` is what transformers calls the last
 // hidden state.
-void check_layers(nn::Model& model, const Expected& expected, int64_t stride) {
+void check_layers(nn::Model& model, const ExpectedModel& expected, int64_t stride) {
   NoGrad off;
   nn::ModelCall call = nn::pack_rows(expected.call());
   Tensor x = model.embed(call);
@@ -110,7 +110,7 @@ void check_layers(nn::Model& model, const Expected& expected, int64_t stride) {
 }
 
 // Loss, logits and gradients of the head that the file is about; returns the loss.
-Tensor run_head(nn::Model& model, const Expected& expected) {
+Tensor run_head(nn::Model& model, const ExpectedModel& expected) {
   if (model.labels()) {
     Tensor logits = model.class_logits(model.hidden(nn::pack_rows(expected.call())));
     std::vector<double> want = expected("logits").to_vector();
@@ -155,8 +155,8 @@ void fill_wide(nn::Model& model) {
 }
 
 // A gradient of millions of numbers: its beginning, sum, sum of sizes and a product with hashes.
-void check_wide_gradient(const std::string& name, const Tensor& gradient, const Expected& expected,
-                         double floor) {
+void check_wide_gradient(const std::string& name, const Tensor& gradient,
+                         const ExpectedModel& expected, double floor) {
   Tensor g = gradient.detach();
   std::vector<double> want = expected("gradient/" + name).to_vector();
   std::vector<double> first(g.data<float>(), g.data<float>() + want.size());
@@ -179,7 +179,7 @@ void check_wide_gradient(const std::string& name, const Tensor& gradient, const 
 
 // Everything of one file under one attention method.
 void check_model(const nn::LoadedModel& loaded, const nn::ModelConfig& config, Dtype type,
-                 const Expected& expected) {
+                 const ExpectedModel& expected) {
   auto model = nn::make_model(config, 1, type);
   nn::load_state(*model, nn::state_of(*loaded.model), loaded.directory);
   nn::ParameterStore store(*model);
@@ -210,7 +210,7 @@ TEST_CASE("models golden: transformers' models, in both types, with and without 
   for (const char* name : {"opt", "opt_350m", "opt_untied", "bert_classifier", "bert_masked_lm",
                            "llama", "llama_linear", "mistral", "qwen2", "qwen3", "gpt2"}) {
     CAPTURE(name);
-    Expected expected(kFolder + name + "/expected.safetensors");
+    ExpectedModel expected(kFolder + name + "/expected.safetensors");
     nn::LoadedModel loaded = nn::load_model(kFolder + name);
     CHECK(loaded.config.attention == "flash");  // of a directory that does not mention attention
     for (const char* attention : {"flash", "dense"}) {
@@ -224,7 +224,7 @@ TEST_CASE("models golden: transformers' models, in both types, with and without 
 }
 
 TEST_CASE("models golden: a layer of OPT-1.3B's width") {
-  Expected expected(kFolder + "wide.safetensors");
+  ExpectedModel expected(kFolder + "wide.safetensors");
   nn::ModelConfig config;
   config.as<nn::OptConfig>() = {.vocab_size = 100,
                                 .hidden_size = 2048,

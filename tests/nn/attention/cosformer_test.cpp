@@ -7,7 +7,7 @@
 namespace brine::test {
 namespace {
 
-constexpr int64_t kPositions = 40;
+constexpr int64_t kCosformerPositions = 40;
 
 std::vector<double> naive_cosformer(const AttentionCase& c, const Tensor& queries,
                                     const Tensor& keys, const Tensor& v, double eps) {
@@ -17,7 +17,7 @@ std::vector<double> naive_cosformer(const AttentionCase& c, const Tensor& querie
     for (int64_t i = 0; i < c.d; ++i) {
       w += (std::max(q(b, h, t, i), 0.0) + eps) * (std::max(k(b, c.group(h), j, i), 0.0) + eps);
     }
-    return w * std::cos(std::numbers::pi * double(t - j) / double(2 * kPositions));
+    return w * std::cos(std::numbers::pi * double(t - j) / double(2 * kCosformerPositions));
   });
 }
 
@@ -52,7 +52,7 @@ TEST_CASE("cosformer: ReLU products times the cosine of the distance") {
   for (const AttentionCase& c : attention_cases()) {
     INFO(c.name());
     for (const char* eps : {"1e-6", "0.1"}) {
-      const auto block = c.make("cosformer", {{"feature_eps", eps}}, kPositions);
+      const auto block = c.make("cosformer", {{"feature_eps", eps}}, kCosformerPositions);
       CHECK(block->named_parameters().empty());
       const nn::AttentionInput in = c.input();
       CHECK(close(block->forward(in).to_vector(),
@@ -64,7 +64,7 @@ TEST_CASE("cosformer: ReLU products times the cosine of the distance") {
 TEST_CASE("cosformer: further projections of q, k and v, in a pass and in steps") {
   for (const AttentionCase& c : attention_cases()) {
     INFO(c.name());
-    const auto block = c.make("cosformer", {{"projections", "true"}}, kPositions);
+    const auto block = c.make("cosformer", {{"projections", "true"}}, kCosformerPositions);
     for (const auto& p : block->named_parameters()) {
       if (p.path.ends_with("bias"))
         p.parameter->value = normal(p.parameter->value.shape(), 9, Dtype::f64);
@@ -81,7 +81,7 @@ TEST_CASE("cosformer: further projections of q, k and v, in a pass and in steps"
 
 TEST_CASE("cosformer: gradients of the projections by finite differences") {
   const AttentionCase c{.causal = false, .lengths = {11, 23}};
-  const auto block = c.make("cosformer", {{"projections", "true"}}, kPositions);
+  const auto block = c.make("cosformer", {{"projections", "true"}}, kCosformerPositions);
   const auto parameters = block->named_parameters();
   REQUIRE(parameters.size() == 6);
   const nn::AttentionInput in = c.input();
@@ -97,7 +97,7 @@ TEST_CASE("cosformer: gradients of the projections by finite differences") {
 
 TEST_CASE("cosformer: more tokens than positions are refused") {
   AttentionCase c{.T = 41};
-  const auto block = c.make("cosformer", {}, kPositions);
+  const auto block = c.make("cosformer", {}, kCosformerPositions);
   check_refuses([&] { block->forward(c.input()); }, {"cosformer", "41", "40"});
   check_refuses([&] { block->make_state({.batch = 1, .capacity = 41}); },
                 {"cosformer", "41", "40"});

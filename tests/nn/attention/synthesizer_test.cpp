@@ -5,7 +5,7 @@
 namespace brine::test {
 namespace {
 
-constexpr int64_t kPositions = 40;
+constexpr int64_t kSynthesizerPositions = 40;
 
 Tensor parameter(nn::Attention& block, const std::string& path) {
   for (const auto& p : block.named_parameters()) {
@@ -56,12 +56,14 @@ TEST_CASE("synthesizer: scores of queries, of a table and of a table of low rank
     auto check_form = [&](nn::Attention& block, const PairWeight& weight) {
       CHECK(close(block.forward(in).to_vector(), attention_by(c, in.v, weight), 1e-12, 1e-11));
     };
-    const auto dense = c.make("synthesizer", {{"hidden", "7"}}, kPositions);
-    const auto table = c.make("synthesizer", {{"scores", "random"}}, kPositions);
-    const auto thin = c.make("synthesizer", {{"scores", "factorized"}, {"rank", "3"}}, kPositions);
-    CHECK(parameter(*dense, "positions.weight").shape() == Shape{kPositions, 7});
-    CHECK(parameter(*table, "table").shape() == Shape{kPositions, kPositions});
-    CHECK(parameter(*thin, "columns").shape() == Shape{kPositions, 3});
+    const auto dense = c.make("synthesizer", {{"hidden", "7"}}, kSynthesizerPositions);
+    const auto table = c.make("synthesizer", {{"scores", "random"}}, kSynthesizerPositions);
+    const auto thin =
+        c.make("synthesizer", {{"scores", "factorized"}, {"rank", "3"}}, kSynthesizerPositions);
+    CHECK(parameter(*dense, "positions.weight").shape() == Shape{kSynthesizerPositions, 7});
+    CHECK(parameter(*table, "table").shape() ==
+          Shape{kSynthesizerPositions, kSynthesizerPositions});
+    CHECK(parameter(*thin, "columns").shape() == Shape{kSynthesizerPositions, 3});
     for (const char* bias : {"hidden.bias", "positions.bias"}) {
       const Tensor value = parameter(*dense, bias);
       assign(value, normal(value.shape(), 9, Dtype::f64));
@@ -94,8 +96,10 @@ TEST_CASE("synthesizer: maps lose a share of their weights in training only") {
   const AttentionCase c{.B = 16, .T = 5};
   const nn::AttentionInput in = c.input();
   for (const char* scores : {"dense", "random"}) {
-    const auto block = c.make("synthesizer", {{"scores", scores}, {"dropout", "0.5"}}, kPositions);
-    const auto whole = c.make("synthesizer", {{"scores", scores}, {"dropout", "0"}}, kPositions);
+    const auto block =
+        c.make("synthesizer", {{"scores", scores}, {"dropout", "0.5"}}, kSynthesizerPositions);
+    const auto whole =
+        c.make("synthesizer", {{"scores", scores}, {"dropout", "0"}}, kSynthesizerPositions);
     RandomStream random{.seed = 4};
     nn::AttentionInput training = in;
     training.random = &random;
@@ -118,7 +122,7 @@ TEST_CASE("synthesizer: maps lose a share of their weights in training only") {
 
 TEST_CASE("synthesizer: more tokens than positions are refused") {
   const AttentionCase c{.T = 41};
-  check_refuses([&] { c.make("synthesizer", {}, kPositions)->forward(c.input()); },
+  check_refuses([&] { c.make("synthesizer", {}, kSynthesizerPositions)->forward(c.input()); },
                 {"synthesizer", "41", "40"});
 }
 

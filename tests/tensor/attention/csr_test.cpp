@@ -12,7 +12,7 @@ TEST_CASE("CSR rows equal the dense mask in every mode, and so does its way back
       Threads set(n);
       Selection chosen = select_columns(x, m.visible(), m.config());
       FlatCsr csr = build_csr(chosen.selected, m.visible(), m.k);
-      check_format(csr, mask, m);
+      check_csr_format(csr, mask, m);
       CHECK(csr_to_mask(csr).to_vector() == mask);
     }
   }
@@ -23,7 +23,7 @@ TEST_CASE("a forced selection keeps the rules: short rows see all, wide columns 
   for (double fill : {0.0, 1.0}) {
     Tensor selected = Tensor::full({m.B, m.H, m.T, m.K}, fill, Dtype::u8);
     FlatCsr csr = build_csr(selected, m.visible(), m.k);
-    check_format(csr, naive_mask(selected.to_vector(), m), m);
+    check_csr_format(csr, naive_mask(selected.to_vector(), m), m);
     CHECK(csr.head_offsets.to_vector()[2 * 3 + 1] == 3);  // row 2 sees three keys in each head
   }
   // Row 49: columns of 12 and 13 keys; the last, keys 37..49, keeps 49 - floor(i 13 / 3).

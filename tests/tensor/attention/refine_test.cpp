@@ -56,7 +56,7 @@ void check_refined(const MaskCase& m, int64_t oversample, int64_t G, int64_t d) 
     const std::vector<double> wanted = naive_refined(candidates, q, copied_heads(k, m.H), m.k, m);
     for (int n : {1, 2, 3}) {
       Threads set(n);
-      check_format(refine(q, k, csr, m.k, m.visible()), wanted, m);
+      check_csr_format(refine(q, k, csr, m.k, m.visible()), wanted, m);
     }
   }
 }

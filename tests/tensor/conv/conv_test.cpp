@@ -10,15 +10,15 @@ using brine::test::normal;
 
 namespace {
 
-struct Case {
+struct ConvCase {
   int64_t B = 2, rows_in = 9, W = 5, C = 3, O = 4, kT = 3, kW = 3;
   bool bias = true;
   Convolution conf = {};
 };
 
-struct Expected {
+struct ExpectedConv {
   std::vector<double> value, bound;
-  explicit Expected(int64_t n) : value(size_t(n)), bound(size_t(n)) {}
+  explicit ExpectedConv(int64_t n) : value(size_t(n)), bound(size_t(n)) {}
   void add(int64_t i, double v) {
     value[size_t(i)] += v;
     bound[size_t(i)] += std::abs(v);
@@ -26,13 +26,13 @@ struct Expected {
 };
 
 struct Setup {
-  Case c;
+  ConvCase c;
   std::vector<int64_t> tokens;  // of each sequence; empty: all
   Tensor x, w, b, y, dy, lengths;
   int64_t rows, height;
   Convolution conf;
 
-  Setup(const Case& given, const std::vector<int64_t>& tokens, Dtype dtype)
+  Setup(const ConvCase& given, const std::vector<int64_t>& tokens, Dtype dtype)
       : c(given), tokens(tokens), conf(given.conf) {
     x = normal({c.B, c.rows_in, c.W, c.C}, 1, dtype);
     w = normal({c.O, c.C, c.kT, c.kW}, 2, dtype);
@@ -72,7 +72,7 @@ struct Setup {
   }
 };
 
-void check_near(const Tensor& got, const Expected& e, double eps, const char* what) {
+void check_near(const Tensor& got, const ExpectedConv& e, double eps, const char* what) {
   std::vector<double> g = got.to_vector();
   double worst = 0;
   for (size_t i = 0; i < g.size(); ++i) {
@@ -83,7 +83,7 @@ void check_near(const Tensor& got, const Expected& e, double eps, const char* wh
   CHECK_MESSAGE(worst < eps, what);
 }
 
-void check_case(const Case& given, const std::vector<int64_t>& tokens, Dtype dtype) {
+void check_case(const ConvCase& given, const std::vector<int64_t>& tokens, Dtype dtype) {
   Setup u(given, tokens, dtype);
   INFO(join(dtype, " B ", given.B, " rows ", given.rows_in, " W ", given.W, " ", given.C, " -> ",
             given.O, " kernel ", given.kT, "x", given.kW, " dilation ", given.conf.dilation,
@@ -91,7 +91,7 @@ void check_case(const Case& given, const std::vector<int64_t>& tokens, Dtype dty
   double eps = dtype == Dtype::f64 ? 1e-14 : 3e-6;
   std::vector<double> x = u.x.to_vector(), w = u.w.to_vector(), dy = u.dy.to_vector();
   cpu::conv2d(u.y, u.x, u.w, u.b, u.conf);
-  Expected y(u.y.numel());
+  ExpectedConv y(u.y.numel());
   u.each([&](int64_t s, int64_t r, int64_t p, int64_t o, int64_t at) {
     if (given.bias) y.add(at, u.b.to_vector()[size_t(o)]);
     u.taps(s, r, p, o, [&](int64_t i, int64_t j) { y.add(at, x[size_t(i)] * w[size_t(j)]); });
@@ -100,7 +100,7 @@ void check_case(const Case& given, const std::vector<int64_t>& tokens, Dtype dty
   check_near(u.y, y, eps, "y");
 
   std::vector<double> made = u.y.to_vector();
-  Expected dx(u.x.numel()), dw(u.w.numel()), db(given.O);
+  ExpectedConv dx(u.x.numel()), dw(u.w.numel()), db(given.O);
   for (size_t i = 0; i < dw.value.size(); ++i) dw.add(int64_t(i), 1);
   for (int64_t o = 0; o < given.O; ++o) db.add(o, 2);
   u.each([&](int64_t s, int64_t r, int64_t p, int64_t o, int64_t at) {
@@ -137,7 +137,7 @@ void check_case(const Case& given, const std::vector<int64_t>& tokens, Dtype dty
   CHECK(test::same_bits(image, first_dx));
 }
 
-void check_both(const Case& c, const std::vector<int64_t>& tokens = {}) {
+void check_both(const ConvCase& c, const std::vector<int64_t>& tokens = {}) {
   check_case(c, tokens, Dtype::f32);
   check_case(c, tokens, Dtype::f64);
 }

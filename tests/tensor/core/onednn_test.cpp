@@ -13,11 +13,12 @@ using onednn::Gemm;
 namespace {
 
 // Rows of the three matrices are 3, 5 and 7 elements longer than they need to be.
-struct Case {
+struct ProductCase {
   Gemm g;
   Tensor a, b, c;  // c: the earlier one
 
-  Case(int64_t M, int64_t N, int64_t K, bool ta, bool tb, float alpha, float beta, Dtype type)
+  ProductCase(int64_t M, int64_t N, int64_t K, bool ta, bool tb, float alpha, float beta,
+              Dtype type)
       : g{M, N, K, ta, tb, (ta ? M : K) + 3, (tb ? K : N) + 5, N + 7, alpha, beta},
         a(normal({ta ? K : M, g.lda}, 1, type)),
         b(normal({tb ? N : K, g.ldb}, 2, type)),
@@ -78,7 +79,7 @@ TEST_CASE("oneDNN: pieces of odd sizes are the product, with the same bits again
     for (const auto& [M, N, K] : sizes) {
       for (int way = 0; way < 4; ++way, ++turn) {
         const float alpha = turn % 3 ? 1.0F : 0.25F, beta = turn % 2 ? 0.0F : 1.0F;
-        const Case one(M, N, K, way & 1, way & 2, alpha, beta, type);
+        const ProductCase one(M, N, K, way & 1, way & 2, alpha, beta, type);
         INFO(join(M, " ", N, " ", K, way & 1 ? " T" : " N", way & 2 ? "T " : "N ", type));
         const Tensor y = one.product();
         CHECK(one.error(y) < 2e-6);

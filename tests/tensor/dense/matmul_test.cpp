@@ -11,16 +11,16 @@ using brine::test::normal;
 
 namespace {
 
-struct Expected {
+struct ExpectedProduct {
   std::vector<double> y, bound;  // bound: sum |a| |b|, what rounding errors are measured against
 };
 
 // y [n, M, N] = alpha op(a) op(b) + beta y0; a and b [n or 1, ., .].
-Expected naive(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha, double beta,
-               const Tensor& y0) {
+ExpectedProduct naive(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha, double beta,
+                      const Tensor& y0) {
   int64_t n = y0.dim(0), M = y0.dim(1), N = y0.dim(2), K = ta ? a.dim(1) : a.dim(2);
   std::vector<double> x = a.to_vector(), w = b.to_vector(), old = y0.to_vector();
-  Expected e;
+  ExpectedProduct e;
   for (int64_t s = 0; s < n; ++s) {
     const double* xs = x.data() + (a.dim(0) == 1 ? 0 : s * M * K);
     const double* ws = w.data() + (b.dim(0) == 1 ? 0 : s * K * N);
@@ -41,7 +41,7 @@ Expected naive(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha,
   return e;
 }
 
-void check_near(const Tensor& y, const Expected& e, double eps) {
+void check_near(const Tensor& y, const ExpectedProduct& e, double eps) {
   std::vector<double> got = y.to_vector();
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {
@@ -60,7 +60,7 @@ void check_product(int64_t n, int64_t M, int64_t N, int64_t K, bool ta, bool tb,
   Tensor b = normal(tb ? Shape{n, N, K} : Shape{n, K, N}, 2, dtype);
   Tensor y = normal({n, M, N}, 3, dtype);
   if (beta == 0) y = Tensor::full({n, M, N}, std::nan(""), dtype);
-  Expected e = naive(a, b, ta, tb, alpha, beta, y);
+  ExpectedProduct e = naive(a, b, ta, tb, alpha, beta, y);
   Tensor start = y.clone();
   cpu::matmul(y, a, b, ta, tb, alpha, beta);
   check_near(y, e, eps_of(dtype));
@@ -137,7 +137,7 @@ TEST_CASE("matmul reads heads out of [B, T, H, d] and writes into them") {
 TEST_CASE("matmul shares an operand of batch size 1 and takes transposed views") {
   Tensor a = normal({4, 33, 20}, 1), b = normal({1, 17, 20}, 2);
   Tensor y = Tensor::empty({4, 33, 17});
-  Expected e = naive(a, b, false, true, 1, 0, Tensor::zeros({4, 33, 17}));
+  ExpectedProduct e = naive(a, b, false, true, 1, 0, Tensor::zeros({4, 33, 17}));
   cpu::matmul(y, a, b, false, true, 1, 0);
   check_near(y, e, 2e-6);
   cpu::matmul(y, a, b.select(0, 0), false, true, 1, 0);
@@ -168,7 +168,7 @@ TEST_CASE("matmul takes bf16 and f16 and adds up in f32") {
         Tensor a = normal(t ? Shape{2, K, 33} : Shape{2, 33, K}, 1, half);
         Tensor b = normal(t ? Shape{2, 20, K} : Shape{2, K, 20}, 2, half);
         Tensor y = normal({2, 33, 20}, 3);
-        Expected e = naive(a, b, t, t, 0.5, 1, y);
+        ExpectedProduct e = naive(a, b, t, t, 0.5, 1, y);
         cpu::matmul(y, a, b, t, t, 0.5, 1);
         check_near(y, e, 2e-6);
         Tensor mixed = Tensor::empty({2, 33, 20});

@@ -32,10 +32,6 @@ std::vector<double> softmax_oracle(const Tensor& x, double scale, bool causal,
   return y;
 }
 
-Tensor lengths_of(const std::vector<int64_t>& lengths) {
-  return lengths.empty() ? Tensor() : Tensor::from(lengths, {int64_t(lengths.size())});
-}
-
 }  // namespace
 
 TEST_CASE("softmax over the visible keys; the rest is zero, whatever the scores there") {

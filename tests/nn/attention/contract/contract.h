@@ -157,10 +157,6 @@ inline Inputs inputs(int64_t B, int64_t T, Dtype dtype, uint64_t seed = 40) {
           normal(heads, seed + 2, dtype), normal({B, T, kHeads * kSize}, seed + 3, dtype)};
 }
 
-inline Tensor lengths_of(const std::vector<int64_t>& values) {
-  return Tensor::from(values, {int64_t(values.size())});
-}
-
 struct Passed {
   Tensor y, q, k, v;  // output and gradients
   Tensor parameters;  // flat gradient; undefined without parameters
