@@ -128,13 +128,13 @@ endif()
 add_library(tensor_no_cuda OBJECT ${CMAKE_SOURCE_DIR}/tensor/cuda/absent/no_cuda.cpp)
 brine_shareable(tensor_no_cuda)
 target_link_libraries(tensor_no_cuda PUBLIC brine_flags)
-# Appends files that include the sources to a list, each up to 4 of an inner folder (BRINE_BATCHES;
+# Appends files that include the sources to a list, each up to 12 of an inner folder (BRINE_BATCHES;
 # CMake batches CUDA sources itself only from 3.31 on). The same sources are compiled by nvcc (LANGUAGE cu)
 # and by the C++ compiler (cpp): a source cannot be of two languages.
 function(brine_cuda_batches list folder language)
   set(files 1)
   if(BRINE_BATCHES AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(files 4)
+    set(files 12)
   endif()
   foreach(source ${ARGN})
     get_filename_component(room ${source} DIRECTORY)
