@@ -5,6 +5,7 @@
 
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/cli/ranks.h"
 #include "apps/cli/unused_flags.h"
@@ -32,8 +33,10 @@ int run_training(const RunContext& context, const distill::TrainingSettings& set
       .ranks = &ranks,
       .program = "brine " BRINE_VERSION " of commit " + commit_name()};
   const std::unique_ptr<distill::TrainingRun> run = prepare(host);
-  const StopSignals signals;
-  host.stop = [&signals] { return signals.name(); };
+  // A run ends at its next step, a dry run at once.
+  std::optional<StopSignals> signals;
+  if (!options.dry_run) signals.emplace();
+  host.stop = [&signals] { return signals ? signals->name() : std::string(); };
   const distill::RunResult result = distill::train(*run, options, host);
   std::cout << result.dry_run;
   return result.interrupted ? 130 : 0;

@@ -26,8 +26,9 @@ int64_t trained_count(const TrainingRun& run) {
   return sum;
 }
 
-// Memory and the time of a step, from steps that are discarded: a first one that fills caches, then
-// those that have the same windows, of which one runs the teacher.
+// Memory and the time of a step, from steps that are discarded: a first one that fills caches and
+// counts only if it is longer than ten seconds, then those that have the same windows, of which one
+// runs the teacher.
 std::string measure_step(TrainingRun& run, uint64_t seed) {
   const TrainerConfig& config = run.trainer;
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
@@ -37,10 +38,13 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
   StepObjective& objective = run.objective ? *run.objective : *losses;
   RandomStream random{.seed = seed, .stream = 2};
   reset_peak();
-  std::chrono::steady_clock::time_point start;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start = Clock::now();
+  auto seconds = [&start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   int64_t turns = 1;
   for (int64_t i = 0; i < 1 + turns; ++i) {
-    if (i == 1) start = std::chrono::steady_clock::now();
+    if (i == 1 && turns == 1 && seconds() > 10) break;
+    if (i == 1) start = Clock::now();
     // Micro-batches that return are kept from step to step, each with separate memory.
     const int64_t micro = turns > 1 ? config.accumulate : 1;
     for (int64_t m = 0; m < micro; ++m) {
@@ -51,9 +55,7 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
                  {}, terms);
     }
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const double step = seconds / double(turns) * double(turns > 1 ? 1 : config.accumulate);
+  const double step = seconds() / double(turns) * double(turns > 1 ? 1 : config.accumulate);
   double total = step * double(config.steps);
   const double limit = config.max_seconds.value_or(0);
   if (limit > 0) total = std::min(total, limit);
