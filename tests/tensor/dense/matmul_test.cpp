@@ -7,7 +7,7 @@
 #include "tests/gradcheck.h"
 
 using namespace brine;
-using brine::test::normal;
+using namespace brine::test;
 
 namespace {
 
