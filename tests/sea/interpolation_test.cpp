@@ -7,6 +7,7 @@
 #include "tests/messages.h"
 #include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
+#include "tests/sea/estimators.h"
 
 namespace brine::test {
 namespace {

@@ -19,6 +19,7 @@
 #include "tests/tensor/comm/thread_ranks.h"
 
 using namespace brine;
+using namespace brine::test;
 using namespace brine::tests;
 
 namespace {

@@ -193,7 +193,7 @@ TEST_CASE("a number that is not finite is shown as itself") {
   CHECK(refusal("rates", Json::array({1.5, nan})) == "rates[1] must be finite, got nan");
   CHECK(refusal("steps", nan) == "steps must be an integer, got nan");
   CHECK(refusal("steps", Json::array({inf, 2.0})) == "steps must be an integer, got [inf,2.0]");
-  CHECK(differences(Json{{"rate", 1.0}}, Json{{"rate", nan}}) ==
+  CHECK(data::differences(Json{{"rate", 1.0}}, Json{{"rate", nan}}) ==
         std::vector<std::string>{"rate: 1.0 -> nan"});
 }
 

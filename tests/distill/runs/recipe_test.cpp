@@ -11,6 +11,7 @@
 using namespace brine;
 using namespace brine::distill;
 using brine::test::message;
+using brine::test::set_attention;
 
 namespace {
 
