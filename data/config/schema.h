@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,10 +26,9 @@
 #include <vector>
 
 #include "data/config/named.h"
+#include "data/io/json.h"
 
 namespace brine::data {
-
-using Json = nlohmann::ordered_json;
 
 // The restrictions of a value. Ranges apply to every element of a list; numbers must be finite.
 struct FieldOptions {

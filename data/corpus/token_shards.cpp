@@ -12,8 +12,6 @@
 namespace brine::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr uint64_t kMostManifestBytes = uint64_t(1) << 28;
 constexpr int64_t kMostTokens = int64_t(1) << 60;  // so that no sum or product below overflows
 // The kernel maps this much around a page that is accessed.

@@ -11,6 +11,10 @@
 #include <string>
 #include <string_view>
 
+namespace brine::data {
+using Json = nlohmann::ordered_json;  // keeps the order of keys; slow for many of them
+}
+
 namespace brine {
 
 // Throws nlohmann::json::parse_error with the position.

@@ -148,15 +148,15 @@ void place_added(TokenizerModel& model, size_t vocabulary, const std::string& pa
 
 std::string read_frame(const std::string& text) {
   // Depth 2 has the keys of the parts; only the model has these two.
-  auto keep = [](int depth, Ordered::parse_event_t event, Ordered& key) {
-    return !(event == Ordered::parse_event_t::key && depth == 2 &&
+  auto keep = [](int depth, Json::parse_event_t event, Json& key) {
+    return !(event == Json::parse_event_t::key && depth == 2 &&
              (key == "vocab" || key == "merges"));
   };
-  Ordered frame = Ordered::parse(text, keep);
+  Json frame = Json::parse(text, keep);
   frame["truncation"] = nullptr;
   frame["padding"] = nullptr;
-  frame["added_tokens"] = Ordered::array();
-  frame["model"]["vocab"] = Ordered::object();
+  frame["added_tokens"] = Json::array();
+  frame["model"]["vocab"] = Json::object();
   return json_text(frame);
 }
 

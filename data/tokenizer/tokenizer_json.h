@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "data/io/json.h"
 #include "data/tokenizer/pipeline.h"
 
 namespace brine::data {
 
 using SortedJson = nlohmann::json;
-using Ordered = nlohmann::ordered_json;  // keeps the order of keys; slow for many of them
 
 // To be called in a catch block: converts an exception of the JSON library to one line that names
 // the file.
@@ -84,8 +84,8 @@ void add_special(TokenizerModel& model, std::optional<int32_t> id, bool lstrip =
 
 // ---- writing ----
 
-Ordered vocab_json(const std::vector<std::string>& tokens);
-Ordered added_json(const std::vector<AddedToken>& added);
+Json vocab_json(const std::vector<std::string>& tokens);
+Json added_json(const std::vector<AddedToken>& added);
 // special_tokens_map.json of the tokenizer's roles.
 std::string special_map(const Tokenizer& tokenizer);
 // Files of a directory: names, which may have a folder, and contents.

@@ -25,8 +25,8 @@ std::string known_class(const std::string& found, const Tokenizer& tokenizer) {
 // tokenizer_config.json for transformers 4.57 and 5. Without a class both choose that of the
 // model's family, so that a tokenizer that no such class cuts as gets one.
 std::string readable_config(const std::string& read, const Tokenizer& tokenizer) {
-  Ordered config = parse_ordered_json(read);
-  const Ordered before = config;
+  Json config = parse_ordered_json(read);
+  const Json before = config;
   const auto named = config.find("tokenizer_class");
   if (named != config.end() && named->is_string()) {
     *named = known_class(named->get<std::string>(), tokenizer);
@@ -44,17 +44,17 @@ std::string readable_config(const std::string& read, const Tokenizer& tokenizer)
 
 }  // namespace
 
-Ordered vocab_json(const std::vector<std::string>& tokens) {
-  Ordered vocab = Ordered::object();
+Json vocab_json(const std::vector<std::string>& tokens) {
+  Json vocab = Json::object();
   // Appending here skips the search for an equal key, which would take quadratic time.
-  auto& items = vocab.get_ref<Ordered::object_t&>();
+  auto& items = vocab.get_ref<Json::object_t&>();
   for (size_t id = 0; id < tokens.size(); ++id)
     if (!tokens[id].empty()) items.emplace_back(tokens[id], id);
   return vocab;
 }
 
-Ordered added_json(const std::vector<AddedToken>& added) {
-  Ordered list = Ordered::array();
+Json added_json(const std::vector<AddedToken>& added) {
+  Json list = Json::array();
   for (const AddedToken& token : added)
     list.push_back({{"id", token.id},
                     {"content", token.content},
@@ -67,7 +67,7 @@ Ordered added_json(const std::vector<AddedToken>& added) {
 }
 
 std::string special_map(const Tokenizer& tokenizer) {
-  Ordered map = Ordered::object();
+  Json map = Json::object();
   auto put = [&](const char* role, std::optional<int32_t> id) {
     if (id) map[role] = tokenizer.token_of(*id);
   };

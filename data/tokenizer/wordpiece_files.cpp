@@ -154,23 +154,23 @@ SortedJson template_of(const SortedJson& cls, const SortedJson& sep) {
           {"special_tokens", tokens}};
 }
 
-Ordered frame_of(const WordPieceModel& model) {
+Json frame_of(const WordPieceModel& model) {
   return parse_ordered_json(model.frame.empty() ? kWordPieceFrame : model.frame);
 }
 
-std::string write_json(const WordPieceModel& model, Ordered frame) {
+std::string write_json(const WordPieceModel& model, Json frame) {
   frame["added_tokens"] = added_json(model.added);
   frame["model"]["vocab"] = vocab_json(model.tokens);
   return json_text(frame, 2);
 }
 
 std::string config_of(const WordPieceTokenizer& tokenizer) {
-  Ordered config = parse_ordered_json(special_map(tokenizer));
-  const Ordered normalizer = frame_of(tokenizer.model())["normalizer"];
+  Json config = parse_ordered_json(special_map(tokenizer));
+  const Json normalizer = frame_of(tokenizer.model())["normalizer"];
   if (normalizer.is_object() && normalizer.contains("lowercase")) {
     config["do_lower_case"] = normalizer["lowercase"];
-    config["strip_accents"] = normalizer.value("strip_accents", Ordered());
-    config["tokenize_chinese_chars"] = normalizer.value("handle_chinese_chars", Ordered(true));
+    config["strip_accents"] = normalizer.value("strip_accents", Json());
+    config["tokenize_chinese_chars"] = normalizer.value("handle_chinese_chars", Json(true));
   }
   config["clean_up_tokenization_spaces"] = true;
   config["tokenizer_class"] = "BertTokenizer";
@@ -219,8 +219,8 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     read_roles(sides, model);
     const SpecialIds& s = model.special;
     for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);
-    Ordered frame = parse_ordered_json(kWordPieceFrame);
-    Ordered& normalizer = frame["normalizer"];
+    Json frame = parse_ordered_json(kWordPieceFrame);
+    Json& normalizer = frame["normalizer"];
     normalizer["lowercase"] = flag(config, "do_lower_case", true, sides.config.path);
     normalizer["handle_chinese_chars"] =
         flag(config, "tokenize_chinese_chars", true, sides.config.path);
@@ -240,9 +240,9 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
 std::string WordPieceTokenizer::to_json() const { return write_json(model_, frame_of(model_)); }
 
 std::string WordPieceTokenizer::hash() const {
-  const Ordered full_frame = frame_of(model_);
-  Ordered frame = parse_ordered_json(kWordPieceFrame);
-  frame["normalizer"] = full_frame.contains("normalizer") ? full_frame["normalizer"] : Ordered();
+  const Json full_frame = frame_of(model_);
+  Json frame = parse_ordered_json(kWordPieceFrame);
+  frame["normalizer"] = full_frame.contains("normalizer") ? full_frame["normalizer"] : Json();
   frame["model"]["unk_token"] = model_.tokens[size_t(model_.unk)];
   frame["model"]["continuing_subword_prefix"] = model_.prefix;
   frame["model"]["max_input_chars_per_word"] = model_.longest_word;

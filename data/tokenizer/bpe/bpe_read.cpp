@@ -182,7 +182,7 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
     add_special(model, id);
   if (roberta || sides.role("unk_token")) add_special(model, special.unk);
   add_special(model, special.mask, roberta);
-  Ordered frame = parse_ordered_json(bpe_frame());
+  Json frame = parse_ordered_json(bpe_frame());
   SortedJson post;
   if (roberta) post = roberta_processing(model, sides, where);
   if (!roberta && (opt || flag(config, "add_bos_token", false, sides.config.path)))

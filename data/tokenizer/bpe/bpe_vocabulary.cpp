@@ -127,7 +127,7 @@ void read_special(const VocabularyMetadata& vocabulary, bool add_bos, const std:
 }
 
 std::string config_from(const VocabularyMetadata& vocabulary, bool add_bos, const BpeModel& model) {
-  Ordered config = Ordered::object();
+  Json config = Json::object();
   auto put = [&](const char* role, std::optional<int32_t> id) {
     if (id) config[role] = model.tokens[size_t(*id)];
   };
@@ -166,7 +166,7 @@ std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std:
   model.normalizer = Normalizer(parts.normalizer, source);
   model.post_processor = PostProcessor(post, source);
   model.ignore_merges = parts.ignore_merges;
-  Ordered frame = parse_ordered_json(bpe_frame());
+  Json frame = parse_ordered_json(bpe_frame());
   frame["normalizer"] = parse_ordered_json(json_text(parts.normalizer));
   frame["pre_tokenizer"] = parse_ordered_json(json_text(parts.pre_tokenizer));
   frame["post_processor"] = parse_ordered_json(json_text(post));

@@ -27,16 +27,16 @@ constexpr const char* kBpeFrame = R"({
 
 std::string write_json(const BpeModel& model, const std::vector<std::string>& spelled,
                        const std::string& frame_text) {
-  Ordered frame = parse_ordered_json(frame_text);
-  Ordered& pre = frame["pre_tokenizer"];
+  Json frame = parse_ordered_json(frame_text);
+  Json& pre = frame["pre_tokenizer"];
   if (model.is_gpt2() && pre["type"] == "ByteLevel")
     pre["add_prefix_space"] = model.pre_tokenizer.prefix_space();
   frame["added_tokens"] = added_json(model.added);
   frame["model"]["vocab"] = vocab_json(model.tokens);
-  Ordered& merges = frame["model"]["merges"];
-  merges = Ordered::array();
+  Json& merges = frame["model"]["merges"];
+  merges = Json::array();
   for (auto [left, right] : model.merges)
-    merges.push_back(Ordered::array({spelled[size_t(left)], spelled[size_t(right)]}));
+    merges.push_back(Json::array({spelled[size_t(left)], spelled[size_t(right)]}));
   return json_text(frame, 2);
 }
 
@@ -52,7 +52,7 @@ bool is_qwen2(SortedJson pre) {
 }
 
 std::string config_of(const BpeTokenizer& tokenizer) {
-  Ordered config = parse_ordered_json(special_map(tokenizer));
+  Json config = parse_ordered_json(special_map(tokenizer));
   if (!tokenizer.model().is_gpt2()) {
     config["clean_up_tokenization_spaces"] = false;
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
@@ -76,13 +76,13 @@ std::string BpeTokenizer::to_json() const {
 }
 
 std::string BpeTokenizer::hash() const {
-  Ordered frame = parse_ordered_json(kBpeFrame);
-  const Ordered full_frame = parse_ordered_json(model_.frame.empty() ? kBpeFrame : model_.frame);
+  Json frame = parse_ordered_json(kBpeFrame);
+  const Json full_frame = parse_ordered_json(model_.frame.empty() ? kBpeFrame : model_.frame);
   if (!model_.normalizer.empty()) frame["normalizer"] = full_frame["normalizer"];
   // The decoder does not change how a text is encoded.
   if (!model_.pre_tokenizer.is_gpt2() || model_.ignore_merges) {
     frame["pre_tokenizer"] = full_frame["pre_tokenizer"];
-    Ordered& settings = frame["model"];
+    Json& settings = frame["model"];
     settings["byte_fallback"] = model_.byte_fallback;
     settings["ignore_merges"] = model_.ignore_merges;
     if (!model_.pre_tokenizer.byte_level() && model_.unk) {
