@@ -53,4 +53,12 @@ inline size_t occurrences(const std::string& text, const std::string& part) {
   return n;
 }
 
+// The one line of a command that was refused.
+inline std::string refusal_in(const Finished& f) {
+  INFO(f.out, f.error);
+  CHECK(f.status == 1);
+  CHECK(occurrences(f.error, "\n") == 1);
+  return f.error;
+}
+
 }  // namespace brine::tests

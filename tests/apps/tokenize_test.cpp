@@ -1,5 +1,4 @@
 // `brine tokenize`, and token shards wherever a corpus is taken.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/world.h"
@@ -10,12 +9,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// The one line of a refusal.
 std::string refused(const std::string& arguments) {
-  const Finished f = world().run(arguments + " --quiet");
-  CHECK(f.status == 1);
-  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
-  return f.error;
+  return refusal_in(world().run(arguments + " --quiet"));
 }
 
 // Made once: the text of the world as shards.

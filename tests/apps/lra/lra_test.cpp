@@ -1,5 +1,4 @@
 // ListOps and Pathfinder by the program: data, a model without weights, a student, and bad input.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/world.h"
@@ -59,12 +58,9 @@ const LraWorld& lra() {
 
 void check_refused(const std::string& command, std::initializer_list<std::string> parts) {
   const Finished f = lra().run(command + " --quiet");
-  INFO(f.error);
-  CHECK(f.status == 1);
   CHECK(f.out.empty());
-  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
   CHECK(f.error.starts_with("brine " + command.substr(0, command.find(' ')) + ": "));
-  check_says(f.error, parts);
+  check_says(refusal_in(f), parts);
 }
 
 }  // namespace

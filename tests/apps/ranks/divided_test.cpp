@@ -71,8 +71,6 @@ std::string without_costs(const std::string& table) {
   return out;
 }
 
-int64_t count_lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
-
 void same_values(const Launcher& launcher) {
   make_inputs();
   const char* const commands[] = {
@@ -95,7 +93,7 @@ void same_values(const Launcher& launcher) {
       INFO(command, " on ", ranks, " ranks: ", shared.out);
       const bool same = shared.out == alone.out;
       CHECK(same);
-      CHECK(count_lines(shared.error) == count_lines(alone.error));  // said once
+      CHECK(occurrences(shared.error, "\n") == occurrences(alone.error, "\n"));  // said once
       CHECK(read_all(world().path("floors.tsv")) == table);
     }
   }
@@ -173,12 +171,6 @@ void disturbed_dump(const Launcher& launcher) {
   }
 }
 
-size_t lines_of_brine(const std::string& text) {
-  size_t count = 0;
-  for (size_t at = text.find("brine "); at != text.npos; at = text.find("brine ", at + 1)) ++count;
-  return count;
-}
-
 void one_line(const Launcher& launcher) {
   make_inputs();
   const char* const alone = "processes; start it as one process";
@@ -191,7 +183,7 @@ void one_line(const Launcher& launcher) {
     CHECK(done.status != 0);
     CHECK(contains(done.error, "says that this is one of 3"));
     CHECK(contains(done.error, alone));
-    CHECK(lines_of_brine(done.error) == 1);
+    CHECK(occurrences(done.error, "brine ") == 1);
   }
   CHECK(!fs::exists(world().path("refused")));
   // Rank 0 says it even if it is the last to find out.
@@ -219,7 +211,7 @@ void one_line(const Launcher& launcher) {
     INFO(command, ": ", done.error);
     CHECK(done.status != 0);
     CHECK(contains(done.error, says));
-    CHECK(lines_of_brine(done.error) == 1);
+    CHECK(occurrences(done.error, "brine ") == 1);
     CHECK(done.out.empty());
   }
 }
