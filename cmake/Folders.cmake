@@ -28,7 +28,7 @@ function(brine_batches target)
   endif()
   get_target_property(all ${target} SOURCES)
   list(FILTER all INCLUDE REGEX "\\.cpp$")
-  list(FILTER all EXCLUDE REGEX "/tensor/cpu/")  # kernels: GCC inlines less in large sources
+  list(FILTER all EXCLUDE REGEX "/tensor/cpu/")  # kernels share little but time to optimise
   set(sources)
   foreach(source ${all})
     file(STRINGS ${source} alone REGEX "^#pragma GCC target" LIMIT_COUNT 1)  # for another CPU

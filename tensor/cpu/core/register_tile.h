@@ -95,9 +95,9 @@ template <int R, int V, class T, bool together>
                                   Lanes<const T> a, Lanes<T> c, Start<T> start) {
   // Two rows have too few sums to hide the latency of an addition: four and four instead of six
   // and two.
-  const int64_t twice = R == 6 && rows >= 8 && rows % 6 == 2 ? 8 : 0;
+  const int64_t in_fours = R == 6 && rows >= 8 && rows % 6 == 2 ? 8 : 0;
   int64_t r = 0;
-  for (; r + R <= rows - twice; r += R) {
+  for (; r + R <= rows - in_fours; r += R) {
     register_tile<R, V>(depth, b.from_row(r), a, Lanes<T>{c.data + r * c.step, c.step}, start);
   }
   if constexpr (R > 1) {

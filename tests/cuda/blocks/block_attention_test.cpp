@@ -130,24 +130,15 @@ TEST_CASE("cuda: block_attention of heads of any size, one, three and seven in a
 }
 
 TEST_CASE("cuda: block_attention of tiles of 2 to 64 rows, of padded and empty sequences") {
-  compare_block_attention({.H = 2, .G = 1, .T = 260, .d = 8, .config = config(64, 1, 64)});
-  compare_block_attention({.H = 3, .G = 1, .T = 200, .d = 12, .config = config(96, 1, 48)});
-  compare_block_attention({.H = 2, .G = 2, .T = 141, .d = 7, .config = config(32, 1, 32)});
-  compare_block_attention({.B = 4,
-                           .H = 6,
-                           .G = 2,
-                           .T = 90,
-                           .d = 16,
-                           .config = config(8, 2, 8),
-                           .lengths = {90, 0, 1, 53}});
-  compare_block_attention({.B = 3,
-                           .H = 2,
-                           .G = 1,
-                           .T = 40,
-                           .d = 150,
-                           .config = config(4, 2, 4),
-                           .lengths = {40, 0, 33}});
-  compare_block_attention({.B = 2, .T = 70, .config = {.block = 130, .chosen = 1, .tile = 2}});
+  const std::vector<int64_t> four = {90, 0, 1, 53}, three = {40, 0, 33};
+  const BlockCase cases[] = {
+      {.H = 2, .G = 1, .T = 260, .d = 8, .config = config(64, 1, 64)},
+      {.H = 3, .G = 1, .T = 200, .d = 12, .config = config(96, 1, 48)},
+      {.H = 2, .G = 2, .T = 141, .d = 7, .config = config(32, 1, 32)},
+      {.B = 4, .H = 6, .G = 2, .T = 90, .d = 16, .config = config(8, 2, 8), .lengths = four},
+      {.B = 3, .H = 2, .G = 1, .T = 40, .d = 150, .config = config(4, 2, 4), .lengths = three},
+      {.B = 2, .T = 70, .config = {.block = 130, .chosen = 1, .tile = 2}}};
+  for (const BlockCase& c : cases) compare_block_attention(c);
 }
 
 TEST_CASE("cuda: block_attention_backward gives the gradients that are wanted") {
