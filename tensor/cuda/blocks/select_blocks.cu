@@ -11,31 +11,45 @@ namespace {
 // time, so that what they write stays in its L2.
 constexpr int64_t kMaxSlots = 132 * 5;
 
-// Clusters of the `size` rows from a thread block's first one on. Shared memory: T [2 size +
-// parts].
+// The rows of a block in shared memory, one number apart from whole banks.
+constexpr int rows_step(int d) { return d + 1; }
+
+// Clusters of the `size` rows from a thread block's first one on, read once to shared memory if
+// that has the room (`staged`). Shared memory: T [3 size + parts], then the rows.
 template <class T>
 __global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int64_t N,
-                             int64_t rows, int size, int parts, int d) {
-  const int64_t first = blockIdx.x / N * rows + blockIdx.x % N * size;
+                             int64_t rows, int size, int parts, int d, bool staged) {
+  const int64_t bg = quotient(blockIdx.x, N), first = bg * rows + (blockIdx.x - bg * N) * size;
   T* nearest = dynamic_shared<T>();
-  T *owner = nearest + size, *keys = owner + size;
+  T *owner = nearest + size, *weight = owner + size, *keys = weight + size;
   __shared__ int centre;
+  const int thread = int(threadIdx.x), threads = int(blockDim.x);
   x += first * d;
   if (x_logs) x_logs += first;
   means += int64_t(blockIdx.x) * parts * d;
   logs += int64_t(blockIdx.x) * parts;
-  auto keys_of = [&](int s) { return x_logs ? std::round(std::exp(x_logs[s])) : T(1); };
-  for (int s = int(threadIdx.x); s < size; s += int(blockDim.x)) {
+  const int step = staged ? rows_step(d) : d;
+  if (staged) {
+    T* copy = keys + parts;
+    for (int s = thread / kWarp; s < size; s += threads / kWarp) {
+      for (int c = thread % kWarp; c < d; c += kWarp) copy[s * step + c] = x[int64_t(s) * d + c];
+    }
+    x = copy;
+  }
+  for (int s = thread; s < size; s += threads) {
     nearest[s] = x_logs && x_logs[s] <= T(kNoKeysLog) ? T(-1) : std::numeric_limits<T>::infinity();
     owner[s] = 0;
+    weight[s] = x_logs ? std::round(std::exp(x_logs[s])) : T(1);
   }
-  if (threadIdx.x == 0) centre = 0;
+  if (thread == 0) centre = 0;
   for (int p = 0; p < parts; ++p) {
     __syncthreads();
-    for (int s = int(threadIdx.x); s < size; s += int(blockDim.x)) {
+    for (int s = thread; s < size; s += threads) {
+      const T *row = x + int64_t(s) * step, *other = x + int64_t(centre) * step;
       T distance = 0;
+#pragma unroll 4
       for (int c = 0; c < d; ++c) {
-        const T difference = x[int64_t(s) * d + c] - x[int64_t(centre) * d + c];
+        const T difference = row[c] - other[c];
         distance += difference * difference;
       }
       if (distance < nearest[s]) {
@@ -44,26 +58,40 @@ __global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int
       }
     }
     __syncthreads();
-    if (threadIdx.x > 0) continue;
-    centre = 0;
-    for (int s = 1; s < size; ++s) {
-      if (nearest[s] > nearest[centre]) centre = s;
+    if (thread >= kWarp) continue;
+    // The farthest row, of equal ones the first.
+    T distance = -std::numeric_limits<T>::infinity();
+    int at = std::numeric_limits<int>::max();
+    for (int s = thread; s < size; s += kWarp) {
+      if (nearest[s] > distance) {
+        distance = nearest[s];
+        at = s;
+      }
     }
+    for (int by = kWarp / 2; by > 0; by /= 2) {
+      const T other = __shfl_xor_sync(kAllLanes, distance, by);
+      const int other_at = __shfl_xor_sync(kAllLanes, at, by);
+      if (other > distance || (other == distance && other_at < at)) {
+        distance = other;
+        at = other_at;
+      }
+    }
+    if (thread == 0) centre = at;
   }
-  for (int p = int(threadIdx.x); p < parts; p += int(blockDim.x)) {
+  for (int p = thread; p < parts; p += threads) {
     T sum = 0;
-    for (int s = 0; s < size; ++s) sum += owner[s] == T(p) ? keys_of(s) : T(0);
+    for (int s = 0; s < size; ++s) sum += owner[s] == T(p) ? weight[s] : T(0);
     keys[p] = sum;
     logs[p] = sum > 0 ? std::log(sum) : T(kNoKeysLog);
   }
   __syncthreads();
-  for (int i = int(threadIdx.x); i < parts * d; i += int(blockDim.x)) {
-    const T p = T(i / d);
+  for (int i = thread; i < parts * d; i += threads) {
+    const int part = int(unsigned(i) / unsigned(d)), c = i - part * d;
     T sum = 0;
     for (int s = 0; s < size; ++s) {
-      if (owner[s] == p) sum += keys_of(s) * x[int64_t(s) * d + i % d];
+      if (owner[s] == T(part)) sum += weight[s] * x[int64_t(s) * step + c];
     }
-    means[i] = keys[i / d] > 0 ? sum / keys[i / d] : T(0);
+    means[i] = keys[part] > 0 ? sum / keys[part] : T(0);
   }
 }
 
@@ -217,12 +245,15 @@ void launch_choice(const char* name, const BlockMask& mask, BlockScores scores,
 }  // namespace
 
 void block_parts(Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t size, int64_t parts) {
-  const int64_t N = logs.dim(2) / parts;
+  const int64_t N = logs.dim(2) / parts, d = x.dim(3);
   dispatch_float(x.dtype(), [&]<class T>() {
+    const size_t lists = size_t(3 * size + parts) * sizeof(T),
+                 copy = size_t(size * rows_step(int(d))) * sizeof(T);
+    const bool staged = lists + copy + 16 <= most_shared();  // and the centre
     launch("block_parts", parts_kernel<T>, dim3(blocks_for(x.dim(0) * x.dim(1) * N, 1)), dim3(64),
-           size_t(2 * size + parts) * sizeof(T), means.data<T>(), logs.data<T>(),
-           x.template data<T>(), x_logs.defined() ? x_logs.template data<T>() : nullptr, N,
-           x.dim(2), int(size), int(parts), int(x.dim(3)));
+           lists + (staged ? copy : 0), means.data<T>(), logs.data<T>(), x.template data<T>(),
+           x_logs.defined() ? x_logs.template data<T>() : nullptr, N, x.dim(2), int(size),
+           int(parts), int(d), staged);
   });
 }
 

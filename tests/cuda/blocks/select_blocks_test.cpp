@@ -151,12 +151,23 @@ TEST_CASE("cuda: block_parts") {
   for (const int64_t parts : {1, 3, 4, 8}) {
     compare_both("block_parts", [&](const On& on, Dtype dtype) {
       const Tensor x = normal({2, 3, 70, 20}, 3, dtype);
-      fill(x.slice(0, 1, 1), 0.5);  // equal keys: one cluster, the others are empty
+      fill(x.slice(0, 1, 1), 0.5);        // equal keys: one cluster, the others are empty
+      for (int64_t t = 0; t < 70; ++t) {  // equal distances: the first is the farthest
+        fill(x.slice(0, 0, 1).slice(1, 0, 1).slice(2, t, 1), t % 8 == 0 ? 0 : (t % 2 ? 0.5 : -0.5));
+      }
       const KeyParts blocks = block_parts(on(x), {}, 8, parts),
                      supers = block_parts(blocks.means, blocks.logs, 2 * parts, parts);
       return std::vector<Tensor>{blocks.means, blocks.logs, supers.means, supers.logs};
     });
   }
+}
+
+TEST_CASE("cuda: block_parts of keys that shared memory has no room for") {
+  if (!has_device()) return;
+  compare_both("block_parts", [&](const On& on, Dtype dtype) {
+    const KeyParts blocks = block_parts(on(normal({1, 2, 100, 600}, 3, dtype)), {}, 100, 2);
+    return std::vector<Tensor>{blocks.means, blocks.logs};
+  });
 }
 
 TEST_CASE("cuda: select_blocks rounds queries and mean keys when 16 bits are to be computed") {
