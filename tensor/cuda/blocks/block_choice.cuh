@@ -467,7 +467,10 @@ class BlockChoice {
       const int c = int(threadIdx.x) % kWarp + j * kWarp;
       key[j] = c < candidates_ ? room_.keys[r * room_.C + c] : 0;
     }
-    take_few(key, k, [&](int64_t c) { put(r, c); });
+    const int lane = int(threadIdx.x) % kWarp;
+    take_few(key, k, [&](int j, uint32_t lanes) {
+      if ((lanes >> lane & 1) != 0) put(r, lane + j * kWarp);
+    });
   }
 
   // survives [r, super-block], the incomplete one for every row.

@@ -87,6 +87,15 @@ __device__ inline void load_choice_rows(T* tile, F&& from, int64_t d, bool packe
   }
 }
 
+// x / y, good enough to guess by.
+__device__ inline float rough_quotient(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fdividef(x, y);
+#else
+  return x / y;
+#endif
+}
+
 __device__ inline uint32_t warp_count(uint32_t x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   return __reduce_add_sync(kAllLanes, x);
@@ -95,17 +104,30 @@ __device__ inline uint32_t warp_count(uint32_t x) {
 #endif
 }
 
-// put(i) for the `k` largest of a warp's keys that are not 0, of equal ones the later: as
-// each_largest(), with key i in register i / kWarp of lane i % kWarp.
+__device__ inline uint32_t warp_least(uint32_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(kAllLanes, x);
+#else
+  return warp_reduce(x, [](uint32_t a, uint32_t b) { return b < a ? b : a; });
+#endif
+}
+__device__ inline uint32_t warp_largest(uint32_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kAllLanes, x);
+#else
+  return warp_reduce(x, Max{});
+#endif
+}
+
+// put(j, lanes) for every register j of a warp's keys: the lanes whose key is one of the `k`
+// largest that are not 0, of equal ones the later, as each_largest() of keys j * kWarp + lane.
 template <int kPerLane, class Put>
 __device__ inline void take_few(const uint32_t (&key)[kPerLane], int64_t k, Put&& put) {
-  const int lane = int(threadIdx.x) % kWarp;
   uint32_t low = 0xffffffffu, high = 0, nonzero = 0;
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
-    if (key[j] == 0) continue;
-    ++nonzero;
-    low = key[j] < low ? key[j] : low;
+    nonzero += key[j] != 0;
+    low = key[j] - 1 < low - 1 ? key[j] : low;  // of those that are not 0
     high = key[j] > high ? key[j] : high;
   }
   auto count = [&](auto&& is) {
@@ -116,15 +138,15 @@ __device__ inline void take_few(const uint32_t (&key)[kPerLane], int64_t k, Put&
   };
   const uint32_t may = warp_count(nonzero), take = k < may ? uint32_t(k) : may;
   if (take == 0) return;
-  low = warp_reduce(low, [](uint32_t a, uint32_t b) { return b < a ? b : a; });
-  high = warp_reduce(high, Max{});
+  low = warp_least(low);
+  high = warp_largest(high);
   // As find_threshold() of tensor/kernels/select.h.
   uint32_t above_low = may, above_high = 0, equal = 0, above = take;
   if (take == may) high = low;
   bool exact = take == may, halve = false;
   while (low < high) {
     const uint32_t range = high - low;
-    const float share = float(take - above_high) / float(above_low - above_high);
+    const float share = rough_quotient(float(take - above_high), float(above_low - above_high));
     const uint32_t back = halve || share >= 1 ? range / 2 : uint32_t(float(range) * share);
     const uint32_t middle = back < range ? high - back : low + 1;
     const uint32_t here = count([middle](uint32_t x) { return x >= middle; });
@@ -145,17 +167,17 @@ __device__ inline void take_few(const uint32_t (&key)[kPerLane], int64_t k, Put&
     equal = count([low](uint32_t x) { return x == low; });
     skip = equal - (take - above);
   }
+  const uint32_t below = (1u << threadIdx.x % kWarp) - 1;
   uint32_t ties = 0;
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
-    bool chosen = key[j] >= low && key[j] != 0;
+    bool chosen = key[j] >= low;  // which is not 0
     if (skip > 0) {
       const unsigned same = __ballot_sync(kAllLanes, key[j] == low);
-      const uint32_t rank = ties + __popc(same & ((1u << lane) - 1));
-      if (key[j] == low) chosen = rank >= skip;
+      if (key[j] == low) chosen = ties + __popc(same & below) >= skip;
       ties += __popc(same);
     }
-    if (chosen) put(lane + j * kWarp);
+    put(j, __ballot_sync(kAllLanes, chosen));
   }
 }
 

@@ -15,6 +15,7 @@ namespace {
 constexpr int kChunk = 64, kStages = 3;  // parts of candidates that are multiplied at once
 constexpr int kMaxScores = 32 * kWarp;   // of a row, as a warp takes them
 constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr float kLog2OfE = 1.44269504f;
 constexpr uint16_t kNowhere = 0xffff, kFixedAlone = 0x8000;
 
 BRINE_HD int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -153,9 +154,12 @@ class HalfChoice {
   }
 
  private:
+  // What a row takes the largest of.
+  enum class Candidates { supers, blocks, narrowed };
+
   __device__ static int thread() { return int(threadIdx.x); }
-  __device__ static int lane() { return thread() % kWarp; }
-  __device__ static int warp() { return thread() / kWarp; }
+  __device__ static int lane() { return int(threadIdx.x % kWarp); }
+  __device__ static int warp() { return int(threadIdx.x / kWarp); }
   __device__ static uint32_t below(int bit) { return (1u << bit) - 1; }
   // Sums of the lanes up to each.
   __device__ static int32_t prefix(int32_t x) {
@@ -179,37 +183,33 @@ class HalfChoice {
     if (candidates_ == 0) return;
     for (int i = thread(); i < (rows + 1) * n_.words && z > 0; i += threads) survive_[i] = 0;
     for (int h = 0; h < job_.heads; ++h) {
-      score(z, h);
-      each_row([&](int) { return candidates_; }, h, z > 0);
+      score<false>(z, h);
+      if (z > 0) {
+        each_row<Candidates::supers>([&](int) { return candidates_; }, h);
+      } else {
+        each_row<Candidates::blocks>([&](int) { return candidates_; }, h);
+      }
     }
     if (z == 0) return;
     narrow(z);
     for (int h = 0; h < job_.heads; ++h) {
-      score(0, h);
-      each_row([&](int r) { return super_count_[r] << z; }, h, false);
+      score<true>(0, h);
+      each_row<Candidates::narrowed>([&](int r) { return super_count_[r] << z; }, h);
     }
   }
 
-  // The block of a candidate, of all rows together, and of the i-th number of a row.
-  __device__ int block_of(int c) const {
-    return z_ > 0 ? (any_[c >> z_] << z_) + (c & ((1 << z_) - 1)) : c;
-  }
+  // The block of a candidate of all rows together, after narrow(), and of the i-th number of a row.
+  __device__ int block_of(int c) const { return (any_[c >> z_] << z_) + (c & ((1 << z_) - 1)); }
   __device__ int block_of(int r, int i) const {
-    return z_ > 0 ? (supers_[r * n_.supers + (i >> z_)] << z_) + (i & ((1 << z_) - 1)) : i;
+    return (supers_[r * n_.supers + (i >> z_)] << z_) + (i & ((1 << z_) - 1));
   }
   // Where a row has the scores of the super-blocks of any_.
   __device__ uint16_t* places(int r) const {
     return reinterpret_cast<uint16_t*>(scores_ + (r + 1) * n_.scores) - n_.places;
   }
 
-  // The scores of a candidate for rows r and r + 8.
-  __device__ void put(int r, int c, const float (&score)[2]) const {
-    if (c >= candidates_) return;
-    if (z_ == 0) {
-      scores_[r * n_.scores + c] = score[0];
-      scores_[(r + 8) * n_.scores + c] = score[1];
-      return;
-    }
+  // The scores of a candidate of all rows together for rows r and r + 8.
+  __device__ void put_narrowed(int r, int c, const float (&score)[2]) const {
     const int u = c >> z_, in = c & ((1 << z_) - 1), b = (any_[u] << z_) + in;
     if (b >= block_) return;
 #pragma unroll
@@ -222,22 +222,33 @@ class HalfChoice {
   }
 
   // scores [rows, candidates] = log2(sum of 2^) of the scores of each candidate's parts, those of
-  // super-blocks of 2^z blocks. Of 16 neighbouring rows of means the four parts of a block are
-  // those that a lane multiplies.
+  // super-blocks of 2^z blocks; of blocks of any_ after narrow(). Of 16 neighbouring rows of means
+  // the four parts of a block are those that a lane multiplies.
+  //
+  // Places in memory that differ only by the step are computed before the loop: they take longer
+  // than the products.
+  template <bool narrowed>
   __device__ void score(int z, int h) const {
+    constexpr unsigned kPacks = D / 8,
+                       kTogether = threads / kPacks;  // rows that are loaded at once
+    static_assert(threads % kPacks == 0 && kChunk % kTogether == 0 && kTogether % 8 == 0);
     const int d = int(in_.d), count = candidates_ * P;
-    const bf16* from = in_.keys.of(z, job_.bg);
+    const unsigned first = threadIdx.x / kPacks, column = threadIdx.x % kPacks * 8;
+    const bool has_column = int(column) < d;
+    const bf16* from = in_.keys.of(z, job_.bg) + column;
+    bf16* to = means_ + first * step + column;
     auto load = [&](int c0, int turn) {
-      constexpr int kPacks = D / 8;
 #pragma unroll
-      for (int i = thread(); i < kChunk * kPacks; i += threads) {
-        const int row = i / kPacks, c = i % kPacks * 8;
-        const int candidate = P == 4 ? c0 / 4 + row / 16 * 4 + row % 8 / 2 : c0 + row;
-        const int part = P == 4 ? row / 8 % 2 * 2 + row % 2 : 0;
-        const int b = candidate < candidates_ ? block_of(candidate) : block_;
-        const bool present = c < d && (z_ == 0 ? candidate < candidates_ : b < block_);
-        copy_16(means_ + (turn * kChunk + row) * step + c,
-                from + (present ? (int64_t(b) * P + part) * d + c : 0), present);
+      for (unsigned m = 0; m < kChunk / kTogether; ++m) {
+        const unsigned eight = first / 8 + m * (kTogether / 8), in = first % 8;
+        const int candidate =
+            P == 4 ? c0 / 4 + int(eight / 2 * 4 + in / 2) : c0 + int(8 * eight + in);
+        const unsigned part = P == 4 ? eight % 2 * 2 + in % 2 : 0;
+        const int b =
+            !narrowed ? candidate : (candidate < candidates_ ? block_of(candidate) : block_);
+        const bool present = has_column && (narrowed ? b < block_ : b < candidates_);
+        copy_16(to + (turn * kChunk + m * kTogether) * step,
+                from + (present ? uint64_t(unsigned(b) * P + part) * unsigned(d) : 0), present);
       }
       end_copies();
     };
@@ -257,10 +268,20 @@ class HalfChoice {
       }
     }
     const int64_t head = job_.bg * job_.heads % in_.H + h;
-    const float factor = in_.gain[head] * 1.44269504f / sqrtf(float(d));
+    const float factor = in_.gain[head] * kLog2OfE / sqrtf(float(d));
     const float* logs = in_.logs.of(z, job_.bg);
+    const bf16* means = means_ + (slots + lane() % 8) * step + lane() / 8 * 8;
+    float* row_scores = scores_ + (band + g) * n_.scores;
     for (int c0 = 0, turn = 0; c0 < count;
          c0 += kChunk, turn = turn == kStages - 1 ? 0 : turn + 1) {
+      const int c = (c0 + slots) / P + (P == 4 ? t : 2 * t);
+      Pack<float, 4> log{};
+      if constexpr (P == 4) {
+        // Means of no block, after the last candidate, take the logarithms of one that exists.
+        int b = c < candidates_ ? c : candidates_ - 1;
+        if constexpr (narrowed) b = block_of(b) < block_ ? block_of(b) : block_ - 1;
+        log = load_pack<4>(logs + uint64_t(unsigned(b)) * 4);
+      }
       if (c0 + kChunk < count) {
         wait_copies<1>();
       } else {
@@ -271,44 +292,45 @@ class HalfChoice {
         load(c0 + 2 * kChunk, turn == 0 ? kStages - 1 : turn - 1);
       }
       if (c0 + slots >= count) continue;
-      const bf16* means = means_ + (turn * kChunk + slots) * step;
       float s[2][4] = {};
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int c = 0; c < D / 16; c += 2) {
           uint32_t b[4];
-          load_matrices<false>(b, means + (8 * n + lane() % 8) * step + 16 * c + lane() / 8 * 8);
+          load_matrices<false>(b, means + (turn * kChunk + 8 * n) * step + 16 * c);
           multiply_add<bf16>(s[n], q[c], {b[0], b[1]});
           multiply_add<bf16>(s[n], q[c + 1], {b[2], b[3]});
         }
       }
-      if constexpr (P == 4) {
-        // Means of no block, after the last candidate, take the logarithms of one that exists.
-        const int c = (c0 + slots) / 4 + t, last = candidates_ - 1;
-        const int b = block_of(c < last ? c : last);
-        float log[4];
-#pragma unroll
-        for (int p = 0; p < 4; ++p) {
-          log[p] = logs[int64_t(b < block_ ? b : block_ - 1) * 4 + p] * 1.44269504f;
+      auto put = [&](int c, const float(&score)[2]) {
+        if (c >= candidates_) return;
+        if constexpr (narrowed) {
+          put_narrowed(band + g, c, score);
+        } else {
+          row_scores[c] = score[0];
+          row_scores[8 * n_.scores + c] = score[1];
         }
+      };
+      if constexpr (P == 4) {
+#pragma unroll
+        for (int p = 0; p < 4; ++p) log.v[p] *= kLog2OfE;
         float value[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float x[4] = {s[0][2 * i] * factor + log[0], s[0][2 * i + 1] * factor + log[1],
-                              s[1][2 * i] * factor + log[2], s[1][2 * i + 1] * factor + log[3]};
-          const float max_score = Max{}(Max{}(x[0], x[1]), Max{}(x[2], x[3]));
+          const float x[4] = {s[0][2 * i] * factor + log.v[0], s[0][2 * i + 1] * factor + log.v[1],
+                              s[1][2 * i] * factor + log.v[2], s[1][2 * i + 1] * factor + log.v[3]};
+          const float max_score = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
           const float sum = exp2_nonpositive(x[0] - max_score) +
                             exp2_nonpositive(x[1] - max_score) +
                             exp2_nonpositive(x[2] - max_score) + exp2_nonpositive(x[3] - max_score);
           value[i] = max_score + log2_of(sum);
         }
-        put(band + g, c, value);
+        put(c, value);
       } else {
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          put(band + g, c0 + slots + n / 2 * 8 + 2 * t + n % 2,
-              {s[n / 2][n % 2] * factor, s[n / 2][n % 2 + 2] * factor});
+          put(c + n / 2 * 8 + n % 2, {s[n / 2][n % 2] * factor, s[n / 2][n % 2 + 2] * factor});
         }
       }
     }
@@ -317,25 +339,25 @@ class HalfChoice {
 
   // After the scores of head h: probabilities of the `count(r)` numbers of each row; those of the
   // last head's sums that are largest survive or are chosen.
-  template <class Count>
-  __device__ void each_row(Count count, int h, bool survives) const {
+  template <Candidates of, class Count>
+  __device__ void each_row(Count count, int h) const {
     for (int r = warp(); r < rows_; r += warps) {
       const int n = count(r);
       if (n <= 4 * kWarp) {
-        take_row<4>(r, n, h, survives);
+        take_row<of, 4>(r, n, h);
       } else if (n <= 8 * kWarp) {
-        take_row<8>(r, n, h, survives);
+        take_row<of, 8>(r, n, h);
       } else if (n <= 16 * kWarp) {
-        take_row<16>(r, n, h, survives);
+        take_row<of, 16>(r, n, h);
       } else {
-        take_row<32>(r, n, h, survives);
+        take_row<of, 32>(r, n, h);
       }
     }
     __syncthreads();
   }
 
-  template <int kPerLane>
-  __device__ void take_row(int r, int n, int h, bool survives) const {
+  template <Candidates of, int kPerLane>
+  __device__ void take_row(int r, int n, int h) const {
     const float* scores = scores_ + r * n_.scores;
     float x[kPerLane];
 #pragma unroll
@@ -345,24 +367,34 @@ class HalfChoice {
     }
     if (job_.heads > 1) add_probabilities(x, total_ + r * n_.scores, n, h);
     if (h < job_.heads - 1) return;
+    auto block = [&](int c) { return of == Candidates::narrowed ? block_of(r, c) : c; };
     // Of one head, probabilities have the order of its scores; those of 0, ties for other kernels,
     // do not tie here.
     uint32_t key[kPerLane];
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) {
       const int c = lane() + j * kWarp;
-      const bool may = c < n && x[j] != kNone && (survives || !is_fixed(block_of(r, c)));
+      bool may = c < n && x[j] != kNone;
+      if constexpr (of != Candidates::supers) may = may && !is_fixed(block(c));
       key[j] = may ? order_key(x[j]) : 0;
     }
-    if (survives) {
-      take_few(key, config_.survivors * config_.chosen,
-               [&](int c) { atomicOr(survive_ + r * n_.words + c / kWarp, 1u << c % kWarp); });
-    } else {
-      take_few(key, config_.chosen, [&](int c) {
-        const int b = block_of(r, c), row = row0_ + r;
-        chosen_[row * n_.chosen + atomicAdd(chosen_count_ + row, 1)] = b;
-        atomicOr(kept_ + b / kWarp, 1u << b % kWarp);
+    if constexpr (of == Candidates::supers) {
+      uint32_t* words = survive_ + r * n_.words;
+      take_few(key, config_.survivors * config_.chosen, [&](int j, uint32_t lanes) {
+        if (lane() == 0 && j < n_.words) words[j] = lanes;
       });
+    } else {
+      const int row = row0_ + r;
+      int32_t before = 0;
+      take_few(key, config_.chosen, [&](int j, uint32_t lanes) {
+        if ((lanes >> lane() & 1) != 0) {
+          const int b = block(lane() + j * kWarp);
+          chosen_[row * n_.chosen + before + __popc(lanes & below(lane()))] = b;
+          atomicOr(kept_ + b / kWarp, 1u << b % kWarp);
+        }
+        before += __popc(lanes);
+      });
+      if (lane() == 0) chosen_count_[row] = before;
     }
   }
 
@@ -482,6 +514,9 @@ bool select_blocks_half(const MaskLists& to, const TileJobs& jobs, BlockScores s
   const HalfSizes n(config, to.heads, scores.key_parts[0].means.dim(2) / parts, 16 * bands);
   const size_t shared = n.bytes(d > 64 ? 136 : 72);
   if (n.scores > kMaxScores + 4 || shared > most_shared()) return false;
+  for (const KeyParts& level : scores.key_parts) {
+    if (parts == 4 && !aligned(16, level.logs.data<float>())) return false;
+  }
   scores.q = scores.q.to(Dtype::bf16);
   for (KeyParts& level : scores.key_parts) level.means = level.means.to(Dtype::bf16);
   const ChoiceInputs<float, bf16> in(scores);
