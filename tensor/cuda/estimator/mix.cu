@@ -14,7 +14,10 @@ constexpr int kWarps = kThreads / kWarp;
 struct Row {
   int64_t b, h, t;
 };
-__device__ Row row_of(int64_t i, int64_t H, int64_t T) { return {i / (H * T), i / T % H, i % T}; }
+__device__ Row row_of(int64_t i, int64_t H, int64_t T) {
+  const int64_t bh = quotient(i, T), b = quotient(bh, H);
+  return {b, bh - b * H, i - bh * T};
+}
 
 template <class R>
 __global__ void mix_kernel(R* y, const R* c, const R* average, const R* gates, RowWidths widths,
@@ -22,7 +25,7 @@ __global__ void mix_kernel(R* y, const R* c, const R* average, const R* gates, R
   const int64_t i = piece() / kWarp, T = widths.rows;
   if (i >= rows) return;
   const Row at = row_of(i, H, T);
-  average += (i / (T * group) * T + at.t) * d;
+  average += (quotient(i, T * group) * T + at.t) * d;
   const bool valid = at.t < widths.length(at.b);
   const R prob = math::sigmoid(gates[2 * i]), mix = math::sigmoid(gates[2 * i + 1]);
   const R keep = mix * prob, rest = 1 - mix;
@@ -71,8 +74,9 @@ __global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t
                                     int64_t d, int64_t rows) {
   const int64_t of = piece() / kWarp, T = widths.rows;
   if (of >= rows) return;
+  const int64_t head = quotient(of, T);
   for (int64_t h = 0; h < group; ++h) {
-    mix_row(g, widths, (of / T * group + h) * T + of % T, of, h == 0, H, d);
+    mix_row(g, widths, (head * group + h) * T + of - head * T, of, h == 0, H, d);
   }
 }
 
