@@ -111,25 +111,27 @@ struct Places {
   S* room;  // step 0's first and second factor, those of step 1
   RowMeans* means;
   int32_t* seen;
-  int thread, lane, g, t, split, band;
+  int lane, g, t, split, band;
+  int slot, part;  // the row of a step that the thread loads, the first number of it
 
   __device__ Places()
       : room(dynamic_shared<S>()),
         means(reinterpret_cast<RowMeans*>(room + 4 * Tile::room)),
         seen(reinterpret_cast<int32_t*>(means + 2 * Tile::chunk)),
-        thread(int(threadIdx.x)),
-        lane(thread % kWarp),
+        lane(int(threadIdx.x % kWarp)),
         g(lane / 4),
         t(lane % 4),
-        split(thread / kWarp % Tile::splits),
-        band(thread / kWarp / Tile::splits) {}
+        split(int(threadIdx.x / kWarp % Tile::splits)),
+        band(int(threadIdx.x / kWarp / Tile::splits)),
+        slot(int(threadIdx.x / Tile::loaders)),
+        part(int(threadIdx.x % Tile::loaders) * 8) {}
 
   // Begins to copy the thread's part of a row of both factors.
   __device__ void copy(int turn, const S* first, const S* second, bool present, int64_t d) const {
-    S* to = room + 2 * turn * Tile::room + thread / Tile::loaders * Tile::step;
+    S* to = room + 2 * turn * Tile::room + slot * Tile::step;
 #pragma unroll
     for (int i = 0; i < Tile::size; i += Tile::loaders * 8) {
-      const int c = i + thread % Tile::loaders * 8;
+      const int c = i + part;
       if (Tile::size % (Tile::loaders * 8) > 0 && c >= Tile::size) break;
       const bool some = present && c < d;
       copy_16(to + c, first + (some ? c : 0), some);
@@ -255,22 +257,21 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   }
 
   // A step copies the keys whose entry the step before has read.
-  const int slot = my.thread / Tile::loaders;
   const int count = int(tile.keys), block = int(at.block), before = int(tile.first) - tile.r0;
   const S *all_k = in.k + tile.bg * at.T * at.d, *all_v = in.v + tile.bg * at.T * at.d;
   int32_t entry = 0, offset = 0;  // of the thread's next key; its number in the block
   auto read = [&](int j) {
-    const unsigned p = unsigned(j + slot), e = p / unsigned(block);
-    if (j + slot >= count) return;
+    const unsigned p = unsigned(j + my.slot), e = p / unsigned(block);
+    if (j + my.slot >= count) return;
     entry = tile.entries[e];
     offset = int32_t(p - e * unsigned(block));
   };
   auto load = [&](int j, int turn) {
-    const bool present = j + slot < count;
+    const bool present = j + my.slot < count;
     const int32_t key = present ? int(entry_block(entry)) * block + offset : 0;
-    if (my.thread % Tile::loaders == 0) {
+    if (my.part == 0) {
       const int32_t first = key - before, row = int32_t(entry_row(entry));
-      my.seen[turn * Tile::chunk + slot] =
+      my.seen[turn * Tile::chunk + my.slot] =
           present ? (first > row ? first : row) : std::numeric_limits<int32_t>::max();
     }
     const int64_t to_key = key * at.d;
@@ -349,7 +350,6 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   }
 
   // As in queries_kernel; what is seen of a lane are the keys up to its position, -1: none.
-  const int slot = my.thread / Tile::loaders;
   const int count = int(tile.lanes), heads = int(at.heads), R = int(at.R), before = int(tile.first);
   const int b = int(tile.b);
   const int64_t of_group = tile.bg * heads * at.rows;
@@ -357,8 +357,8 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   const RowMeans* means = in.means + of_group;
   int32_t entry = 0, head = 0, row = 0;  // of the thread's next lane
   auto read = [&](int j) {
-    if (j + slot >= count) return;
-    const unsigned l = unsigned(j + slot), head_rows = l / unsigned(R),
+    if (j + my.slot >= count) return;
+    const unsigned l = unsigned(j + my.slot), head_rows = l / unsigned(R),
                    e = head_rows / unsigned(heads);
     entry = tile.tiles[e];
     head = int32_t(head_rows - e * unsigned(heads));
@@ -366,11 +366,11 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   };
   auto load = [&](int j, int turn) {
     const int n = int(entry_block(entry));
-    const bool present = j + slot < count && row >= entry_row(entry) && row < at.valid(b, n);
+    const bool present = j + my.slot < count && row >= entry_row(entry) && row < at.valid(b, n);
     const int64_t of_q = present ? head * at.rows + n * R + row : 0;
-    if (my.thread % Tile::loaders == 0) {
-      my.seen[turn * Tile::chunk + slot] = present ? int(at.place(n)) * R + row - before : -1;
-      copy_8(my.means + turn * Tile::chunk + slot, means + of_q, present);
+    if (my.part == 0) {
+      my.seen[turn * Tile::chunk + my.slot] = present ? int(at.place(n)) * R + row - before : -1;
+      copy_8(my.means + turn * Tile::chunk + my.slot, means + of_q, present);
     }
     my.copy(turn, all_q + of_q * at.d, all_dy + of_q * at.d, present, at.d);
     end_copies();

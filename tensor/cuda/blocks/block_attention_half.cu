@@ -39,16 +39,18 @@ struct HalfTile {
 // A warp's sums of its band: of lane rows g and g + 8.
 template <int D>
 struct BandSums {
-  float out[D / 8][4] = {};  // columns of eight, as multiply_add() has them
-  float max[2], sum[2] = {}, kept[2] = {};
+  float out[D / 8][4] = {};                 // columns of eight, as multiply_add() has them
+  float max[2], sum[2] = {}, kept[4] = {};  // kept: sums of rounded weights, a product with ones
 
   __device__ BandSums() {
-    for (float& x : max) x = std::numeric_limits<float>::lowest();
+    // Finite times a scale, too.
+    for (float& x : max) x = std::numeric_limits<float>::lowest() / 256;
   }
 
   __device__ void rescale(int i, float share) {
     sum[i] *= share;
-    kept[i] *= share;
+    kept[2 * i] *= share;
+    kept[2 * i + 1] *= share;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       out[n][2 * i] *= share;
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   using S = typename Tile::S;
   S* room = dynamic_shared<S>();  // step 0's keys and values, those of step 1
   auto* seen = reinterpret_cast<int32_t*>(room + 4 * Tile::room);
-  const int thread = int(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const int warp = int(threadIdx.x / kWarp), lane = int(threadIdx.x % kWarp);
   const int g = lane / 4, t = lane % 4, split = warp % Tile::splits, band = warp / Tile::splits;
   const BlockTile tile(at);
   const float scale = in.scale * 1.44269504f;  // powers of two are shorter than of e
@@ -84,28 +86,49 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     }
   }
 
+  // The slot of a step that the thread loads; its entry of the list and its key in the block.
+  const int slot = int(threadIdx.x / Tile::loaders), part = int(threadIdx.x % Tile::loaders) * 8;
+  const int block = int(at.block), blocks = Tile::chunk / block, more = Tile::chunk % block;
+  int offset = slot % block;
+  // Of the next call: read a step before its keys are asked for.
+  const int32_t* entry = tile.entries + slot / block;
+  int32_t listed = slot < tile.keys ? *entry : 0;
+  const int row_shift = int(tile.first - tile.r0);
+  const S *k = in.k + tile.bg * at.T * at.d + part, *v = in.v + tile.bg * at.T * at.d + part;
+  S* to = room + slot * Tile::step + part;
   auto load = [&](int64_t j, int turn) {
-    const int slot = thread / Tile::loaders;
-    const int64_t p = j + slot;
     int32_t key = -1, from = std::numeric_limits<int32_t>::max();
-    if (p < tile.keys) {
-      const int64_t e = quotient(p, at.block);
-      const int32_t entry = tile.entries[e];
-      key = int32_t(entry_block(entry) * at.block + p - e * at.block);
-      const int32_t before = key - int32_t(tile.first - tile.r0), row = int32_t(entry_row(entry));
+    if (j + slot < tile.keys) {
+      key = int32_t(entry_block(listed)) * block + offset;
+      const int32_t before = key - row_shift, row = int32_t(entry_row(listed));
       from = before > row ? before : row;
     }
-    if (thread % Tile::loaders == 0) seen[turn * Tile::chunk + slot] = from;
-    S* to = room + 2 * turn * Tile::room + slot * Tile::step;
-    const int64_t first = (tile.bg * at.T + (key < 0 ? 0 : key)) * at.d;
-    for (int c = thread % Tile::loaders * 8; c < D; c += Tile::loaders * 8) {
-      const bool present = key >= 0 && c < at.d;
-      copy_16(to + c, in.k + first + (present ? c : 0), present);
-      copy_16(to + Tile::room + c, in.v + first + (present ? c : 0), present);
+    entry += blocks;
+    offset += more;
+    if (offset >= block) {
+      offset -= block;
+      ++entry;
+    }
+    if (j + Tile::chunk + slot < tile.keys) listed = *entry;
+    if (part == 0) seen[turn * Tile::chunk + slot] = from;
+    const uint64_t first = uint64_t(unsigned(key < 0 ? 0 : key)) * unsigned(at.d);
+#pragma unroll
+    for (int c = 0; c < D; c += Tile::loaders * 8) {
+      const bool present = key >= 0 && part + c < at.d;
+      S* copy = to + 2 * turn * Tile::room + c;
+      copy_16(copy, k + (present ? first + c : 0), present);
+      copy_16(copy + Tile::room, v + (present ? first + c : 0), present);
     }
     end_copies();
   };
 
+  // From this row on all lanes of the band see a key.
+  const int32_t first_row = warp_reduce(rows[0] < rows[1] ? rows[0] : rows[1],
+                                        [](int32_t a, int32_t b) { return a < b ? a : b; });
+  const S* keys_of_lane = room + (split * Tile::keys + lane % 8) * Tile::step + lane / 8 * 8;
+  const S* values_of_lane =
+      room + Tile::room + (split * Tile::keys + lane % 16) * Tile::step + lane / 16 * 8;
+  const uint32_t ones = pair_of<S>(1.0f, 1.0f);
   BandSums<D> run;
   const bool works = 16 * band < tile.heads * at.span;
   if (tile.keys > 0) load(0, 0);
@@ -119,8 +142,8 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     }
     __syncthreads();
     if (works && j + split * Tile::keys < tile.keys) {
-      const S* keys = room + 2 * turn * Tile::room + split * Tile::keys * Tile::step;
-      const S* values = keys + Tile::room;
+      const S *keys = keys_of_lane + 2 * turn * Tile::room,
+              *values = values_of_lane + 2 * turn * Tile::room;
       const int32_t* from = seen + turn * Tile::chunk + split * Tile::keys;
       constexpr int kTiles = Tile::keys / 8;
       float s[kTiles][4] = {};
@@ -129,44 +152,62 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
 #pragma unroll
         for (int c = 0; c < D / 16; c += 2) {
           uint32_t b[4];
-          load_matrices<false>(b, keys + (8 * n + lane % 8) * Tile::step + 16 * c + lane / 8 * 8);
+          load_matrices<false>(b, keys + 8 * n * Tile::step + 16 * c);
           multiply_add<S>(s[n], q[c], {b[0], b[1]});
           multiply_add<S>(s[n], q[c + 1], {b[2], b[3]});
         }
+      }
+      bool all_seen = true;
+      for (int i = lane; i < Tile::keys; i += kWarp) all_seen = all_seen && from[i] <= first_row;
+      if (!__all_sync(kAllLanes, all_seen)) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (rows[e / 2] < from[8 * n + 2 * t + e % 2]) {
-            s[n][e] = -std::numeric_limits<float>::infinity();
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if (rows[e / 2] < from[8 * n + 2 * t + e % 2]) {
+              s[n][e] = -std::numeric_limits<float>::infinity();
+            }
           }
         }
       }
       uint32_t p[kTiles][2];
+      float max_score[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float max_score = run.max[i];
+        max_score[i] = run.max[i];
 #pragma unroll
         for (int n = 0; n < kTiles; ++n)
-          max_score = Max{}(max_score, Max{}(s[n][2 * i], s[n][2 * i + 1]));
-        max_score = Max{}(max_score, __shfl_xor_sync(kAllLanes, max_score, 1));
-        max_score = Max{}(max_score, __shfl_xor_sync(kAllLanes, max_score, 2));
-        run.rescale(i, exp2_nonpositive((run.max[i] - max_score) * scale));
-        run.max[i] = max_score;
+          max_score[i] = fmaxf(max_score[i], fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+        max_score[i] = fmaxf(max_score[i], __shfl_xor_sync(kAllLanes, max_score[i], 1));
+        max_score[i] = fmaxf(max_score[i], __shfl_xor_sync(kAllLanes, max_score[i], 2));
+      }
+      // After a few keys the largest scores hardly change.
+      if (__any_sync(kAllLanes, max_score[0] > run.max[0] || max_score[1] > run.max[1])) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          run.rescale(i, exp2_nonpositive((run.max[i] - max_score[i]) * scale));
+          run.max[i] = max_score[i];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float zero = -max_score[i] * scale;
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          const float a = exp2_nonpositive((s[n][2 * i] - max_score) * scale),
-                      b = exp2_nonpositive((s[n][2 * i + 1] - max_score) * scale);
+          const float a = exp2_nonpositive(s[n][2 * i] * scale + zero),
+                      b = exp2_nonpositive(s[n][2 * i + 1] * scale + zero);
           p[n][i] = pair_of<S>(a, b);
           run.sum[i] += a + b;
-          run.kept[i] += first_of<S>(p[n][i]) + second_of<S>(p[n][i]);
         }
       }
 #pragma unroll
       for (int n = 0; n < kTiles; n += 2) {
         const uint32_t a[4] = {p[n][0], p[n][1], p[n + 1][0], p[n + 1][1]};
+        multiply_add<S>(run.kept, a, {ones, ones});
 #pragma unroll
         for (int c = 0; c < D / 8; c += 2) {
           uint32_t b[4];
-          load_matrices<true>(b, values + (8 * n + lane % 16) * Tile::step + 8 * c + lane / 16 * 8);
+          load_matrices<true>(b, values + 8 * n * Tile::step + 8 * c);
           multiply_add<S>(run.out[c], a, {b[0], b[1]});
           multiply_add<S>(run.out[c + 1], a, {b[2], b[3]});
         }
@@ -179,10 +220,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
-    for (int by = 1; by < 4; by *= 2) {
-      run.sum[i] += __shfl_xor_sync(kAllLanes, run.sum[i], by);
-      run.kept[i] += __shfl_xor_sync(kAllLanes, run.kept[i], by);
-    }
+    for (int by = 1; by < 4; by *= 2) run.sum[i] += __shfl_xor_sync(kAllLanes, run.sum[i], by);
   }
   if constexpr (Tile::splits > 1) {
     auto* handed = reinterpret_cast<float*>(room);
@@ -194,7 +232,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
       for (int i = 0; i < 2; ++i) {
         place(split, i) = run.max[i];
         place(split, 2 + i) = run.sum[i];
-        place(split, 4 + i) = run.kept[i];
+        place(split, 4 + i) = run.kept[2 * i];
       }
 #pragma unroll
       for (int n = 0; n < D / 2; ++n) place(split, 6 + n) = run.out[n / 4][n % 4];
@@ -209,7 +247,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
         run.rescale(i, exp2_nonpositive((run.max[i] - max_score) * scale));
         run.max[i] = max_score;
         run.sum[i] += place(of, 2 + i) * share;
-        run.kept[i] += place(of, 4 + i) * share;
+        run.kept[2 * i] += place(of, 4 + i) * share;
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
           run.out[n][2 * i] += place(of, 6 + 4 * n + 2 * i) * share;
@@ -223,7 +261,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     const int l = 16 * band + g + 8 * i;
     if (tile.head(l, at) >= tile.heads || tile.row(l, at) >= tile.q_rows) continue;
     const bool valid = tile.row(l, at) < tile.rows;  // rows of padding become 0
-    const float share = valid ? 1 / run.kept[i] : 0.0f;
+    const float share = valid ? 1 / run.kept[2 * i] : 0.0f;
     const int64_t row = tile.of_q(l, at);
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
