@@ -16,7 +16,6 @@ namespace brine::cuda {
 namespace {
 
 constexpr const char* kHalfName = "block_attention_backward";
-constexpr float kLog2e = 1.44269504f;
 constexpr int64_t kLanesOfSlice = 1024;  // fewest: its sums are not worth an addition otherwise
 
 // What is subtracted from the scores and slopes of a row, in powers of two.
@@ -83,7 +82,7 @@ __global__ void prepare_kernel(S* to, RowMeans* means, const float* dy, const fl
     *reinterpret_cast<uint32_t*>(to + r * at.d + c) = pair;
   }
   sum = warp_sum(sum);
-  if (lane == 0) means[r] = {lse[r] * kLog2e, sum};
+  if (lane == 0) means[r] = {lse[r] * kLog2OfE, sum};
 }
 
 // D: numbers of a row in shared memory; Bands: of 16 lanes or keys, the owners of the sums.
@@ -236,7 +235,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   using S = typename Tile::S;
   const Places<Tile> my;
   const BlockTile tile(at);
-  const float scale = in.scale * kLog2e;
+  const float scale = in.scale * kLog2OfE;
 
   int rows[2];
   RowMeans means[2];
@@ -330,7 +329,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   const Places<Tile> my;
   const KeyTile<float> tile(to, at);
   if (tile.keys == 0 || tile.slice >= tile.used) return;
-  const float scale = in.scale * kLog2e;
+  const float scale = in.scale * kLog2OfE;
 
   int thread_keys[2];
   uint32_t k[D / 16][4], v[D / 16][4];

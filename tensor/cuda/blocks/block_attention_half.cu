@@ -39,18 +39,19 @@ struct HalfTile {
 // A warp's sums of its band: of lane rows g and g + 8.
 template <int D>
 struct BandSums {
-  float out[D / 8][4] = {};                 // columns of eight, as multiply_add() has them
-  float max[2], sum[2] = {}, kept[4] = {};  // kept: sums of rounded weights, a product with ones
+  float out[D / 8][4] = {};  // columns of eight, as multiply_add() has them
+  // kept: sums of the rounded weights, a product with ones; both columns of a row are equal, the
+  // first is read.
+  float max[2], sum[2] = {}, kept[4] = {};
 
   __device__ BandSums() {
-    // Finite times a scale, too.
+    // Of a row that sees no key yet; times the scale it must be finite, too.
     for (float& x : max) x = std::numeric_limits<float>::lowest() / 256;
   }
 
   __device__ void rescale(int i, float share) {
     sum[i] *= share;
     kept[2 * i] *= share;
-    kept[2 * i + 1] *= share;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       out[n][2 * i] *= share;
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   const int warp = int(threadIdx.x / kWarp), lane = int(threadIdx.x % kWarp);
   const int g = lane / 4, t = lane % 4, split = warp % Tile::splits, band = warp / Tile::splits;
   const BlockTile tile(at);
-  const float scale = in.scale * 1.44269504f;  // powers of two are shorter than of e
+  const float scale = in.scale * kLog2OfE;  // powers of two are shorter than of e
 
   int rows[2];
   uint32_t q[D / 16][4];
@@ -86,11 +87,12 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     }
   }
 
-  // The slot of a step that the thread loads; its entry of the list and its key in the block.
+  // The slot of a step that the thread loads. A step advances its key by `blocks` blocks and
+  // `more` keys.
   const int slot = int(threadIdx.x / Tile::loaders), part = int(threadIdx.x % Tile::loaders) * 8;
   const int block = int(at.block), blocks = Tile::chunk / block, more = Tile::chunk % block;
   int offset = slot % block;
-  // Of the next call: read a step before its keys are asked for.
+  // Of the thread's next key; loaded one step early, so that the load takes no time of its own.
   const int32_t* entry = tile.entries + slot / block;
   int32_t listed = slot < tile.keys ? *entry : 0;
   const int row_shift = int(tile.first - tile.r0);
@@ -114,6 +116,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     const uint64_t first = uint64_t(unsigned(key < 0 ? 0 : key)) * unsigned(at.d);
 #pragma unroll
     for (int c = 0; c < D; c += Tile::loaders * 8) {
+      if (D % (Tile::loaders * 8) > 0 && part + c >= D) break;
       const bool present = key >= 0 && part + c < at.d;
       S* copy = to + 2 * turn * Tile::room + c;
       copy_16(copy, k + (present ? first + c : 0), present);
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     end_copies();
   };
 
-  // From this row on all lanes of the band see a key.
+  // The band's first row: a key that it sees is seen by all rows of the band.
   const int32_t first_row = warp_reduce(rows[0] < rows[1] ? rows[0] : rows[1],
                                         [](int32_t a, int32_t b) { return a < b ? a : b; });
   const S* keys_of_lane = room + (split * Tile::keys + lane % 8) * Tile::step + lane / 8 * 8;

@@ -17,7 +17,7 @@
 namespace brine::cuda {
 
 // exp(x) for x <= 0 and log(x) for x > 0 of sums over parts, relative error 2^-21.
-__device__ inline float exp_of_part(float x) { return exp2_nonpositive(x * 1.44269504f); }
+__device__ inline float exp_of_part(float x) { return exp2_nonpositive(x * kLog2OfE); }
 __device__ inline double exp_of_part(double x) { return std::exp(x); }
 
 // log(sum of exp) of the scores of n parts, products[p step] factor + logs[p], and of `before` if

@@ -87,7 +87,7 @@ __device__ inline void load_choice_rows(T* tile, F&& from, int64_t d, bool packe
   }
 }
 
-// x / y, good enough to guess by.
+// x / y by the approximate instruction, for guesses that are verified.
 __device__ inline float rough_quotient(float x, float y) {
 #if defined(__CUDA_ARCH__)
   return __fdividef(x, y);
@@ -127,7 +127,7 @@ __device__ inline void take_few(const uint32_t (&key)[kPerLane], int64_t k, Put&
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
     nonzero += key[j] != 0;
-    low = key[j] - 1 < low - 1 ? key[j] : low;  // of those that are not 0
+    low = key[j] - 1 < low - 1 ? key[j] : low;  // 0 - 1 is the largest number: zeros never win
     high = key[j] > high ? key[j] : high;
   }
   auto count = [&](auto&& is) {
@@ -171,7 +171,7 @@ __device__ inline void take_few(const uint32_t (&key)[kPerLane], int64_t k, Put&
   uint32_t ties = 0;
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
-    bool chosen = key[j] >= low;  // which is not 0
+    bool chosen = key[j] >= low;  // not keys of 0, since low > 0
     if (skip > 0) {
       const unsigned same = __ballot_sync(kAllLanes, key[j] == low);
       if (key[j] == low) chosen = ties + __popc(same & below) >= skip;

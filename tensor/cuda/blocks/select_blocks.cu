@@ -11,11 +11,11 @@ namespace {
 // time, so that what they write stays in its L2.
 constexpr int64_t kMaxSlots = 132 * 5;
 
-// The rows of a block in shared memory, one number apart from whole banks.
-constexpr int rows_step(int d) { return d + 1; }
+// An odd stride: rows that neighbouring threads read are in different banks of shared memory.
+constexpr int rows_step(int d) { return d | 1; }
 
 // Clusters of the `size` rows from a thread block's first one on, read once to shared memory if
-// that has the room (`staged`). Shared memory: T [3 size + parts], then the rows.
+// they are few (`staged`). Shared memory: T [3 size + parts], then the rows.
 template <class T>
 __global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int64_t N,
                              int64_t rows, int size, int parts, int d, bool staged) {
@@ -249,7 +249,8 @@ void block_parts(Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t siz
   dispatch_float(x.dtype(), [&]<class T>() {
     const size_t lists = size_t(3 * size + parts) * sizeof(T),
                  copy = size_t(size * rows_step(int(d))) * sizeof(T);
-    const bool staged = lists + copy + 16 <= most_shared();  // and the centre
+    // More rows would leave a multiprocessor too few thread blocks.
+    const bool staged = lists + copy <= most_shared() / 4;
     launch("block_parts", parts_kernel<T>, dim3(blocks_for(x.dim(0) * x.dim(1) * N, 1)), dim3(64),
            lists + (staged ? copy : 0), means.data<T>(), logs.data<T>(), x.template data<T>(),
            x_logs.defined() ? x_logs.template data<T>() : nullptr, N, x.dim(2), int(size),

@@ -15,7 +15,6 @@ namespace {
 constexpr int kChunk = 64, kStages = 3;  // parts of candidates that are multiplied at once
 constexpr int kMaxScores = 32 * kWarp;   // of a row, as a warp takes them
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr float kLog2OfE = 1.44269504f;
 constexpr uint16_t kNowhere = 0xffff, kFixedAlone = 0x8000;
 
 BRINE_HD int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -178,7 +177,6 @@ class HalfChoice {
 
   __device__ void choose() {
     const int z = config_.level(block_);
-    z_ = 0;
     candidates_ = block_ >> z;
     if (candidates_ == 0) return;
     for (int i = thread(); i < (rows + 1) * n_.words && z > 0; i += threads) survive_[i] = 0;
@@ -225,8 +223,7 @@ class HalfChoice {
   // super-blocks of 2^z blocks; of blocks of any_ after narrow(). Of 16 neighbouring rows of means
   // the four parts of a block are those that a lane multiplies.
   //
-  // Places in memory that differ only by the step are computed before the loop: they take longer
-  // than the products.
+  // Addresses are computed before the loop, since their arithmetic takes longer than the products.
   template <bool narrowed>
   __device__ void score(int z, int h) const {
     constexpr unsigned kPacks = D / 8,
@@ -482,7 +479,7 @@ class HalfChoice {
   int32_t *kept_before_, *first_row_;
   uint16_t *supers_, *any_;     // [rows, supers] that have scores, ascending; those of any row
   int row0_ = 0, rows_ = 0;     // of a turn
-  int candidates_ = 0, z_ = 0;  // z_ > 0: the candidates are the blocks of any_
+  int candidates_ = 0, z_ = 0;  // z_: the level of the super-blocks of any_, set by narrow()
 };
 
 template <int D, int Bands, int P>

@@ -145,6 +145,8 @@ __device__ inline void wait_copies() {
 #endif
 }
 
+constexpr float kLog2OfE = 1.44269504f;  // powers of two take fewer instructions than those of e
+
 // 2^x for x <= 0, relative error 2^-22; 0 far below.
 __device__ inline float exp2_nonpositive(float x) {
 #if defined(__CUDA_ARCH__)

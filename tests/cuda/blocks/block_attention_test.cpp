@@ -234,6 +234,7 @@ TEST_CASE("cuda: block_attention on tensor cores: 16 bits, and f32 when TF32 is 
     for (auto [d, R, H] : {std::array<int64_t, 3>{6, 4, 3},
                            {64, 16, 1},
                            {128, 8, 7},
+                           {128, 16, 6},
                            {40, 32, 1},
                            {128, 32, 1},
                            {16, 32, 3},
@@ -248,6 +249,17 @@ TEST_CASE("cuda: block_attention on tensor cores: 16 bits, and f32 when TF32 is 
                            type);
     }
   }
+}
+
+TEST_CASE("cuda: block_attention on tensor cores of rows that see none of the first keys") {
+  if (!has_device()) return;
+  // Later rows of the tile choose them; a warp has a band by itself.
+  compare_tensor_cores({.H = 3,
+                        .G = 1,
+                        .T = 400,
+                        .d = 32,
+                        .config = {.block = 16, .chosen = 2, .sinks = 0, .local = 0, .tile = 16}},
+                       Dtype::bf16);
 }
 
 TEST_CASE("cuda: block_attention_backward on tensor cores: blocks of any size, in slices") {

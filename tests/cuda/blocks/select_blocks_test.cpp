@@ -111,6 +111,14 @@ std::vector<BlockCase> half_cases() {
                  .T = 640,
                  .d = 128,
                  .config = {.block = 16, .chosen = 3, .local = 0, .tile = 16, .columns = 9}});
+  // Channels that fill a part of their room; one part of one head.
+  out.push_back({.H = 4,
+                 .G = 2,
+                 .T = 333,
+                 .d = 72,
+                 .config = {.block = 8, .parts = 4, .chosen = 3, .tile = 4}});
+  out.push_back(
+      {.H = 1, .G = 1, .T = 700, .d = 64, .config = {.block = 32, .chosen = 3, .tile = 32}});
   // Tiles of several turns, of one head and of several.
   for (int64_t heads : {1, 2}) {
     out.push_back(
@@ -153,7 +161,8 @@ TEST_CASE("cuda: block_parts") {
       const Tensor x = normal({2, 3, 70, 20}, 3, dtype);
       fill(x.slice(0, 1, 1), 0.5);        // equal keys: one cluster, the others are empty
       for (int64_t t = 0; t < 70; ++t) {  // equal distances: the first is the farthest
-        fill(x.slice(0, 0, 1).slice(1, 0, 1).slice(2, t, 1), t % 8 == 0 ? 0 : (t % 2 ? 0.5 : -0.5));
+        const double value = t % 8 == 0 ? 0 : (t % 8 < 4 ? 0.5 : -0.5);
+        fill(x.slice(0, 0, 1).slice(1, 0, 1).slice(2, t, 1), value);
       }
       const KeyParts blocks = block_parts(on(x), {}, 8, parts),
                      supers = block_parts(blocks.means, blocks.logs, 2 * parts, parts);
@@ -162,12 +171,14 @@ TEST_CASE("cuda: block_parts") {
   }
 }
 
-TEST_CASE("cuda: block_parts of keys that shared memory has no room for") {
+TEST_CASE("cuda: block_parts of more keys than lanes, and than shared memory has room for") {
   if (!has_device()) return;
-  compare_both("block_parts", [&](const On& on, Dtype dtype) {
-    const KeyParts blocks = block_parts(on(normal({1, 2, 100, 600}, 3, dtype)), {}, 100, 2);
-    return std::vector<Tensor>{blocks.means, blocks.logs};
-  });
+  for (const int64_t d : {20, 600}) {
+    compare_both("block_parts", [&](const On& on, Dtype dtype) {
+      const KeyParts blocks = block_parts(on(normal({1, 2, 100, d}, 3, dtype)), {}, 100, 2);
+      return std::vector<Tensor>{blocks.means, blocks.logs};
+    });
+  }
 }
 
 TEST_CASE("cuda: select_blocks rounds queries and mean keys when 16 bits are to be computed") {
