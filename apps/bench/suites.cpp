@@ -28,7 +28,8 @@ void attention(const BenchRequest& r, RowSink& rows) {
                    .causal = !r.bidirectional,
                    .kv_heads = r.kv_heads,
                    .k = r.k,
-                   .columns = r.columns},
+                   .columns = r.columns,
+                   .forward = r.forward},
                   r.against);
 }
 void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.tokens, r.methods); }
@@ -83,6 +84,7 @@ void BenchRequest::describe(data::Schema& s) {
           "Method measured in turns with each, for attention; times_NAME is its time over theirs");
   s.field("bidirectional", bidirectional,
           "Blocks of encoders, which see every token, for the suite attention");
+  s.field("forward", forward, "No rows with backward, for the suite attention");
   s.field("methods", methods,
           "Methods for attention and breakdown, by name or row (\"sea light\"); none: all");
   s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");

@@ -23,6 +23,7 @@ struct BenchRequest {
   int64_t kv_heads = 0;                   // of the suite attention; 0: as many as heads
   std::string against = {};               // of the suite attention: a block, as in `methods`
   bool bidirectional = false;             // of the suite attention
+  bool forward = false;                   // of the suite attention: without backward
   Dtype weights = Dtype::f32;             // of the model of the suite generate
 
   void describe(data::Schema& s);
@@ -32,8 +33,8 @@ struct BenchRequest {
 };
 
 // Keys of the suite attention alone.
-inline constexpr const char* kAttentionKeys[] = {"heads", "head_size", "columns",      "kv_heads",
-                                                 "k",     "against",   "bidirectional"};
+inline constexpr const char* kAttentionKeys[] = {"heads", "head_size", "columns",       "kv_heads",
+                                                 "k",     "against",   "bidirectional", "forward"};
 
 enum class SuiteFiles { none, model, tokenizer };  // and for the last two the text `data`
 

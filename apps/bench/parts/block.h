@@ -57,6 +57,7 @@ struct BlockKind {
   int64_t kv_heads = 0;  // 0: as many as heads
   int64_t k = 0;         // kept keys; 0: kKept, of blocks as their preset has it
   int64_t columns = kColumns;
+  bool forward = false;  // no rows with backward
 };
 
 // f of every registered method, or of these those that are named in `only`; one that has presets

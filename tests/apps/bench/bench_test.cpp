@@ -247,6 +247,10 @@ TEST_CASE("bench: the sizes and the kind of a block") {
   REQUIRE(paper.size() == 4);
   CHECK(paper[0].at("shape") == "[1, 1, 64, 128]");
   CHECK(paper[2].at("tokens") == 128);
+  const Json alone = rows("attention --methods flash --against flash --forward --tokens 64");
+  REQUIRE(alone.size() == 1);
+  CHECK(alone[0].at("name") == "flash, forward");
+  CHECK(double(alone[0].at("times_flash")) > 0);
   for (const Json& part : rows("breakdown --methods flash --tokens 80"))
     CHECK(part.at("tokens") == 80);
 }
