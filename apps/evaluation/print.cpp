@@ -64,7 +64,6 @@ void print_health(const distill::MaskHealth& h) {
   print("mask recall  %.3f, least head %.3f, 10th percentile %.3f, top-1 hit %.3f ", h.recall,
         h.least, h.tenth, h.top_hit);
   std::cout << "(own dense attention, start of the first window)\n";
-  print_kept(h.kept, h.tile_kept);
 }
 
 void print_distance(const distill::LogitDistance& d) {
@@ -83,6 +82,11 @@ void print(const distill::TextResult& r) {
   std::cout << "perplexity  " << data::show(r.perplexity.value()) << "  (" << r.protocol << ")\n";
   if (!r.mask_recall.empty()) print_mask_rows(r.mask_recall);
   if (r.mask_health) print_health(*r.mask_health);
+  if (r.kept) {
+    print_kept(r.kept->row, r.kept->tile);
+  } else if (r.mask_health && r.mask_health->rows > 0) {
+    print_kept(r.mask_health->kept, r.mask_health->tile_kept);
+  }
   if (r.kld) print_distance(*r.kld);
 }
 

@@ -37,8 +37,7 @@ struct EvaluateCall {
   int64_t max_tokens = 0;   // only the first tokens of every window; 0 = all
   int64_t loss_from = 0;    // only targets from this position of a window on
   nn::RuntimeOptions options = {};
-  // Called for every batch with a separate pass (mask recall); may be empty.
-  nn::LayerObserver* observer = nullptr;
+  nn::LayerObserver* observer = nullptr;  // of every layer of every batch
   std::function<void(const Batch&)> before_batch = {};
   LogitObserver* logits = nullptr;
   // What the observers count. It is passed on batch by batch, in the order of the batches.

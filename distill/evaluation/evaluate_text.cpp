@@ -119,6 +119,12 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   std::unique_ptr<LogitComparison> logits;
   if (e.kld) logits = std::make_unique<LogitComparison>(compared_with(m, e.teacher));
   call.logits = logits.get();
+  KeptKeysObserver kept;
+  const bool counts_kept = !recall && traits.k_step > 1 && e.path == AttentionPath::sparse;
+  if (counts_kept) {
+    call.observer = &kept;
+    call.measures = {&kept};
+  }
   const Scored scored = e.protocol == ProtocolName::windows
                             ? score_windows(m, tokenizer, e, call, messages)
                             : score_protocol(m, tokenizer, e, call, messages);
@@ -133,6 +139,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   if (traits.query_skip) out.query_skip = e.query_skip;
   if (traits.sparse) out.path = data::name_of(e.path, kAttentionPaths);
   if (recall) out.mask_recall = recall->rows();
+  if (counts_kept) out.kept = kept.mean();
   if (logits) out.kld = logits->result();
   out.peak = device_peak();
   if (learns_mask(*m.model)) {
@@ -158,6 +165,10 @@ data::Json to_json(const TextResult& r) {
                     {"tokens", r.perplexity.tokens},
                     {"protocol", r.protocol},
                     {"cut", to_json(r.cut)}};
+  if (r.kept) {
+    out["kept_keys"] = r.kept->row;
+    out["tile_keys"] = r.kept->tile;
+  }
   if (!r.mask_recall.empty()) out["mask_recall"] = to_json(r.mask_recall);
   if (r.kld) out["kld"] = to_json(*r.kld);
   add_json(out, r.peak);

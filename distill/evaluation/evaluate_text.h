@@ -9,6 +9,7 @@
 
 #include "distill/evaluation/health/kld.h"
 #include "distill/evaluation/health/mask_health.h"
+#include "distill/evaluation/kept_keys.h"
 #include "distill/evaluation/protocol.h"
 #include "distill/log/device_memory.h"
 #include "distill/log/messages.h"
@@ -50,6 +51,7 @@ struct TextResult {
   std::string protocol = {};  // in words
   TextCut cut = {};
   std::vector<MaskRow> mask_recall = {};  // by layer, with a teacher
+  std::optional<KeptKeys> kept = {};      // of a mask of blocks, without a teacher
   // Of the start of the first window next to the model's dense attention: of a learned mask without
   // a teacher.
   std::optional<MaskHealth> mask_health = {};
@@ -61,8 +63,8 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
 // "model", "attention", "k", "query_skip", "oversample", "compute", "path", "perplexity", "nll",
-// "tokens", "protocol", "cut", "mask_recall", "kld", "mask_health": what there is of the last
-// three.
+// "tokens", "protocol", "cut", and what there is of "kept_keys" and "tile_keys", "mask_recall",
+// "kld", "mask_health".
 data::Json to_json(const TextResult& result);
 
 // Settings of an attention method by key.

@@ -52,7 +52,7 @@ class BestBlocks : public Attention {
     const BlockMask mask = choose(in, blocks);
     part.emplace("sparse attention");
     const Tensor out = attend_blocks(in, in.q, mask, blocks);
-    if (in.tap) show_blocks(in, mask, true);
+    if (in.tap) show_blocks(in, mask, !in.tap->requested("kept_keys"));
     return merge_heads(out);
   }
 

@@ -96,6 +96,14 @@ TEST_CASE("blocks: convert takes them for a causal model, and every command know
   const World& w = converted();
   CHECK(contains(read_all(w.path("blocks/config.toml")), "mask = \"blocks\""));
   const Json eval = json_of("eval --model blocks --data text.txt --max-windows 2");
+  const Json beside =
+      json_of("eval --model blocks --teacher teacher --data text.txt --max-windows 2");
+  for (const char* keys : {"kept_keys", "tile_keys"}) {
+    CHECK(double(eval[keys]) == doctest::Approx(double(beside["mask_recall"].back()[keys])));
+  }
+  CHECK(eval["perplexity"] == beside["perplexity"]);
+  CHECK(double(json_of("eval --model teacher --attention best-blocks --k 32 --data text.txt "
+                       "--max-windows 2")["kept_keys"]) == 16.5);  // of 32 tokens, all
   // Rows of 32 tokens keep at most the own block, two fixed ones, and two that they and the other
   // row of the tile chose.
   const double kept = eval["mask_health"]["kept_keys"], tile = eval["mask_health"]["tile_keys"];

@@ -1,0 +1,32 @@
+// The keys that masks of blocks keep, counted while a text is evaluated.
+#pragma once
+
+#include <string>
+
+#include "distill/ranks/measure.h"
+#include "nn/attention/observer.h"
+
+namespace brine::distill {
+
+// Mean numbers of keys over layers and rows.
+struct KeptKeys {
+  double row = 0, tile = 0;  // that a row sees, that its tile computes
+};
+
+// Asks a layer for its counts alone: the mask by keys of a long text is larger than the model.
+class KeptKeysObserver : public nn::LayerObserver, public BatchMeasure {
+ public:
+  void prepare(nn::Tap& tap) const override { tap.request("kept_keys"); }
+  Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
+  std::string take() override;
+  void add(const std::string& part) override;
+  KeptKeys mean() const;
+
+ private:
+  struct Sum {
+    double row = 0, tile = 0, rows = 0;
+  };
+  Sum sum_;
+};
+
+}  // namespace brine::distill
