@@ -120,6 +120,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   if (e.kld) logits = std::make_unique<LogitComparison>(compared_with(m, e.teacher));
   call.logits = logits.get();
   KeptKeysObserver kept;
+  // Whose k counts whole blocks, has a mask of blocks.
   const bool counts_kept = !recall && traits.k_step > 1 && e.path == AttentionPath::sparse;
   if (counts_kept) {
     call.observer = &kept;

@@ -3,15 +3,11 @@
 
 #include <string>
 
+#include "autograd/ops_blocks.h"
 #include "distill/ranks/measure.h"
 #include "nn/attention/observer.h"
 
 namespace brine::distill {
-
-// Mean numbers of keys over layers and rows.
-struct KeptKeys {
-  double row = 0, tile = 0;  // that a row sees, that its tile computes
-};
 
 // Asks a layer for its counts alone: the mask by keys of a long text is larger than the model.
 class KeptKeysObserver : public nn::LayerObserver, public BatchMeasure {
@@ -20,7 +16,7 @@ class KeptKeysObserver : public nn::LayerObserver, public BatchMeasure {
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
   std::string take() override;
   void add(const std::string& part) override;
-  KeptKeys mean() const;
+  KeptKeys mean() const;  // over layers and rows
 
  private:
   struct Sum {

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   const int warp = int(threadIdx.x / kWarp), lane = int(threadIdx.x % kWarp);
   const int g = lane / 4, t = lane % 4, split = warp % Tile::splits, band = warp / Tile::splits;
   const BlockTile tile(at);
-  const float scale = in.scale * kLog2OfE;  // powers of two are shorter than of e
+  const float scale = in.scale * kLog2OfE;
 
   int rows[2];
   uint32_t q[D / 16][4];

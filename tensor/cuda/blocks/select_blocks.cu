@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMaxSlots = 132 * 5;
 
 // An odd stride: rows that neighbouring threads read are in different banks of shared memory.
-constexpr int rows_step(int d) { return d | 1; }
+constexpr int odd_stride(int d) { return d | 1; }
 
 // Clusters of the `size` rows from a thread block's first one on, read once to shared memory if
 // they are few (`staged`). Shared memory: T [3 size + parts], then the rows.
@@ -28,7 +28,7 @@ __global__ void parts_kernel(T* means, T* logs, const T* x, const T* x_logs, int
   if (x_logs) x_logs += first;
   means += int64_t(blockIdx.x) * parts * d;
   logs += int64_t(blockIdx.x) * parts;
-  const int step = staged ? rows_step(d) : d;
+  const int step = staged ? odd_stride(d) : d;
   if (staged) {
     T* copy = keys + parts;
     for (int s = thread / kWarp; s < size; s += threads / kWarp) {
@@ -248,7 +248,7 @@ void block_parts(Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t siz
   const int64_t N = logs.dim(2) / parts, d = x.dim(3);
   dispatch_float(x.dtype(), [&]<class T>() {
     const size_t lists = size_t(3 * size + parts) * sizeof(T),
-                 copy = size_t(size * rows_step(int(d))) * sizeof(T);
+                 copy = size_t(size * odd_stride(int(d))) * sizeof(T);
     // More rows would leave a multiprocessor too few thread blocks.
     const bool staged = lists + copy <= most_shared() / 4;
     launch("block_parts", parts_kernel<T>, dim3(blocks_for(x.dim(0) * x.dim(1) * N, 1)), dim3(64),
