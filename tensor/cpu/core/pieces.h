@@ -20,6 +20,17 @@ void for_pieces(int64_t n, int64_t work, F&& f) {
   });
 }
 
+constexpr int64_t kGrain = 16384;  // elements of a piece of an elementwise loop
+
+// f(row) for each of `rows` rows of C elements, in parallel pieces of about kGrain elements.
+template <class F>
+void each_row(int64_t rows, int64_t C, F f) {
+  parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(C, 1)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) f(r);
+               });
+}
+
 // Memory for the pieces of a parallel loop, one part for each that may run concurrently. It is
 // allocated before the loop: if pieces allocated it, the peak would depend on scheduling, and with
 // many threads a late training step could still request memory from the system.

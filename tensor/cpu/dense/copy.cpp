@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "tensor/base/parallel.h"
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::BRINE_CPU {
@@ -12,8 +13,7 @@ namespace {
 
 using Byte = unsigned char;
 
-constexpr int64_t kGrain = 16384;  // elements of a piece
-constexpr int64_t kTile = 16;      // side of a tile of a transposition
+constexpr int64_t kTile = 16;  // side of a tile of a transposition
 
 // n elements; steps in elements.
 using Run = void (*)(Byte* y, const Byte* x, int64_t n, int64_t step_y, int64_t step_x);

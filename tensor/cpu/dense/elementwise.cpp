@@ -2,13 +2,12 @@
 #include "tensor/base/math.h"
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/draw.h"
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::BRINE_CPU {
 namespace {
-
-constexpr int64_t kGrain = 16384;  // elements of a piece
 
 // Calls f(out, first, n) on blocks that cover [begin, end) of y: out[i] becomes y[first + i].
 template <class T, class F>
@@ -52,15 +51,6 @@ void map(const Tensor& y, const Tensor& a, const Tensor& b, F f) {
 template <template <class> class F, class... X>
 void map_typed(const Tensor& y, const X&... x) {
   dispatch_float(y.dtype(), [&]<class T>() { map<T>(y, x..., F<T>{}); });
-}
-
-// Calls f(row) for each of `rows` rows of C elements.
-template <class F>
-void each_row(int64_t rows, int64_t C, F f) {
-  parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(C, 1)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r) f(r);
-               });
 }
 
 }  // namespace

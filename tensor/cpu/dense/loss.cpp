@@ -1,5 +1,6 @@
 // Losses over the vocabulary. A row is processed in chunks that stay in L1, with the running
 // maximum and the running sum of exponentials relative to it, so memory is read once.
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 #include <cmath>
@@ -13,7 +14,6 @@ namespace brine::BRINE_CPU {
 namespace {
 
 constexpr int64_t kChunk = 2048;
-constexpr int64_t kGrain = 16384;  // elements of a piece
 constexpr double kSmallRest = 1e-9;
 
 // log(sum of exp(x)), accumulated by chunks.
@@ -43,14 +43,6 @@ double row_lse(const T* x, int64_t n) {
 double log_add(double a, double b) {
   const double high = std::max(a, b), low = std::min(a, b);
   return std::isinf(low) ? high : high + std::log1p(std::exp(low - high));
-}
-
-// Calls f(row) for each row, in parallel pieces.
-template <class F>
-void each_row(int64_t rows, int64_t V, F f) {
-  parallel_for(rows, kGrain / std::max<int64_t>(V, 1), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) f(r);
-  });
 }
 
 }  // namespace

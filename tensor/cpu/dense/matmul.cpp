@@ -245,7 +245,7 @@ void scale_only(Tensor y, double beta, Tensor bias) {
 }
 
 // A copy in f32 that keeps the order of the last two axes in memory.
-Tensor widened(const Tensor& x) {
+Tensor widened_tensor(const Tensor& x) {
   bool flip = x.stride(-2) == 1 && x.stride(-1) != 1;
   Tensor from = flip ? x.transpose(-1, -2) : x;
   Tensor to = Tensor::empty(from.shape(), Dtype::f32, x.device());
@@ -267,8 +267,8 @@ void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, doub
   };
   const bool half = a.dtype() == Dtype::bf16 && b.dtype() == Dtype::bf16 &&
                     onednn::has_bf16_gemm() && dense(a) && dense(b);
-  if (!half && item_size(a.dtype()) == 2) a = widened(a);
-  if (!half && item_size(b.dtype()) == 2) b = widened(b);
+  if (!half && item_size(a.dtype()) == 2) a = widened_tensor(a);
+  if (!half && item_size(b.dtype()) == 2) b = widened_tensor(b);
   job.a = operand(a, ta, y);
   job.b = operand(b, tb, y);
   job.y = operand(y, false, y);

@@ -1,4 +1,5 @@
 // LayerNorm and RMSNorm over the last axis.
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 #include <cmath>
@@ -10,8 +11,6 @@
 
 namespace brine::BRINE_CPU {
 namespace {
-
-constexpr int64_t kGrain = 16384;  // elements of a piece
 
 // The rows that a norm reads: those of x, or those of x + residual, which it writes to `sum` on its
 // way, so that they are in L1 when they are normalised.

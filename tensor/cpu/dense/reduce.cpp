@@ -1,11 +1,10 @@
 // Sums, in pieces that depend only on the sizes, accumulated in f64.
 #include "tensor/base/parallel.h"
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::BRINE_CPU {
 namespace {
-
-constexpr int64_t kGrain = 16384;  // elements of a piece
 
 // The sum over pieces p of f(begin, end), added in order.
 template <class F>

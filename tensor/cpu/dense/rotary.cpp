@@ -3,12 +3,11 @@
 #include <vector>
 
 #include "tensor/base/parallel.h"
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::BRINE_CPU {
 namespace {
-
-constexpr int64_t kGrain = 16384;  // elements of a piece
 
 // One row of a head: features i and n + i are a pair, those from 2 n on stay.
 template <class T>

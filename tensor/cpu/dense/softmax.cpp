@@ -1,4 +1,5 @@
 // Softmax over the visible keys of each row, or over the entries of a mask.
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 #include <cmath>
@@ -10,8 +11,6 @@
 
 namespace brine::BRINE_CPU {
 namespace {
-
-constexpr int64_t kGrain = 16384;  // elements of a piece
 
 template <class T>
 void softmax_row(T* y, const T* x, int64_t visible, int64_t keys, T scale) {

@@ -3,14 +3,13 @@
 #include <limits>
 
 #include "tensor/base/parallel.h"
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/softmax_row.h"
 #include "tensor/kernels/estimator.h"
 #include "tensor/mask/csr.h"
 
 namespace brine::BRINE_CPU {
 namespace {
-
-constexpr int64_t kGrain = 16384;  // elements of a piece
 
 // Sizes of image_from_heads: heads [B, H, T, c W], image [B, height, W, H c], whose
 // rows halo..halo + T are the queries'.

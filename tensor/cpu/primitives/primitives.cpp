@@ -8,12 +8,12 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kGrain = 4096;  // elements of a piece
+constexpr int64_t kPiece = 4096;  // elements of a piece
 
 // y[i] = f(x[i]...) for n elements; the tensors of the index are those of x.
 template <class Y, class... X, class F>
 void map(Y* y, int64_t n, const StridedIndex<int(sizeof...(X))>& index, F f, const X*... x) {
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kPiece, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end;) {
       int64_t at[sizeof...(X)];
       index.locate(i, at);
@@ -32,8 +32,8 @@ const U* bits(const Tensor& x) {
   return reinterpret_cast<const U*>(x.raw());
 }
 
-// Pieces of about kGrain elements, for lines of n.
-int64_t lines_of(int64_t n) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)); }
+// Pieces of about kPiece elements, for lines of n.
+int64_t lines_of(int64_t n) { return std::max<int64_t>(1, kPiece / std::max<int64_t>(1, n)); }
 
 template <class T>
 T largest_of(const T* x, const StridedIndex<1>& index, int64_t n) {
@@ -137,7 +137,7 @@ void gather(Tensor y, Tensor x, Tensor index, int axis) {
   dispatch_bits(y.dtype(), [&]<class U>() {
     dispatch_index(index.dtype(), [&]<class I>() {
       U* py = reinterpret_cast<U*>(y.raw());
-      parallel_for(n, kGrain, [&, py](int64_t begin, int64_t end) {
+      parallel_for(n, kPiece, [&, py](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           int64_t at[2];
           places.locate(i, at);
