@@ -3,13 +3,29 @@
 
 #include <zlib.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
-#include "data/codec/png.h"
 #include "tensor/base/error.h"
 
 namespace brine::test {
+
+struct Colour {
+  uint8_t red = 0, green = 0, blue = 0;
+};
+
+// Pixels by rows, from the top left.
+struct Picture {
+  int64_t width = 0, height = 0;
+  std::vector<Colour> pixels;
+
+  Picture(int64_t width, int64_t height)
+      : width(width), height(height), pixels(size_t(width * height)) {}
+  Colour& at(int64_t x, int64_t y) { return pixels[size_t(y * width + x)]; }
+  const Colour& at(int64_t x, int64_t y) const { return pixels[size_t(y * width + x)]; }
+};
 
 // The byte that Paeth's filter predicts (PNG, section 9.4).
 inline int paeth(int left, int up, int corner) {
@@ -19,7 +35,7 @@ inline int paeth(int left, int up, int corner) {
 }
 
 // Checks the checksum of every chunk. Throws for other kinds of PNG.
-inline data::Picture read_png(const std::string& file) {
+inline Picture read_png(const std::string& file) {
   auto number = [&](size_t at) {
     uint32_t x = 0;
     for (size_t i = 0; i < 4; ++i) x = x << 8 | uint8_t(file.at(at + i));
@@ -41,7 +57,7 @@ inline data::Picture read_png(const std::string& file) {
       uncompress(reinterpret_cast<Bytef*>(rows.data()), &size,
                  reinterpret_cast<const Bytef*>(packed.data()), uLong(packed.size()));
   check(status == Z_OK && size == rows.size(), "png: ", size, " bytes, wanted ", rows.size());
-  data::Picture out(width, height);
+  Picture out(width, height);
   const int64_t stride = channels * width + 1;
   for (int64_t y = 0; y < height; ++y) {
     const char filter = rows[size_t(y * stride)];

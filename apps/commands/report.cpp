@@ -30,8 +30,6 @@ struct ReportCommand {
     const std::string page = report::page(made, what);
     data::write_file_atomic(what.out, page);
     log_info(what.out, ": ", human_bytes(double(page.size())));
-    if (what.figures.empty()) return 0;
-    log_info(what.figures, ": ", report::write_figures(made, what.figures), " pictures");
     return 0;
   }
 };

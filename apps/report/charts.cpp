@@ -1,4 +1,4 @@
-// Charts in words and as tables; that of mask health.
+// Charts in words; that of mask health.
 #include "apps/report/charts.h"
 
 #include <cctype>
@@ -78,20 +78,6 @@ Chart health_chart(const std::string& name, const std::vector<distill::Recall>& 
     if (!line.points.empty()) chart.lines.lines.push_back(std::move(line));
   }
   return chart;
-}
-
-std::vector<std::vector<std::string>> table_of(const Chart& chart) {
-  std::vector<std::vector<std::string>> out = {
-      {"series", chart.lines.x_label, chart.lines.y_label, "single values"}};
-  for (const figure::Line& line : chart.lines.lines) {
-    for (const auto& [x, values] : line.points) {
-      std::string all;
-      for (double value : values) all += (all.empty() ? "" : " ") + short_number(value);
-      out.push_back({line.name, short_number(x), short_number(figure::mean(values)),
-                     values.size() > 1 ? all : ""});
-    }
-  }
-  return out;
 }
 
 }  // namespace brine::report

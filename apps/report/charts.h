@@ -1,5 +1,4 @@
-// The line charts of a report, with what a reader needs to judge them, as data: page, SVG pictures
-// and CSV files are made from the same numbers.
+// The line charts of a report, with what a reader needs to judge them, as data.
 #pragma once
 
 #include <string>
@@ -16,7 +15,7 @@ namespace brine::report {
 enum class Section { curves, health, trade };
 
 struct Chart {
-  std::string id;  // of a-z, 0-9 and '-': its files' name
+  std::string id;  // of a-z, 0-9 and '-'
   Section section = Section::curves;
   figure::LineChart lines;
   std::string note;  // what was measured, in a sentence
@@ -45,8 +44,5 @@ Chart health_chart(const std::string& name, const std::vector<distill::Recall>& 
 Charts sweep_charts(const std::string& file, const std::string& text);
 // Whether a text begins like such a table.
 bool is_sweep(const std::string& text);
-
-// The numbers of a chart: series, x, mean, and the single values where there are several.
-std::vector<std::vector<std::string>> table_of(const Chart& chart);
 
 }  // namespace brine::report

@@ -25,11 +25,6 @@ struct Plane {
   bool shares = false;  // linear from 0 to `most`, else masses
   double most = 1;
   std::vector<uint8_t> bytes;
-
-  double value(int64_t row, int64_t column) const {
-    const uint8_t byte = bytes[size_t(row * columns + column)];
-    return shares ? most * byte / 255 : mass_of_byte(byte);
-  }
 };
 
 // The planes of a head; ".most", the largest entry of each cell, only where cells are averaged.

@@ -43,8 +43,7 @@ const char* name_of(Section section) {
   return "";
 }
 
-// Points of a line on the page: of more, each is the mean of several neighbours. Pictures and
-// tables of --figures have all.
+// Points of a line on the page: of more, each is the mean of several neighbours.
 constexpr size_t kMostPoints = 500;
 
 Json points_of(const figure::Line& line, bool& thinned) {

@@ -134,7 +134,6 @@ void Request::describe(data::Schema& s) {
           {.required = true, .positional = true});
   s.field("out", out, "HTML file to write");
   s.field("title", title, "Title of the page; none: the names of the inputs");
-  s.field("figures", figures, "Directory for every picture (SVG, PNG) and its numbers (CSV)");
   s.field("importance", importance,
           "File of JSON lines: which keys each query kept, and with what mass");
   s.field("importance_keys", importance_keys,
@@ -182,7 +181,7 @@ Report gather(const Request& r, const std::string& command, const std::string& p
   add(curve_charts(curves));
   for (const SweepInput& sweep : report.inputs.sweeps) add(sweep.charts);
   std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.lines.empty(); });
-  // Inputs may have the same names; files and elements of the page may not.
+  // Inputs may have the same names; elements of the page may not.
   std::set<std::string> ids;
   for (Chart& chart : report.charts) {
     const std::string id = chart.id;

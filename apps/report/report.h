@@ -13,7 +13,6 @@ struct Request {
   std::vector<std::string> inputs;  // runs, models, captures, tables of brine sweep
   std::string out = "report.html";
   std::string title;       // empty: made from the inputs
-  std::string figures;     // directory for every picture and its numbers; empty: none
   std::string importance;  // JSON lines of kept keys; empty: none
   int64_t importance_keys = 16;
   std::string teacher;    // whose attention masks should cover; empty: the model
@@ -45,9 +44,5 @@ Report gather(const Request& request, const std::string& command, const std::str
 // The page: one HTML file without references to others. Maps become coarser until it has at most
 // request.max_bytes bytes; throws if it is larger without maps.
 std::string page(const Report& report, const Request& request);
-
-// Writes every picture of the report as SVG or PNG into a directory, and its numbers as CSV under
-// the same name; returns the number of pictures.
-int64_t write_figures(const Report& report, const std::string& directory);
 
 }  // namespace brine::report

@@ -58,8 +58,7 @@ void add_estimate(HeadMaps& maps, const LayerView& view, int64_t t, std::vector<
   for (const KeyMass& each : row) maps.widened.add_range(t, each.first, each.behind, each.mass);
 }
 
-}  // namespace
-
+// The map in at most `cells` rows and columns of cells.
 CellMap within(const CellMap& map, int64_t cells) {
   if (map.empty()) return map;
   auto blocks = [&](const Blocks& axis) {
@@ -67,6 +66,8 @@ CellMap within(const CellMap& map, int64_t cells) {
   };
   return map.coarser(blocks(map.rows()), blocks(map.columns()));
 }
+
+}  // namespace
 
 void MapCollector::add(int64_t layer, const LayerView& view) {
   const int64_t T = view.tokens(), H = view.heads();

@@ -57,9 +57,6 @@ class MapCollector {
   TextMaps maps_;
 };
 
-// A map in at most `cells` rows and columns of cells.
-CellMap within(const CellMap& map, int64_t cells);
-
 // Cells of a side of the pictures of T tokens, with at most `numbers` cells in all heads: T
 // itself, or a number that halves, thirds and quarters well.
 int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers);

@@ -4,7 +4,7 @@ const brine = {};
 
 brine.data = JSON.parse(document.getElementById("data").textContent);
 
-// Viridis at multiples of 1/8, as apps/figure/colours.cpp has it.
+// Viridis at multiples of 1/8 (matplotlib; public domain).
 brine.stops = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141],
   [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 

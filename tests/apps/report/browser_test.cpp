@@ -2,6 +2,7 @@
 #include "tests/apps/report/browser.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -43,10 +44,10 @@ std::string full_page() {
 
 // Why a picture is blank; "" if it is not.
 std::string blank(const std::string& png, int64_t width) {
-  const data::Picture picture = test::read_png(png);
+  const test::Picture picture = test::read_png(png);
   if (picture.width != width) return join("is ", picture.width, " wide");
   std::set<uint32_t> colours;
-  for (const data::Colour& c : picture.pixels)
+  for (const test::Colour& c : picture.pixels)
     colours.insert(uint32_t(c.red) << 16 | uint32_t(c.green) << 8 | c.blue);
   return colours.size() > 200 ? "" : join("has ", colours.size(), " colours");
 }
@@ -58,7 +59,7 @@ void keep(const std::string& name, const std::string& bytes) {
 }
 
 // The colour in the middle of a cell of a map's canvas, from the pixels that the browser drew.
-data::Colour drawn(Browser& browser, const std::string& view, int64_t row, int64_t column) {
+test::Colour drawn(Browser& browser, const std::string& view, int64_t row, int64_t column) {
   const Json rgb = browser.evaluate(
       "(() => { const v = brine.views." + view +
       "; v.group.cursor = null; v.group.whole(); const s = v.size(), w = v.window();"
@@ -78,7 +79,21 @@ std::string join_lines(const std::vector<std::string>& lines) {
   return out;
 }
 
-bool close(const data::Colour& a, const data::Colour& b) {
+// Viridis at multiples of 1/8 (matplotlib), and between them.
+test::Colour viridis(double value) {
+  constexpr uint8_t kStops[9][3] = {{68, 1, 84},    {71, 44, 122},  {59, 81, 139},
+                                    {44, 113, 142}, {33, 144, 141}, {39, 173, 129},
+                                    {92, 200, 99},  {170, 220, 50}, {253, 231, 37}};
+  const double at = 8 * value;
+  const size_t low = std::min(size_t(at), size_t(7));
+  auto mixed = [&](int channel) {
+    const double a = kStops[low][channel], b = kStops[low + 1][channel];
+    return uint8_t(std::lround(a + (at - double(low)) * (b - a)));
+  };
+  return {mixed(0), mixed(1), mixed(2)};
+}
+
+bool close(const test::Colour& a, const test::Colour& b) {
   auto similar = [](int x, int y) { return std::abs(x - y) <= 1; };
   return similar(a.red, b.red) && similar(a.green, b.green) && similar(a.blue, b.blue);
 }
@@ -105,8 +120,8 @@ TEST_CASE(
   const std::string dark = browser.screenshot();
   keep("dark.png", dark);
   CHECK(blank(dark, 1280) == "");
-  const data::Colour light_corner = test::read_png(wide).at(2, 2);
-  const data::Colour dark_corner = test::read_png(dark).at(2, 2);
+  const test::Colour light_corner = test::read_png(wide).at(2, 2);
+  const test::Colour dark_corner = test::read_png(dark).at(2, 2);
   CHECK(light_corner.red > 200);
   CHECK(dark_corner.red < 60);
   browser.prefer("light");
@@ -155,8 +170,7 @@ TEST_CASE("report in a browser: choosing a layer and head shows their numbers (n
                                         {3, T - 2}}) {
         const double value = values[size_t(row * T + column)];
         const bool shares = view == "mask";
-        const data::Colour wanted =
-            figure::map_colour(shares ? value : figure::place_of_mass(value));
+        const test::Colour wanted = viridis(shares ? value : figure::place_of_mass(value));
         CHECK(close(drawn(browser, view, row, column), wanted));
         brighter += value > 0.01;
       }

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -75,23 +74,6 @@ inline const nlohmann::json& chart_of(const nlohmann::json& data, const std::str
   }
   FAIL("no chart " << id);
   return data;
-}
-
-inline std::vector<std::vector<std::string>> lines_of(const std::string& csv) {
-  std::vector<std::vector<std::string>> out;
-  std::istringstream lines(csv);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    out.emplace_back(1);
-    for (const char c : line) {
-      if (c == ',') {
-        out.back().emplace_back();
-      } else {
-        out.back().back() += c;
-      }
-    }
-  }
-  return out;
 }
 
 }  // namespace brine::tests

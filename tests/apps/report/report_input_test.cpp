@@ -7,11 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/figure/colours.h"
-#include "apps/figure/map_figure.h"
 #include "data/hdf5/hdf5_file.h"
 #include "tests/apps/report/page.h"
 #include "tests/apps/world.h"
-#include "tests/png_reader.h"
 #include "tests/skip.h"
 
 namespace brine::tests {

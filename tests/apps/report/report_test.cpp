@@ -5,13 +5,12 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/figure/colours.h"
-#include "apps/figure/map_figure.h"
 #include "data/hdf5/hdf5_file.h"
 #include "tests/apps/report/page.h"
 #include "tests/apps/world.h"
-#include "tests/png_reader.h"
 #include "tests/skip.h"
 
 namespace brine::tests {
@@ -52,19 +51,9 @@ TEST_CASE("report: masses as bytes are within 2.4 percent, shares within half a 
   }
 }
 
-TEST_CASE("report: names of files and colours") {
+TEST_CASE("report: ids of charts") {
   CHECK(report::id_of("SEA, k = 64 / run_1") == "sea-k-64-run-1");
   CHECK(report::id_of("../<>") == "x");
-  CHECK(figure::hex(figure::map_colour(0)) == "#440154");
-  CHECK(figure::hex(figure::map_colour(1)) == "#fde725");
-  // Brightness grows with the value, so that a map can be read in grey.
-  double before = -1;
-  for (int i = 0; i <= 64; ++i) {
-    const data::Colour c = figure::map_colour(i / 64.0);
-    const double grey = 0.2126 * c.red + 0.7152 * c.green + 0.0722 * c.blue;
-    CHECK(grey > before);
-    before = grey;
-  }
 }
 
 TEST_CASE("report: the maps of a page are those of the model's pass, text stays text") {
@@ -208,7 +197,7 @@ TEST_CASE("report: some layers and heads, and a page that may not be larger") {
   check_says(refusal(std::string("student ") + kText + "--heads 4"), {"no head 4"});
 }
 
-TEST_CASE("report: long curves are means on the page and whole in the tables") {
+TEST_CASE("report: long curves are means on the page") {
   const World& w = world();
   fs::create_directories(w.path("long-log"));
   std::string log;
@@ -216,15 +205,13 @@ TEST_CASE("report: long curves are means on the page and whole in the tables") {
     log += join("{\"type\":\"step\",\"step\":", step, ",\"loss\":", step % 4, ".5}\n");
   }
   w.write("long-log/log.jsonl", log);
-  fs::remove_all(w.path("long-figures"));
-  const Json data = page_data(written("long-log --figures long-figures"));
+  const Json data = page_data(written("long-log"));
   const Json& loss = chart_of(data, "curve-loss");
   const Json& points = loss.at("lines")[0].at("points");
   REQUIRE(points.size() == 500);
   CHECK(points[0][0] == 2.5);
   for (const Json& point : points) CHECK(point[1].get<double>() == doctest::Approx(2));
   CHECK(contains(loss.at("note").get<std::string>(), "means of neighbours"));
-  CHECK(lines_of(read_all(w.path("long-figures/curve-loss.csv"))).size() == 2001);
 }
 
 TEST_CASE("report: the curves of several runs are those of their logs") {
@@ -336,97 +323,6 @@ TEST_CASE("report: importance has the keys of the mask with the student's masses
   CHECK(count == 8 * T);
 }
 
-TEST_CASE("report --figures: every picture with its numbers") {
-  const World& w = world();
-  fs::remove_all(w.path("figures"));
-  written(std::string("student --teacher teacher --figures figures ") + kText);
-  const Json data = page_data(read_all(w.path("page.html")));
-  size_t pictures = 0, tables = 0;
-  for (const auto& entry : fs::directory_iterator(w.path("figures"))) {
-    const std::string bytes = read_all(entry.path()), end = entry.path().extension();
-    CAPTURE(entry.path().string());
-    tables += end == ".csv";
-    pictures += end != ".csv";
-    if (end == ".svg") {
-      CHECK(bytes.rfind("<svg ", 0) == 0);
-      CHECK_FALSE(contains(bytes, "<script"));
-      CHECK(contains(bytes, "</svg>"));
-    } else if (end == ".png") {
-      const data::Picture picture = test::read_png(bytes);
-      CHECK_FALSE(std::all_of(picture.pixels.begin(), picture.pixels.end(),
-                              [&](const data::Colour& c) { return c == picture.pixels[0]; }));
-    } else {
-      CHECK(bytes.size() > 30);
-    }
-  }
-  CHECK(pictures == tables);
-  // An overview, recall, two pictures of heat, eight heads, and every chart of the page.
-  CHECK(pictures == 4 + 8 + data.at("charts").size());
-  const auto recall = lines_of(read_all(w.path("figures/student-recall.csv")));
-  REQUIRE(recall.size() == 9);
-  CHECK(std::stod(recall[6][2]) ==
-        doctest::Approx(
-            data.at("attention")[0].at("recall")[1].at("heads")[1].at("mask").get<double>())
-            .epsilon(1e-3));
-  const auto planes = planes_in(data.at("attention")[0].at("maps")[5]);
-  const auto numbers = lines_of(read_all(w.path("figures/student-layer-01-head-01.csv")));
-  CHECK(numbers[0][2] == "first query");
-  REQUIRE(numbers[3][0] == "teacher");
-  const size_t T = data.at("attention")[0].at("tokens");
-  for (size_t r = 0; r < T; ++r) {
-    for (size_t c = 0; c < T; ++c) {
-      CHECK(std::stod(numbers[3 + r][4 + c]) ==
-            doctest::Approx(planes.at("teacher")[r * T + c]).epsilon(1e-3));
-    }
-  }
-}
-
-TEST_CASE("report --figures: cells of a map that is averaged have their first and last tokens") {
-  const World& w = world();
-  fs::remove_all(w.path("averaged"));
-  written("student --data text.txt --sequence-length 30 --cells 8 --heads 1 --figures averaged");
-  const auto lines = lines_of(read_all(w.path("averaged/student-layer-00-head-01.csv")));
-  CHECK(lines[0] == std::vector<std::string>{"map", "row", "first query", "last query",
-                                             "values of its columns"});
-  // The ranges of all cells of a map, which cover the tokens (columns) in order without gaps.
-  std::map<std::string, std::vector<std::pair<int, int>>> rows;
-  std::map<std::string, std::vector<std::string>> first, last;
-  for (size_t i = 1; i < lines.size(); ++i) {
-    const std::string &map = lines[i][0], &row = lines[i][1];
-    if (row.rfind("first ", 0) == 0) {
-      first[map] = lines[i];
-    } else if (row.rfind("last ", 0) == 0) {
-      last[map] = lines[i];
-    } else {
-      CHECK(std::stoul(row) == rows[map].size());
-      rows[map].push_back({std::stoi(lines[i][2]), std::stoi(lines[i][3])});
-    }
-  }
-  for (const auto& [map, size] : {std::pair<std::string, int>{"teacher", 30},
-                                  {"teacher.most", 30},
-                                  {"estimate", 12},
-                                  {"selected", 12},
-                                  {"mask", 30}}) {
-    CAPTURE(map);
-    CHECK(first[map][1] == (size == 12 ? "first column" : "first key"));
-    int next = 0;
-    for (size_t c = 4; c < first[map].size(); ++c) {
-      CHECK(std::stoi(first[map][c]) == next);
-      next = std::stoi(last[map][c]) + 1;
-    }
-    CHECK(next == size);
-    REQUIRE(rows[map].size() == 8);
-    next = 0;
-    for (const auto& [begin, end] : rows[map]) {
-      CHECK(begin == next);
-      next = end + 1;
-    }
-    CHECK(next == 30);
-  }
-  // The mass of the last cell is the mean over its queries of the mass on its keys.
-  CHECK(rows["teacher"][7] == std::pair(26, 29));
-}
-
 TEST_CASE("report: the Python of docs/evaluation.md reads captures and importance (needs h5py)") {
   const std::string page = read_all(test::source_dir() + "/docs/evaluation.md"),
                     fence = "```python\n";
@@ -481,27 +377,6 @@ TEST_CASE("report: the Python of docs/evaluation.md reads captures and importanc
     CHECK(kept == doctest::Approx(wanted_kept / double(T)).epsilon(1e-6));
     CHECK(distance == doctest::Approx(wanted_distance / double(T)).epsilon(0.06));
   }
-}
-
-TEST_CASE("figures: the cells of a map picture have the colours of their values") {
-  figure::MapPanel panel{.title = "<map>",
-                         .x_label = "key",
-                         .y_label = "query",
-                         .rows = 2,
-                         .columns = 3,
-                         .places = {0, 0.25, 0.5, 0.75, 1, 0.1},
-                         .row_items = 2,
-                         .column_items = 3};
-  const data::Picture picture = figure::picture_of(panel);
-  for (int64_t r = 0; r < 2; ++r) {
-    for (int64_t c = 0; c < 3; ++c)
-      CHECK(picture.at(c, r) == figure::map_colour(panel.places[size_t(3 * r + c)]));
-  }
-  const std::string svg = figure::svg("a < b", {panel, panel}, 2);
-  CHECK(contains(svg, "a &lt; b"));
-  CHECK(contains(svg, "&lt;map&gt;"));
-  panel.places.pop_back();
-  CHECK_THROWS_AS(figure::picture_of(panel), Error);
 }
 
 }  // namespace brine::tests
