@@ -23,8 +23,6 @@ struct ReportCommand {
       refuse_unused(context, {"window", "sequence_length", "teacher", "k"},
                     "without a text (--text, --tokens or --data)");
     }
-    if (what.importance.empty())
-      refuse_unused(context, {"importance_keys"}, "without --importance");
     const report::Report made =
         report::gather(what, context.line, "brine " BRINE_VERSION ", commit " + commit_name());
     const std::string page = report::page(made, what);

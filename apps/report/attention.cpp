@@ -25,31 +25,12 @@ std::string settings_of(const nn::ModelConfig& config) {
   return json_text(keys.to_json());
 }
 
-data::Json head_line(const Attention& a) {
-  return {{"model", a.source},  {"attention", a.method}, {"teacher", a.teacher},
-          {"layers", a.layers}, {"heads", a.heads},      {"k", a.k},
-          {"ids", a.ids}};
-}
-
-std::unique_ptr<distill::ImportanceFile> importance_of(const AttentionCall& call,
-                                                       const Attention& a) {
-  if (call.importance.empty()) return nullptr;
-  return std::make_unique<distill::ImportanceFile>(call.importance, head_line(a), a.tokens);
-}
-
-distill::TextPass pass_of(const AttentionCall& call, distill::ImportanceFile* file) {
-  std::optional<distill::ImportanceRequest> importance;
-  if (!call.importance.empty()) {
-    importance = {
-        .most = call.importance_keys, .layers = call.maps.layers, .heads = call.maps.heads};
-  }
+distill::TextPass pass_of(const AttentionCall& call) {
   return {.ids = {},
           .k = call.k,
           .teacher = call.teacher,
           .maps = call.maps,
-          .keeps_masks = call.keeps_masks,
-          .importance = std::move(importance),
-          .file = file};
+          .keeps_masks = call.keeps_masks};
 }
 
 // One layer of a capture; every tensor is compared with the sizes in the file's attributes, since
@@ -232,13 +213,11 @@ Attention attention_of(nn::LoadedModel& m, const std::string& name, const std::v
                 .ids = ids,
                 .tokens = token_texts(tokenizer.get(), ids),
                 .text = {}};
-  const auto importance = importance_of(call, out);
-  distill::TextPass pass = pass_of(call, importance.get());
+  distill::TextPass pass = pass_of(call);
   pass.ids = ids;
   out.text = distill::attend_to_text(m, pass);
   out.sparse = m.model->attention_traits().sparse;
   drop_without_rows(out.text.recall);
-  if (importance) importance->finish();
   return out;
 }
 
@@ -263,8 +242,7 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
                 .text = {}};
   const auto tokenizer = tokenizer_for(tokenizer_path, file.string_attribute("/", "model"));
   out.tokens = token_texts(tokenizer.get(), out.ids);
-  const auto importance = importance_of(call, out);
-  const distill::TextPass pass = pass_of(call, importance.get());
+  const distill::TextPass pass = pass_of(call);
   distill::LayerCollector collector(pass);
   int64_t columns = 0;
   std::vector<distill::Recall> recall;
@@ -286,7 +264,6 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
   }
   out.text = collector.take(std::move(recall));
   drop_without_rows(out.text.recall);
-  if (importance) importance->finish();
   return out;
 }
 

@@ -27,8 +27,6 @@ struct AttentionCall {
   int64_t k = 0;
   distill::MapRequest maps = {};
   bool keeps_masks = false;
-  std::string importance = {};  // file; empty: none
-  int64_t importance_keys = 0;
 };
 
 // `ids` of one text through a loaded model.

@@ -2,7 +2,6 @@
 #include "apps/report/report.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -18,14 +17,6 @@ constexpr int64_t kMostCells = 3000000, kMostAskedCells = 12000000;
 
 std::set<int64_t> set_of(const std::vector<int64_t>& list) { return {list.begin(), list.end()}; }
 
-// The file for each of several students: "kept.jsonl", "kept.2.jsonl".
-std::string numbered(const std::string& file, size_t number) {
-  if (file.empty() || number == 0) return file;
-  const std::filesystem::path path(file);
-  const std::string name = join(path.stem().string(), ".", number + 1, path.extension().string());
-  return (path.parent_path() / name).string();
-}
-
 void check_list(const std::vector<int64_t>& list, int64_t size, const char* what) {
   for (const int64_t each : list) {
     check(each >= 0 && each < size, "report: there is no ", what, " ", each, ", the model has ",
@@ -33,8 +24,7 @@ void check_list(const std::vector<int64_t>& list, int64_t size, const char* what
   }
 }
 
-AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t heads,
-                      size_t number) {
+AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t heads) {
   check_list(r.layers, layers, "layer");
   check_list(r.heads, heads, "head");
   const std::set<int64_t> some_layers = set_of(r.layers), some_heads = set_of(r.heads);
@@ -45,9 +35,7 @@ AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t 
                                 : distill::cells_for(tokens, shown, kMostCells);
   return {.teacher = r.teacher,
           .k = r.text.k,
-          .maps = {.cells = cells, .layers = some_layers, .heads = some_heads},
-          .importance = numbered(r.importance, number),
-          .importance_keys = r.importance_keys};
+          .maps = {.cells = cells, .layers = some_layers, .heads = some_heads}};
 }
 
 // Before the second pass, which may take minutes.
@@ -66,11 +54,9 @@ void attend(Report& report, const Request& r) {
     nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
     const nn::ModelShape shape = m.config.shape();
     if (i == 0) ids = r.text.ids(m, "report");
-    AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads, i);
+    AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads);
     call.keeps_masks = models > 1;
     if (!m.model->attention_traits().sparse) {
-      check(call.importance.empty(), "report: --importance needs a mask, attention '",
-            m.config.attention, "' keeps every key");
       if (!call.teacher.empty())
         log_info("report: ", input.name, " keeps every key, so --teacher is not compared with it");
       call.teacher.clear();
@@ -94,7 +80,7 @@ void read_captures(Report& report, const Request& r) {
       shape.heads = size.heads;
       check_comparable(report.attention[0], input, shape);
     }
-    AttentionCall call = call_of(r, size.tokens, size.layers, size.heads, report.attention.size());
+    AttentionCall call = call_of(r, size.tokens, size.layers, size.heads);
     call.keeps_masks = report.inputs.captures.size() > 1;
     Attention read = attention_of(input, call, r.tokenizer);
     const bool same = report.attention.empty() || report.attention[0].ids == read.ids;
@@ -134,10 +120,6 @@ void Request::describe(data::Schema& s) {
           {.required = true, .positional = true});
   s.field("out", out, "HTML file to write");
   s.field("title", title, "Title of the page; none: the names of the inputs");
-  s.field("importance", importance,
-          "File of JSON lines: which keys each query kept, and with what mass");
-  s.field("importance_keys", importance_keys,
-          "Keys of a query, those with the largest masses; 0 = all kept", {.min = 0});
   s.field("teacher", teacher,
           "Teacher whose attention is compared; none or self: the model's own dense attention");
   s.field("tokenizer", tokenizer, "Tokenizer of a capture; none: that of the captured model");
@@ -162,8 +144,6 @@ Report gather(const Request& r, const std::string& command, const std::string& p
         "report: --tokenizer is for captures; a model has its own");
   if (r.text.sources()) attend(report, r);
   read_captures(report, r);
-  check(r.importance.empty() || !report.attention.empty(),
-        "report: --importance needs a text (--text, --data) or a capture");
   const bool selects = !r.layers.empty() || !r.heads.empty() || r.cells;
   check(!selects || !report.attention.empty(),
         "report: --layers, --heads and --cells choose maps; give a text or a capture");

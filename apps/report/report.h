@@ -12,9 +12,7 @@ namespace brine::report {
 struct Request {
   std::vector<std::string> inputs;  // runs, models, captures, tables of brine sweep
   std::string out = "report.html";
-  std::string title;       // empty: made from the inputs
-  std::string importance;  // JSON lines of kept keys; empty: none
-  int64_t importance_keys = 16;
+  std::string title;      // empty: made from the inputs
   std::string teacher;    // whose attention masks should cover; empty: the model
   std::string tokenizer;  // for captures whose model is gone
   TextInput text;

@@ -1,4 +1,4 @@
-// What pictures and lists of a layer's attention are made from: the tensors of one sequence, of a
+// What pictures of a layer's attention are made from: the tensors of one sequence, of a
 // running model or of a capture.
 #pragma once
 

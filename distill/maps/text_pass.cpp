@@ -40,9 +40,6 @@ class Observer : public nn::LayerObserver {
 
 void LayerCollector::add(int64_t layer, const LayerView& view) {
   maps_.add(layer, view);
-  if (pass_.importance) {
-    pass_.file->add(importance_lines(*pass_.importance, layer, view));
-  }
   if (pass_.keeps_masks && view.has_mask()) masks_.push_back(view.mask);
 }
 

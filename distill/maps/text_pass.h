@@ -1,13 +1,11 @@
-// One text through a model next to its teacher: maps of all heads, mask recall, kept keys.
+// One text through a model next to its teacher: maps of all heads, mask recall.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "distill/evaluation/recall_observer.h"
 #include "distill/maps/head_maps.h"
-#include "distill/maps/importance.h"
 
 namespace brine::distill {
 
@@ -17,8 +15,6 @@ struct TextPass {
   std::string teacher = {};       // of a model with a mask: a directory or file, or kSelf
   MapRequest maps = {};
   bool keeps_masks = false;  // for mask_overlap()
-  std::optional<ImportanceRequest> importance = {};
-  ImportanceFile* file = nullptr;  // receives the lines of every layer
 };
 
 struct TextAttention {

@@ -135,13 +135,10 @@ TEST_CASE("report: flags without what they choose from are refused, cells are ro
   CHECK(contains(quoted.at("command").get<std::string>(), "--text 'it'\\''s <b>'"));
 }
 
-TEST_CASE("report: flags without a text, or of a mask that a model has not, are refused") {
+TEST_CASE("report: flags without a text are refused, full attention has no recall") {
   const Json dense = page_data(written(std::string("teacher ") + kText));
   CHECK(dense.at("attention")[0].count("recall") == 0);
   check_says(refusal("teacher --window 1"), {"--window", "without a text"});
-  check_says(refusal("student --importance kept.jsonl"), {"--importance", "text"});
-  check_says(refusal(std::string("teacher --importance kept.jsonl ") + kText),
-             {"--importance", "mask"});
 }
 
 TEST_CASE("report: an empty text is refused in one line") {

@@ -3,15 +3,8 @@
 
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-#include <sstream>
-
 #include "autograd/ops.h"
-#include "data/io/json.h"
-#include "distill/maps/importance.h"
 #include "distill/maps/text_pass.h"
-#include "tests/messages.h"
-#include "tests/scratch.h"
 #include "tests/sparse_oracle.h"
 
 namespace brine::test {
@@ -302,54 +295,6 @@ TEST_CASE("maps: cells that were asked for are rounded down to a side") {
   CHECK(cells_at_most(16384, 16384) == 384);
   CHECK(cells_at_most(385, 385) == 384);
   CHECK(cells_at_most(1024, 1) == 1);
-}
-
-TEST_CASE("importance: the heaviest keys of every query, and the teacher's mass on all kept") {
-  Scratch scratch;
-  const LayerView view = layer_view(true, 51);
-  const std::string path = (scratch / "kept.jsonl").string();
-  const std::vector<std::string> tokens(size_t(T), "<script>");
-  {
-    ImportanceFile file(path, {{"model", "m"}}, tokens);
-    file.add(importance_lines({.most = 2}, 0, view));
-    file.finish();
-  }
-  std::istringstream lines(data::read_file(path));
-  std::string line;
-  std::getline(lines, line);
-  const data::Json head = parse_ordered_json(line);
-  CHECK(head["format"] == "brine-importance");
-  CHECK(head["model"] == "m");
-  CHECK(head["tokens"].size() == size_t(T));
-  int64_t count = 0;
-  for (; std::getline(lines, line); ++count) {
-    const data::Json row = parse_ordered_json(line);
-    const int64_t h = count / T, t = count % T;
-    CHECK(row["layer"] == 0);
-    CHECK(row["head"] == h);
-    CHECK(row["query"] == t);
-    const RowEntries entries = MaskRows(view.mask)(0, h, t);
-    CHECK(row["kept"] == entries.count);
-    const std::vector<double> teacher = teacher_row(view, h, t);
-    double recall = 0;
-    std::vector<std::pair<float, int64_t>> all;
-    for (int64_t e = 0; e < entries.count; ++e) {
-      const int64_t key = entries.columns[e] - h * T;
-      recall += teacher[size_t(key)];
-      all.emplace_back(-view.probabilities.data<float>()[entries.first + e], key);
-    }
-    std::sort(all.begin(), all.end());
-    CHECK(row["teacher"].get<double>() == doctest::Approx(recall).epsilon(1e-3));
-    REQUIRE(row["keys"].size() == size_t(std::min<int64_t>(2, entries.count)));
-    for (size_t i = 0; i < row["keys"].size(); ++i) {
-      CHECK(row["keys"][i] == all[i].second);
-      CHECK(row["mass"][i].get<double>() == doctest::Approx(-all[i].first).epsilon(1e-3));
-    }
-  }
-  CHECK(count == H * T);
-  LayerView dense = view;
-  dense.mask.columns = {};
-  CHECK(contains(message([&] { importance_lines({}, 0, dense); }), "has no mask"));
 }
 
 TEST_CASE("maps: the overlap of two masks is their common keys over all") {
