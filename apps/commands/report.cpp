@@ -1,4 +1,4 @@
-// brine report: one HTML page of runs, models with a text, captures and sweeps.
+// brine report: one HTML page of runs, models with a text, and sweeps.
 #include "apps/report/report.h"
 
 #include <nlohmann/json.hpp>

@@ -1,18 +1,17 @@
-// The attention of one student on the text of a report, from a pass of the model or from a capture.
+// The attention of one student on the text of a report, from a pass of the model.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "apps/inspect/text_input.h"
-#include "apps/report/inputs.h"
 #include "distill/maps/text_pass.h"
 
 namespace brine::report {
 
 struct Attention {
   std::string name, method, teacher;  // `teacher` in words
-  std::string source;                 // path of the model or the capture
+  std::string source;                 // path of the model
   int64_t layers = 0, heads = 0;
   int64_t k = 0;         // kept keys; 0: all
   bool sparse = false;   // a mask says which
@@ -32,17 +31,6 @@ struct AttentionCall {
 // `ids` of one text through a loaded model.
 Attention attention_of(nn::LoadedModel& model, const std::string& name,
                        const std::vector<int32_t>& ids, const AttentionCall& call);
-// What a capture says of its text, before its layers are read. Throws as below.
-struct CaptureSize {
-  int64_t layers = 0, heads = 0, tokens = 0;
-};
-CaptureSize size_of_capture(const std::string& path);
-// From a file of brine inspect --capture, whose dense attention is the teacher's. Throws in one
-// line that names the file if a tensor is missing or does not fit the others. `tokenizer` is a
-// directory or a GGUF file; "": that of the captured model, or if it is gone ids as tokens.
-Attention attention_of(const ModelInput& capture, const AttentionCall& call,
-                       const std::string& tokenizer);
-
 // The text of each token; "12" for an id without one. Never invalid UTF-8: what is not a part of a
 // character is shown as "\xe2".
 std::vector<std::string> token_texts(const data::Tokenizer* tokenizer,

@@ -1,4 +1,4 @@
-// Recognising runs, models, captures and tables.
+// Recognising runs, models and tables.
 #include "apps/report/inputs.h"
 
 #include <algorithm>
@@ -64,14 +64,12 @@ RunInput read_run(const std::string& path, const std::string& name) {
 
 void read_file_input(Inputs& out, const std::string& path, const std::string& name) {
   const std::string start = beginning(path, 64);
-  if (start.rfind("\x89HDF\r\n\x1a\n", 0) == 0) {
-    out.captures.push_back({path, name});
-  } else if (data::is_gguf(path)) {
+  if (data::is_gguf(path)) {
     out.models.push_back({path, name});
   } else if (is_sweep(start)) {
     out.sweeps.push_back({path, sweep_charts(path, data::read_file(path, 1 << 24))});
   } else {
-    throw Error(path + ": neither a capture nor a GGUF model nor a table of brine sweep");
+    throw Error(path + ": neither a GGUF model nor a table of brine sweep");
   }
 }
 

@@ -25,12 +25,11 @@ struct ModelInput {
 
 struct Inputs {
   std::vector<RunInput> runs;
-  std::vector<ModelInput> models;    // that a text can go through, runs with a checkpoint too
-  std::vector<ModelInput> captures;  // files of brine inspect --capture
+  std::vector<ModelInput> models;  // that a text can go through, runs with a checkpoint too
   std::vector<SweepInput> sweeps;
 };
 
-// Reads everything but models and captures. Names are the last parts of the paths, as many as
+// Reads everything but models. Names are the last parts of the paths, as many as
 // distinguish them. Throws in one line for a path that is none of these, and for a damaged log
 // or table.
 Inputs read_inputs(const std::vector<std::string>& paths);

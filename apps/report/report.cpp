@@ -70,27 +70,6 @@ void attend(Report& report, const Request& r) {
   }
 }
 
-void read_captures(Report& report, const Request& r) {
-  for (const ModelInput& input : report.inputs.captures) {
-    if (report.attention.size() == kMostStudents) break;
-    const CaptureSize size = size_of_capture(input.path);
-    if (!report.attention.empty()) {
-      nn::ModelShape shape;
-      shape.layers = size.layers;
-      shape.heads = size.heads;
-      check_comparable(report.attention[0], input, shape);
-    }
-    AttentionCall call = call_of(r, size.tokens, size.layers, size.heads);
-    call.keeps_masks = report.inputs.captures.size() > 1;
-    Attention read = attention_of(input, call, r.tokenizer);
-    const bool same = report.attention.empty() || report.attention[0].ids == read.ids;
-    check(same, input.path, ": is of another text than ",
-          report.attention.empty() ? "" : report.attention[0].source,
-          "; two students are compared on one text");
-    report.attention.push_back(std::move(read));
-  }
-}
-
 void compare(Report& report) {
   if (report.attention.size() < 2) return;
   const Attention &a = report.attention[0], &b = report.attention[1];
@@ -115,14 +94,12 @@ std::string title_of(const Report& report) {
 }  // namespace
 
 void Request::describe(data::Schema& s) {
-  s.field("inputs", inputs,
-          "Runs, models, captures (brine inspect --capture), tables of brine sweep --out",
+  s.field("inputs", inputs, "Runs, models, tables of brine sweep --out",
           {.required = true, .positional = true});
   s.field("out", out, "HTML file to write");
   s.field("title", title, "Title of the page; none: the names of the inputs");
   s.field("teacher", teacher,
           "Teacher whose attention is compared; none or self: the model's own dense attention");
-  s.field("tokenizer", tokenizer, "Tokenizer of a capture; none: that of the captured model");
   text.describe_text(s, "Maps: ");
   s.field("layers", layers, "Maps of these layers only, with more cells; none: all", {.min = 0});
   s.field("heads", heads, "Maps of these heads only; none: all", {.min = 0});
@@ -138,15 +115,10 @@ Report gather(const Request& r, const std::string& command, const std::string& p
   report.inputs = read_inputs(r.inputs);
   check(r.text.sources() == 0 || !report.inputs.models.empty(),
         "report: a text was given, but no model that it can go through");
-  check(r.text.sources() == 0 || report.inputs.captures.empty(),
-        "report: a capture has its own text; give captures, or models with a text");
-  check(r.tokenizer.empty() || !report.inputs.captures.empty(),
-        "report: --tokenizer is for captures; a model has its own");
   if (r.text.sources()) attend(report, r);
-  read_captures(report, r);
   const bool selects = !r.layers.empty() || !r.heads.empty() || r.cells;
   check(!selects || !report.attention.empty(),
-        "report: --layers, --heads and --cells choose maps; give a text or a capture");
+        "report: --layers, --heads and --cells choose maps; give a text");
   compare(report);
 
   std::vector<Curves> curves;

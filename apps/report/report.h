@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "apps/report/attention.h"
+#include "apps/report/inputs.h"
 #include "apps/report/pack.h"
 
 namespace brine::report {
 
 struct Request {
-  std::vector<std::string> inputs;  // runs, models, captures, tables of brine sweep
+  std::vector<std::string> inputs;  // runs, models, tables of brine sweep
   std::string out = "report.html";
-  std::string title;      // empty: made from the inputs
-  std::string teacher;    // whose attention masks should cover; empty: the model
-  std::string tokenizer;  // for captures whose model is gone
+  std::string title;    // empty: made from the inputs
+  std::string teacher;  // whose attention masks should cover; empty: the model
   TextInput text;
   std::vector<int64_t> layers, heads;  // maps of these only; empty: of all
   int64_t cells = 0;                   // of a map's side; 0: as many as fit the page

@@ -1,5 +1,4 @@
-// What pictures of a layer's attention are made from: the tensors of one sequence, of a
-// running model or of a capture.
+// What pictures of a layer's attention are made from: the tensors of one sequence.
 #pragma once
 
 #include <string>

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "apps/figure/colours.h"
-#include "data/hdf5/hdf5_file.h"
 #include "tests/apps/report/page.h"
 #include "tests/apps/world.h"
 #include "tests/skip.h"
