@@ -59,11 +59,8 @@ Attention attention_of(nn::LoadedModel& m, const std::string& name, const std::v
                 .ids = ids,
                 .tokens = token_texts(tokenizer.get(), ids),
                 .text = {}};
-  out.text = distill::attend_to_text(m, {.ids = ids,
-                                         .k = call.k,
-                                         .teacher = call.teacher,
-                                         .maps = call.maps,
-                                         .keeps_masks = call.keeps_masks});
+  out.text = distill::attend_to_text(
+      m, {.ids = ids, .k = call.k, .teacher = call.teacher, .maps = call.maps});
   out.sparse = m.model->attention_traits().sparse;
   drop_without_rows(out.text.recall);
   return out;

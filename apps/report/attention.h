@@ -25,7 +25,6 @@ struct AttentionCall {
   std::string teacher = {};  // path, or "" and "self": the model's dense attention
   int64_t k = 0;
   distill::MapRequest maps = {};
-  bool keeps_masks = false;
 };
 
 // `ids` of one text through a loaded model.

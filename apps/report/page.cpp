@@ -178,16 +178,12 @@ Json json_of(const RunInput& run) {
 }
 
 Json everything_but_maps(const Report& report) {
-  Json out = {{"title", report.title},        {"program", report.program},
-              {"command", report.command},    {"leastMass", figure::kLeastMass},
-              {"charts", Json::array()},      {"runs", Json::array()},
-              {"comparisons", Json::array()}, {"attention", Json::array()}};
+  Json out = {{"title", report.title},     {"program", report.program},
+              {"command", report.command}, {"leastMass", figure::kLeastMass},
+              {"charts", Json::array()},   {"runs", Json::array()},
+              {"attention", nullptr}};
   for (const Chart& chart : report.charts) out["charts"].push_back(json_of(chart));
   for (const RunInput& run : report.inputs.runs) out["runs"].push_back(json_of(run));
-  for (const Comparison& each : report.comparisons) {
-    out["comparisons"].push_back(
-        {{"first", each.first}, {"second", each.second}, {"overlap", each.overlap}});
-  }
   return out;
 }
 
@@ -219,28 +215,26 @@ std::string assembled(const std::string& title, const Json& data) {
 
 std::string page(const Report& report, const Request& request) {
   Json data = everything_but_maps(report);
-  for (const Attention& each : report.attention) {
-    distill::TextMaps none{.tokens = each.text.maps.tokens,
-                           .cells = each.text.maps.cells,
-                           .columns = each.text.maps.columns,
+  if (report.attention) {
+    const distill::TextMaps& maps = report.attention->text.maps;
+    distill::TextMaps none{.tokens = maps.tokens,
+                           .cells = maps.cells,
+                           .columns = maps.columns,
                            .heads = {},
-                           .heat = each.text.maps.heat};
-    data["attention"].push_back(json_of(each, {.maps = std::move(none), .heads = {}}));
+                           .heat = maps.heat};
+    data["attention"] = json_of(*report.attention, {.maps = std::move(none), .heads = {}});
   }
   const size_t limit = size_t(request.max_bytes);
-  size_t used = assembled(report.title, data).size();  // what is left is for maps
+  const size_t used = assembled(report.title, data).size();  // what is left is for maps
   check(used <= limit, "report: the page has ", used, " bytes without maps, --max-bytes is ", limit,
         "; give fewer inputs");
-  for (size_t i = 0; i < report.attention.size(); ++i) {
-    size_t left = limit - used;
-    left = left > kMapSlack ? (left - kMapSlack) / (report.attention.size() - i) : 0;
-    const Attention& each = report.attention[i];
-    data["attention"][i] = json_of(each, pack_heads(each.text.maps, left));
-    used = assembled(report.title, data).size();
-  }
-  check(used <= limit, "report: the page has ", used, " bytes with the coarsest maps, --max-bytes ",
-        limit, "; give some --layers or --heads");
-  return assembled(report.title, data);
+  if (!report.attention) return assembled(report.title, data);
+  const size_t left = limit - used > kMapSlack ? limit - used - kMapSlack : 0;
+  data["attention"] = json_of(*report.attention, pack_heads(report.attention->text.maps, left));
+  const std::string out = assembled(report.title, data);
+  check(out.size() <= limit, "report: the page has ", out.size(),
+        " bytes with the coarsest maps, --max-bytes ", limit, "; give some --layers or --heads");
+  return out;
 }
 
 }  // namespace brine::report

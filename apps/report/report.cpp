@@ -11,7 +11,6 @@
 namespace brine::report {
 namespace {
 
-constexpr size_t kMostStudents = 2;  // of one text, next to each other
 // Of all heads while maps are collected, 48 bytes each: by default, and if cells are asked for.
 constexpr int64_t kMostCells = 3000000, kMostAskedCells = 12000000;
 
@@ -38,43 +37,19 @@ AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t 
           .maps = {.cells = cells, .layers = some_layers, .heads = some_heads}};
 }
 
-// Before the second pass, which may take minutes.
-void check_comparable(const Attention& first, const ModelInput& input,
-                      const nn::ModelShape& shape) {
-  check(first.layers == shape.layers && first.heads == shape.heads, "report: ", first.name, " has ",
-        first.layers, " layers of ", first.heads, " heads, ", input.name, " ", shape.layers, " of ",
-        shape.heads, "; they cannot be compared");
-}
-
 void attend(Report& report, const Request& r) {
-  const size_t models = std::min(kMostStudents, report.inputs.models.size());
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < models; ++i) {
-    const ModelInput& input = report.inputs.models[i];
-    nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
-    const nn::ModelShape shape = m.config.shape();
-    if (i == 0) ids = r.text.ids(m, "report");
-    AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads);
-    call.keeps_masks = models > 1;
-    if (!m.model->attention_traits().sparse) {
-      if (!call.teacher.empty())
-        log_info("report: ", input.name, " keeps every key, so --teacher is not compared with it");
-      call.teacher.clear();
-    }
-    if (i > 0) check_comparable(report.attention[0], input, shape);
-    report.attention.push_back(attention_of(m, input.name, ids, call));
-    check(report.attention[0].tokens == report.attention[i].tokens, input.path,
-          ": its tokenizer gives the ids of the text other words than that of ",
-          report.attention[0].source, "; two students are compared on one text");
-    log_info("report: ", ids.size(), " tokens through ", input.name);
+  const ModelInput& input = report.inputs.models.front();
+  nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
+  const nn::ModelShape shape = m.config.shape();
+  const std::vector<int32_t> ids = r.text.ids(m, "report");
+  AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads);
+  if (!m.model->attention_traits().sparse) {
+    if (!call.teacher.empty())
+      log_info("report: ", input.name, " keeps every key, so --teacher is not compared with it");
+    call.teacher.clear();
   }
-}
-
-void compare(Report& report) {
-  if (report.attention.size() < 2) return;
-  const Attention &a = report.attention[0], &b = report.attention[1];
-  if (a.text.masks.empty() || b.text.masks.empty()) return;
-  report.comparisons.push_back({a.name, b.name, distill::mask_overlap(a.text.masks, b.text.masks)});
+  report.attention = attention_of(m, input.name, ids, call);
+  log_info("report: ", ids.size(), " tokens through ", input.name);
 }
 
 std::string title_of(const Report& report) {
@@ -85,7 +60,6 @@ std::string title_of(const Report& report) {
       if (known.insert(each.name).second) names += (names.empty() ? "" : ", ") + each.name;
     }
   };
-  add(report.attention);
   add(report.inputs.runs);
   add(report.inputs.models);
   return names.empty() ? "Brine report" : names;
@@ -117,9 +91,8 @@ Report gather(const Request& r, const std::string& command, const std::string& p
         "report: a text was given, but no model that it can go through");
   if (r.text.sources()) attend(report, r);
   const bool selects = !r.layers.empty() || !r.heads.empty() || r.cells;
-  check(!selects || !report.attention.empty(),
+  check(!selects || report.attention.has_value(),
         "report: --layers, --heads and --cells choose maps; give a text");
-  compare(report);
 
   std::vector<Curves> curves;
   for (const RunInput& run : report.inputs.runs) curves.push_back({run.name, run.log});
@@ -127,9 +100,8 @@ Report gather(const Request& r, const std::string& command, const std::string& p
     report.charts.insert(report.charts.end(), std::make_move_iterator(charts.begin()),
                          std::make_move_iterator(charts.end()));
   };
-  for (const Attention& each : report.attention) {
-    if (!each.text.recall.empty()) add({health_chart(each.name, each.text.recall)});
-  }
+  if (report.attention && !report.attention->text.recall.empty())
+    add({health_chart(report.attention->name, report.attention->text.recall)});
   add(curve_charts(curves));
   for (const SweepInput& sweep : report.inputs.sweeps) add(sweep.charts);
   std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.lines.empty(); });

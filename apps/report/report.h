@@ -1,6 +1,7 @@
 // brine report: what a report is asked for, and its parts.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,20 +24,14 @@ struct Request {
   void describe(data::Schema& s);
 };
 
-struct Comparison {
-  std::string first, second;
-  std::vector<std::vector<double>> overlap;  // [layer][head]
-};
-
 struct Report {
   std::string title, command, program;  // the command line; version and commit
-  std::vector<Attention> attention;     // at most two, of one text
-  std::vector<Comparison> comparisons;
+  std::optional<Attention> attention;   // of the first model, if there is a text
   Charts charts;
   Inputs inputs;
 };
 
-// Reads the inputs and runs the text through the first two models. `command` is shown on the page.
+// Reads the inputs and runs the text through the first model. `command` is shown on the page.
 Report gather(const Request& request, const std::string& command, const std::string& program);
 
 // The page: one HTML file without references to others. Maps become coarser until it has at most

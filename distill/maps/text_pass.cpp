@@ -8,12 +8,12 @@ namespace {
 class Observer : public nn::LayerObserver {
  public:
   Observer(const nn::LoadedModel& model, const TextPass& pass)
-      : causal_(model.config.shape().causal), collector_(pass) {
+      : causal_(model.config.shape().causal), maps_(pass.maps) {
     if (!model.model->attention_traits().sparse) return;
     recall_ =
         RecallObserver::make(pass.teacher.empty() ? kSelf : pass.teacher, model, {.k = pass.k});
     recall_->watch = [this](int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
-      collector_.add(layer, view_of(tap, attention_of(teacher), causal_));
+      maps_.add(layer, view_of(tap, attention_of(teacher), causal_));
     };
   }
 
@@ -23,29 +23,20 @@ class Observer : public nn::LayerObserver {
   void prepare(nn::Tap& tap) const override { request_pictures(tap); }
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     if (recall_) return recall_->observe(layer, tap, output);
-    collector_.add(layer, view_of(tap, {.map = {}, .q = tap.get("q"), .k = tap.get("k")}, causal_));
+    maps_.add(layer, view_of(tap, {.map = {}, .q = tap.get("q"), .k = tap.get("k")}, causal_));
     return {};
   }
   TextAttention take() {
-    return collector_.take(recall_ ? recall_->layers() : std::vector<Recall>());
+    return {maps_.take(), recall_ ? recall_->layers() : std::vector<Recall>()};
   }
 
  private:
   bool causal_;
-  LayerCollector collector_;
+  MapCollector maps_;
   std::unique_ptr<RecallObserver> recall_;
 };
 
 }  // namespace
-
-void LayerCollector::add(int64_t layer, const LayerView& view) {
-  maps_.add(layer, view);
-  if (pass_.keeps_masks && view.has_mask()) masks_.push_back(view.mask);
-}
-
-TextAttention LayerCollector::take(std::vector<Recall> recall) {
-  return {maps_.take(), std::move(recall), std::move(masks_)};
-}
 
 TextAttention attend_to_text(nn::LoadedModel& model, const TextPass& pass) {
   const int64_t T = int64_t(pass.ids.size());
@@ -63,36 +54,6 @@ TextAttention attend_to_text(nn::LoadedModel& model, const TextPass& pass) {
   observer.begin({.ids = ids, .lengths = {}, .windows = {0}, .tokens = T});
   model.model->hidden({.ids = ids, .options = {.k = pass.k}, .observer = &observer});
   return observer.take();
-}
-
-std::vector<std::vector<double>> mask_overlap(const std::vector<FlatCsr>& a,
-                                              const std::vector<FlatCsr>& b) {
-  check(a.size() == b.size(), "report: masks of ", a.size(), " and of ", b.size(), " layers");
-  std::vector<std::vector<double>> out;
-  for (size_t layer = 0; layer < a.size(); ++layer) {
-    const MaskRows first(a[layer]), second(b[layer]);
-    check(first.H == second.H && first.T == second.T, "report: masks of ", first.H, " heads and ",
-          first.T, " tokens cannot be compared with those of ", second.H, " and ", second.T);
-    std::vector<double> heads;
-    for (int64_t h = 0; h < first.H; ++h) {
-      int64_t both = 0, all = 0;
-      for (int64_t t = 0; t < first.T; ++t) {
-        const RowEntries x = first(0, h, t), y = second(0, h, t);
-        int64_t i = 0, j = 0, common = 0;  // both are ascending
-        while (i < x.count && j < y.count) {
-          const int32_t p = x.columns[i], q = y.columns[j];
-          common += p == q;
-          i += p <= q;
-          j += q <= p;
-        }
-        both += common;
-        all += x.count + y.count - common;
-      }
-      heads.push_back(all ? double(both) / double(all) : 1);
-    }
-    out.push_back(std::move(heads));
-  }
-  return out;
 }
 
 }  // namespace brine::distill

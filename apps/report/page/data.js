@@ -17,11 +17,6 @@ brine.colour = function (place) {
 brine.css = (rgb) => `rgb(${rgb[0]}, ${rgb[1]}, ${rgb[2]})`;
 // Letters on a colour of the scale.
 brine.inkOn = (place) => (place > 0.43 ? "#000" : "#fff");
-// Purple for -1, white for 0, orange for 1: differences.
-brine.difference = function (x) {
-  const end = x < 0 ? [84, 39, 136] : [230, 97, 1], share = Math.min(1, Math.abs(x));
-  return end.map((to) => Math.round(247 + (to - 247) * share));
-};
 
 // Masses are bytes on a logarithmic scale, 0 at and below the least mass.
 brine.massOfByte = (byte) =>
@@ -61,12 +56,6 @@ brine.value = function (plane, row, column) {
 brine.mass = (x) => (x === 0 ? "< " + brine.data.leastMass : x.toPrecision(3));
 // A number that a student which diverged may lack.
 brine.fixed = (x, digits) => (Number.isFinite(x) ? x.toFixed(digits) : "\u2013");
-// With its sign, unless it is rounded to 0.
-brine.signed = function (x, digits) {
-  const text = brine.fixed(x, digits);
-  if (Number(text) === 0) return text.replace("-", "");
-  return x > 0 ? "+" + text : text;
-};
 brine.share = (x) => (100 * x).toFixed(x > 0 && x < 0.1 ? 1 : 0) + " %";
 // White space of a token made visible.
 brine.visible = (text) => text.replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5");

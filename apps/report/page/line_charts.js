@@ -120,8 +120,8 @@ brine.charts = (function () {
       labelFontSize: 11, labelLimit: 0, columns: Math.max(1, Math.floor(width / widest))}];
   }
 
-  // The look of a name is the same in all charts of the page; students come first.
-  const slotOfName = new Map(brine.data.attention.map((student, i) => [student.name, i]));
+  // The look of a name is the same in all charts of the page; the student comes first.
+  const slotOfName = new Map(brine.data.attention ? [[brine.data.attention.name, 0]] : []);
   function slotOf(name) {
     if (!slotOfName.has(name)) slotOfName.set(name, slotOfName.size);
     return slotOfName.get(name);

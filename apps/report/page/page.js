@@ -2,13 +2,12 @@
 "use strict";
 
 (function () {
-  const data = brine.data, students = data.attention;
+  const data = brine.data, student = data.attention;
   const element = (id) => document.getElementById(id);
   const show = (id, shown = true) => { element(id).hidden = !shown; };
-  const state = {student: 0, layer: 0, head: 0, value: "mass", planes: {}};
-  const student = () => students[state.student];
+  const state = {layer: 0, head: 0, value: "mass", planes: {}};
   const headOf = (layer, head) =>
-    student().maps.find((each) => each.layer === layer && each.head === head);
+    student.maps.find((each) => each.layer === layer && each.head === head);
 
   // ---- labels
 
@@ -16,19 +15,19 @@
     : starts[cell] + "\u2013" + (starts[cell + 1] - 1));
   // Tokens by their text, or cells of several by the position of the first.
   function tokenAxis(name) {
-    const single = student().tokens === student().cells;
+    const single = student.tokens === student.cells;
     return {name: single ? name : name + ", position in tokens", label: (cell) => {
-      const {tokens, cells, texts, starts} = student();
+      const {tokens, cells, texts, starts} = student;
       return tokens === cells ? texts[cell].trim() || "\u2423" : String(starts[cell]);
     }};
   }
   const columnAxis = {name: "column of the estimate", label: (cell) => {
-    const cells = state.planes.estimate.columns, all = student().columns;
+    const cells = state.planes.estimate.columns, all = student.columns;
     const first = Math.floor(cell * all / cells), end = Math.floor((cell + 1) * all / cells);
     return end - first === 1 ? String(first) : first + "\u2013" + (end - 1);
   }};
   const plainAxis = (name) => ({name, label: (cell) => String(cell)});
-  const quoted = (cell) => "\u201c" + brine.visible(student().texts[cell]) + "\u201d";
+  const quoted = (cell) => "\u201c" + brine.visible(student.texts[cell]) + "\u201d";
 
   // ---- the maps of one head
 
@@ -42,7 +41,7 @@
     state.planes[id];
 
   function readout(at) {
-    const shown = student(), starts = shown.starts, lines = [];
+    const {starts} = student, lines = [];
     if (at.view && at.view.id.startsWith("image ")) {
       const value = brine.value(state.planes[at.view.id], at.row, at.column);
       lines.push(`convolution ${at.view.id.slice(6)}, row ${at.row}, column ${at.column}`);
@@ -75,7 +74,7 @@
   }
 
   const group = new brine.maps.Group(readout, () =>
-    `${student().name} layer ${state.layer} head ${state.head}`);
+    `${student.name} layer ${state.layer} head ${state.head}`);
   const views = {};
   function view(id, place, options) {
     views[id] = new brine.maps.View({group, id, rowAxis: tokenAxis("query"),
@@ -121,7 +120,7 @@
 
   const kindOf = (planes) => Object.keys(planes).join(" ");
   async function select(layer, head) {
-    const found = headOf(layer, head) || student().maps[0];
+    const found = headOf(layer, head) || student.maps[0];
     if (!found) return;
     state.layer = found.layer;
     state.head = found.head;
@@ -152,11 +151,12 @@
 
   const thumbnails = (function () {
     const place = element("thumbnails");
-    let buttons = new Map(), turn = 0;
+    const buttons = new Map();
+    let turn = 0;
     const key = (layer, head) => layer + ":" + head;
 
     function recallOf(layer, head) {
-      const rows = student().recall;
+      const rows = student.recall;
       return rows && rows[layer] && rows[layer].heads ? rows[layer].heads[head].mask : null;
     }
     function paint(button, planes) {
@@ -169,17 +169,15 @@
     }
     async function paintAll() {
       const thisTurn = ++turn;
-      for (const head of student().maps) {
+      for (const head of student.maps) {
         const planes = await brine.planes(head);
-        if (thisTurn !== turn) return;  // another kind or student was chosen
+        if (thisTurn !== turn) return;  // another kind was chosen
         paint(buttons.get(key(head.layer, head.head)), planes);
       }
     }
     function fill() {
-      const maps = student().maps, layers = [...new Set(maps.map((m) => m.layer))];
+      const maps = student.maps, layers = [...new Set(maps.map((m) => m.layer))];
       const heads = [...new Set(maps.map((m) => m.head))];
-      buttons = new Map();
-      place.replaceChildren();
       place.style.gridTemplateColumns = `2.2rem repeat(${heads.length}, minmax(1.9rem, 4.5rem))`;
       place.append(brine.make("span", {class: "axis"}), ...heads.map((head) =>
         brine.make("span", {class: "axis"}, String(head))));
@@ -224,57 +222,55 @@
 
   const heat = (function () {
     const bytes = new Map();
-    const textGroup = new brine.maps.Group(read, () => student().name + " tokens");
+    const textGroup = new brine.maps.Group(read, () => student.name + " tokens");
     let map = null, plane = null;
 
-    async function unpacked(shown, source) {
-      const name = students.indexOf(shown) + source;
-      if (!bytes.has(name)) {
-        bytes.set(name, await Promise.all(shown.heat.map((layer) => brine.bytes(layer[source]))));
+    async function unpacked(source) {
+      if (!bytes.has(source)) {
+        bytes.set(source, await Promise.all(student.heat.map((layer) => brine.bytes(layer[source]))));
       }
-      return bytes.get(name);
+      return bytes.get(source);
     }
-    const wordsOf = (shown, place) => {
-      const count = shown.words.length, first = Math.floor(place * shown.tokens / count);
-      const end = Math.floor((place + 1) * shown.tokens / count);
+    const wordsOf = (place) => {
+      const count = student.words.length, first = Math.floor(place * student.tokens / count);
+      const end = Math.floor((place + 1) * student.tokens / count);
       return end - first === 1 ? String(first) : first + "\u2013" + (end - 1);
     };
     function read(at) {
-      const shown = student();
       element("readout-heat").textContent =
-        `layer ${at.row}, token ${wordsOf(shown, at.column)} ` +
-        `\u201c${brine.visible(shown.words[at.column])}\u201d: ` +
+        `layer ${at.row}, token ${wordsOf(at.column)} ` +
+        `\u201c${brine.visible(student.words[at.column])}\u201d: ` +
         brine.mass(brine.value(plane, at.row, at.column));
     }
-    function spans(shown, masses) {
+    function spans(masses) {
       const text = element("heat-text");
       text.replaceChildren();
       const largest = Math.max(...masses, 1e-9);
-      shown.words.forEach((word, i) => {
+      student.words.forEach((word, i) => {
         const share = Math.max(0, 1 + Math.log10(Math.max(masses[i], 1e-9) / largest) / 3);
-        const span = brine.make("span", {title: `${wordsOf(shown, i)}: ${brine.mass(masses[i])}`},
+        const span = brine.make("span", {title: `${wordsOf(i)}: ${brine.mass(masses[i])}`},
           word);
         span.style.background = `rgba(230, 159, 0, ${(0.75 * share).toFixed(2)})`;
         if (share > 0.83) span.style.color = "#000";  // on the brightest, in the dark too
         text.append(span);
       });
     }
-    function table(shown, masses) {
+    function table(masses) {
       const order = masses.map((mass, i) => [mass, i]).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
       element("heat-table").replaceChildren(brine.table([["token", "text", "mass received"],
         ...order.slice(0, 30).map(([mass, i]) =>
-          [wordsOf(shown, i), brine.visible(shown.words[i]), brine.mass(mass)])], ["text"]));
+          [wordsOf(i), brine.visible(student.words[i]), brine.mass(mass)])], ["text"]));
     }
     async function draw() {
-      const shown = student(), source = element("heat-source").value;
-      const layers = await unpacked(shown, source), columns = shown.words.length;
+      const source = element("heat-source").value;
+      const layers = await unpacked(source), columns = student.words.length;
       const all = new Uint8Array(layers.length * columns);
       layers.forEach((layer, i) => all.set(layer, i * columns));
       plane = {id: "heat", rows: layers.length, columns, shares: false, most: 1, bytes: all};
       if (!map) {
         map = new brine.maps.View({group: textGroup, id: "heat", square: false, plotHeight: 200,
           rowAxis: plainAxis("layer"), columnAxis: {name: "token, position in the text", label: (i) =>
-            wordsOf(student(), i)}});
+            wordsOf(i)}});
         element("heat").append(brine.make("output", {id: "readout-heat", "aria-live": "polite",
           class: "note"}), map.figure);
       }
@@ -288,46 +284,41 @@
         for (let row = 0; row < plane.rows; ++row) sum += brine.value(plane, row, column);
         return sum / plane.rows;
       });
-      spans(shown, masses);
-      table(shown, masses);
+      spans(masses);
+      table(masses);
     }
     function fill() {
-      const shown = student();
-      element("heat-source").replaceChildren();
-      element("heat-layer").replaceChildren();
-      brine.options(element("heat-source"), shown.heat[0].student
+      brine.options(element("heat-source"), student.heat[0].student
         ? [["student", "the student, on its mask"], ["teacher", "the teacher"]]
         : [["teacher", "the teacher"]]);
       brine.options(element("heat-layer"), [["all", "mean of all"],
-        ...shown.heat.map((_, i) => [i, String(i)])]);
+        ...student.heat.map((_, i) => [i, String(i)])]);
       return draw();
     }
     return {fill, draw, group: textGroup};
   })();
 
-  // ---- the student and its controls
+  // ---- the controls
 
-  async function showStudent() {
-    const shown = student(), maps = shown.maps;
-    for (const id of ["layer", "head", "thumbnail-kind"]) element(id).replaceChildren();
+  async function fillControls() {
+    const {maps} = student;
     brine.options(element("layer"), [...new Set(maps.map((m) => m.layer))].map((x) => [x, x]));
     brine.options(element("head"), [...new Set(maps.map((m) => m.head))].map((x) => [x, x]));
     const kinds = maps.length ? maps[0].planes.map((plane) => plane[0]) : [];
     brine.options(element("thumbnail-kind"), ["teacher", "widened", "mask", "student"]
       .filter((id) => kinds.includes(id)).map((id) => [id, titles[id]]));
     show("value-label", kinds.includes("teacher.most"));
-    element("attention-about").textContent = `${shown.name}: ${shown.method}, ` +
-      (shown.k ? `k = ${shown.k} keys of a query and head, ` : "all keys, ") +
-      (shown.columns ? `K = ${shown.columns} columns, ` : "") + `${shown.tokens} tokens` +
-      (shown.cells < shown.tokens ? `, averaged into ${shown.cells} x ${shown.cells} cells` : "") +
-      `. Teacher: ${shown.teacher}. Rows are queries, columns keys. Pointer or arrow keys read a ` +
+    element("attention-about").textContent = `${student.name}: ${student.method}, ` +
+      (student.k ? `k = ${student.k} keys of a query and head, ` : "all keys, ") +
+      (student.columns ? `K = ${student.columns} columns, ` : "") + `${student.tokens} tokens` +
+      (student.cells < student.tokens ? `, averaged into ${student.cells} x ${student.cells} cells` : "") +
+      `. Teacher: ${student.teacher}. Rows are queries, columns keys. Pointer or arrow keys read a ` +
       "cell, + and \u2212, a double click or Ctrl and the wheel zoom.";
     element("masking-about").textContent = "The estimate has K columns for each query, whatever " +
       "its number of keys. The largest are selected; each stands for a block of neighbouring keys" +
-      (shown.settings.oversample > 1 ? `, of which the ones with the largest scores are kept ` +
-        `(${shown.settings.oversample} candidates for each)` : "") +
+      (student.settings.oversample > 1 ? `, of which the ones with the largest scores are kept ` +
+        `(${student.settings.oversample} candidates for each)` : "") +
       ". A cell of the mask shows the share of its keys that are kept.";
-    state.planes = {};
     await select(state.layer, state.head);
     await Promise.all([thumbnails.fill(), heat.fill()]);
   }
@@ -337,7 +328,6 @@
     changed("layer", () => select(Number(element("layer").value), state.head));
     changed("head", () => select(state.layer, Number(element("head").value)));
     changed("value", () => { state.value = element("value").value; draw(); });
-    changed("student", () => { state.student = Number(element("student").value); showStudent(); });
     changed("thumbnail-kind", () => thumbnails.paintAll());
     changed("heat-source", () => heat.draw());
     changed("heat-layer", () => heat.draw());
@@ -353,12 +343,12 @@
     const sections = [...document.querySelectorAll("main section")].filter((s) => !s.hidden);
     element("contents").append(...sections.map((section) => brine.make("a",
       {href: "#" + section.id}, section.querySelector("h2").textContent)));
-    const first = students[0];
-    element("summary").textContent = first && first.recall
-      ? `${first.name} keeps ${brine.share(first.recall[first.recall.length - 1].mask)} of the ` +
-        `teacher's attention with k = ${first.k} of ${first.tokens} keys; the same number of its ` +
-        `top keys has ${brine.share(first.recall[first.recall.length - 1].top_keys)}, 4 sinks ` +
-        `and the most recent ${brine.share(first.recall[first.recall.length - 1].sinks_recent)}.`
+    const all = student && student.recall && student.recall[student.recall.length - 1];
+    element("summary").textContent = all
+      ? `${student.name} keeps ${brine.share(all.mask)} of the teacher's attention with ` +
+        `k = ${student.k} of ${student.tokens} keys; the same number of its top keys has ` +
+        `${brine.share(all.top_keys)}, 4 sinks and the most recent ` +
+        `${brine.share(all.sinks_recent)}.`
       : "";
   }
 
@@ -370,22 +360,19 @@
     let charts = [];
     connect();
     brine.made();
-    show("health", brine.health.fill(students));
-    show("comparison", brine.comparison(students));
-    if (students.length) {
+    show("health", brine.health.fill(student));
+    if (student) {
       show("attention");
       show("tokens");
       element("scale").append(scale.canvas, brine.make("span", {},
         "Mass of attention, logarithmic; teacher, estimate and student have this scale."));
-      brine.options(element("student"), students.map((each, i) => [i, each.name]));
-      show("student-label", students.length > 1);
     }
     contents();
-    if (students.length) {
+    if (student) {
       // The middle of the model: in most models the first layer has the least structure.
-      const {maps} = students[0], middle = maps[Math.floor(maps.length / 2)];
+      const {maps} = student, middle = maps[Math.floor(maps.length / 2)];
       if (middle) Object.assign(state, {layer: middle.layer, head: middle.head});
-      await showStudent();
+      await fillControls();
     }
     for (const section of ["health", "curves", "trade"]) {
       if (!element(section).hidden) charts.push(...await brine.charts.fill(section));

@@ -26,7 +26,7 @@ bool skipped() {
   return true;
 }
 
-// A page with two students, curves of two runs, and a sweep; made once.
+// A page with maps of a student, curves of two runs, and a sweep; made once.
 std::string full_page() {
   static const std::string page = [] {
     const World& w = world();
@@ -35,7 +35,7 @@ std::string full_page() {
         "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 2 --floors "
         "--out browser.tsv");
     w.must(
-        "report student export teacher browser.tsv --teacher teacher --out browser.html "
+        "report student teacher browser.tsv --teacher teacher --out browser.html "
         "--text 'the king <script>x()</script> said'");
     return w.path("browser.html");
   }();
@@ -107,9 +107,8 @@ TEST_CASE(
   const std::string file = full_page();
   Browser browser(file, 1280, 900);
   browser.evaluate("brine.ready");
-  CHECK(browser.evaluate("document.title") == "student, export, teacher");
-  for (const char* section :
-       {"attention", "tokens", "health", "comparison", "curves", "trade", "made"}) {
+  CHECK(browser.evaluate("document.title") == "student, teacher");
+  for (const char* section : {"attention", "tokens", "health", "curves", "trade", "made"}) {
     CAPTURE(section);
     CHECK(browser.evaluate(join("document.getElementById('", section, "').hidden")) == false);
   }
@@ -152,8 +151,8 @@ TEST_CASE("report in a browser: choosing a layer and head shows their numbers (n
                      "'; s.dispatchEvent(new Event('change')); await new Promise((d) => "
                      "setTimeout(d, 300)); })()");
   };
-  const Json& maps = data.at("attention")[0].at("maps");
-  const int64_t T = data.at("attention")[0].at("tokens");
+  const Json& maps = data.at("attention").at("maps");
+  const int64_t T = data.at("attention").at("tokens");
   for (const auto& [layer, head] : {std::pair<int64_t, int64_t>{0, 0}, {1, 2}, {0, 3}}) {
     choose("layer", std::to_string(layer));
     choose("head", std::to_string(head));
@@ -199,9 +198,6 @@ TEST_CASE("report in a browser: choosing a layer and head shows their numbers (n
       browser.evaluate("document.getElementById('heat-text').textContent").get<std::string>();
   CHECK(text == "the king <script>x()</script> said");
   CHECK(browser.evaluate("typeof x") == "undefined");
-  // The other student, whose layer 1 has these maps too.
-  choose("student", "1");
-  CHECK(browser.evaluate("brine.state.student") == 1);
   CHECK(join_lines(browser.complaints()) == "");
   CHECK(join_lines(browser.requests()) == "");
 }
@@ -295,15 +291,13 @@ TEST_CASE(
   CHECK(browser.evaluate("new Set(Array.from(" + chart +
                          ".querySelectorAll('.legend svg')).map((x) => x.outerHTML)).size") == 38);
   keep("many-all.png", browser.screenshot());
-  // A saved picture has whole names; a small difference has no separate sign.
+  // A saved picture has whole names.
   browser.evaluate("brine.save = (name, blob) => blob.text().then((t) => { brine.text = t; })");
   browser.evaluate("Array.from(" + chart +
                    ".querySelectorAll('button')).find((x) => x.textContent === 'SVG').click()");
   browser.evaluate("new Promise((done) => setTimeout(done, 700))");
   CHECK(browser.evaluate("brine.text.includes('method 37 with a long name that was cut before, k = "
                          "37')") == true);
-  CHECK(browser.evaluate("brine.signed(-0.0001, 3)") == "0.000");
-  CHECK(browser.evaluate("brine.signed(-0.001, 3)") == "-0.001");
   CHECK(join_lines(browser.complaints()) == "");
   CHECK(join_lines(browser.requests()) == "");
 }

@@ -31,7 +31,7 @@ TEST_CASE("report: a damaged log, and what is none of its inputs, are one line e
 TEST_CASE("report: a text whose queries see at most k keys has no recall of zero") {
   const std::string html = written("student --text 'the'");
   const Json data = page_data(html);
-  const Json& a = data.at("attention")[0];
+  const Json& a = data.at("attention");
   CHECK(a.at("tokens").get<int>() <= 4);  // k of this student
   CHECK(a.count("recall") == 0);
 }
@@ -39,11 +39,11 @@ TEST_CASE("report: a text whose queries see at most k keys has no recall of zero
 TEST_CASE("report: flags without what they choose from are refused, cells are rounded to a side") {
   check_says(refusal("student --layers 1"), {"--layers", "text"});
   check_says(refusal("student --cells 8"), {"--cells", "text"});
-  const Json a = page_data(written(std::string("student --cells 10 ") + kText)).at("attention")[0];
+  const Json a = page_data(written(std::string("student --cells 10 ") + kText)).at("attention");
   CHECK(a.at("cells") == 8);
   // Full attention is compared with no teacher.
   const Json dense =
-      page_data(written(std::string("teacher --teacher teacher ") + kText)).at("attention")[0];
+      page_data(written(std::string("teacher --teacher teacher ") + kText)).at("attention");
   CHECK(dense.at("teacher") == "the model's own dense attention");
   // A command that can be pasted.
   const Json quoted = page_data(written("student --text 'it'\\''s <b>'"));
@@ -52,7 +52,7 @@ TEST_CASE("report: flags without what they choose from are refused, cells are ro
 
 TEST_CASE("report: flags without a text are refused, full attention has no recall") {
   const Json dense = page_data(written(std::string("teacher ") + kText));
-  CHECK(dense.at("attention")[0].count("recall") == 0);
+  CHECK(dense.at("attention").count("recall") == 0);
   check_says(refusal("teacher --window 1"), {"--window", "without a text"});
 }
 

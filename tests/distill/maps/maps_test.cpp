@@ -297,23 +297,4 @@ TEST_CASE("maps: cells that were asked for are rounded down to a side") {
   CHECK(cells_at_most(1024, 1) == 1);
 }
 
-TEST_CASE("maps: the overlap of two masks is their common keys over all") {
-  const LayerView a = layer_view(true, 61), b = layer_view(true, 62);
-  const auto same = mask_overlap({a.mask}, {a.mask});
-  CHECK(same == std::vector<std::vector<double>>{{1, 1}});
-  const auto other = mask_overlap({a.mask}, {b.mask});
-  const std::vector<double> x = csr_to_mask(a.mask).to_vector(),
-                            y = csr_to_mask(b.mask).to_vector();
-  for (int64_t h = 0; h < H; ++h) {
-    double both = 0, all = 0;
-    for (int64_t i = h * T * T; i < (h + 1) * T * T; ++i) {
-      both += x[size_t(i)] * y[size_t(i)];
-      all += std::max(x[size_t(i)], y[size_t(i)]);
-    }
-    CHECK(other[0][size_t(h)] == doctest::Approx(both / all));
-    CHECK(both < all);
-  }
-  CHECK_THROWS_AS(mask_overlap({a.mask}, {}), Error);
-}
-
 }  // namespace brine::test
