@@ -7,7 +7,6 @@
 
 #include "data/dump/dump.h"
 #include "data/hdf5/hdf5_file.h"
-#include "distill/maps/layer_view.h"
 
 namespace brine {
 
@@ -32,7 +31,10 @@ class Recorder : public nn::LayerObserver {
  public:
   explicit Recorder(data::Hdf5Writer& file) : file_(file) {}
 
-  void prepare(nn::Tap& tap) const override { distill::request_pictures(tap); }
+  void prepare(nn::Tap& tap) const override {
+    tap.request("images");
+    tap.request(nn::kProbabilities);
+  }
 
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     char group[32];

@@ -52,28 +52,6 @@ Plane plane_of_shares(const std::string& id, const CellMap& map, bool by_key, bo
   return out;
 }
 
-Plane plane_of_image(const std::string& id, const CellMap& map) {
-  Plane out{.id = id,
-            .rows = map.rows().cells(),
-            .columns = map.columns().cells(),
-            .shares = true,
-            .most = 0,
-            .bytes = {}};
-  auto mean = [&](int64_t r, int64_t c) {  // a student that diverged has others
-    const double value = double(map.mass(r, c)) / double(map.columns().size(c));
-    return std::isfinite(value) ? value : 0.0;
-  };
-  for (int64_t r = 0; r < out.rows; ++r) {
-    for (int64_t c = 0; c < out.columns; ++c) out.most = std::max(out.most, mean(r, c));
-  }
-  if (out.most <= 0) out.most = 1;
-  for (int64_t r = 0; r < out.rows; ++r) {
-    for (int64_t c = 0; c < out.columns; ++c)
-      out.bytes.push_back(byte_of_share(mean(r, c) / out.most));
-  }
-  return out;
-}
-
 }  // namespace
 
 uint8_t byte_of_mass(double mass) {
@@ -104,8 +82,6 @@ std::vector<Plane> planes_of(const distill::HeadMaps& maps, bool causal) {
   add("widened", maps.widened);
   if (!maps.mask.empty()) out.push_back(plane_of_shares("mask", maps.mask, true, causal));
   add("student", maps.student);
-  for (size_t i = 0; i < maps.images.size(); ++i)
-    out.push_back(plane_of_image(join("image ", i), maps.images[i]));
   return out;
 }
 
@@ -114,7 +90,7 @@ data::Json packed(const std::vector<Plane>& planes) {
   std::string bytes;
   for (size_t p = 0; p < planes.size(); ++p) {
     const Plane& plane = planes[p];
-    list.push_back({plane.id, plane.rows, plane.columns, int(plane.shares), plane.most});
+    list.push_back({plane.id, plane.rows, plane.columns, int(plane.shares)});
     // Differences deflate better: a key is read by neighbouring queries alike, and the largest
     // entry of a cell grows with its mass.
     const bool of_before = plane.id.ends_with(".most");

@@ -20,10 +20,9 @@ uint8_t byte_of_share(double share);
 // One picture of a head.
 struct Plane {
   std::string id;  // "teacher", "teacher.most", "estimate", "selected", "widened", "widened.most",
-                   // "mask", "student", "student.most", "image 0"...
+                   // "mask", "student", "student.most"
   int64_t rows = 0, columns = 0;
-  bool shares = false;  // linear from 0 to `most`, else masses
-  double most = 1;
+  bool shares = false;  // linear from 0 to 1, else masses
   std::vector<uint8_t> bytes;
 };
 
@@ -31,7 +30,7 @@ struct Plane {
 // "mask" and "selected" are shares of the visible entries.
 std::vector<Plane> planes_of(const distill::HeadMaps& maps, bool causal);
 
-// {"planes": [[id, rows, columns, shares, most], ...], "bytes": base64 of the deflated planes, one
+// {"planes": [[id, rows, columns, shares], ...], "bytes": base64 of the deflated planes, one
 // after another, as differences: a plane "X.most" from plane "X" before it, the others from the row
 // above}.
 data::Json packed(const std::vector<Plane>& planes);

@@ -1,8 +1,6 @@
 // Maps of the heads of a layer, row by row.
 #include "distill/maps/head_maps.h"
 
-#include <cmath>
-
 namespace brine::distill {
 namespace {
 
@@ -19,30 +17,6 @@ int64_t cells_within(int64_t items, int64_t cells, int64_t max_cells) {
     if (side <= max_cells && (cells == items || cells % side == 0)) return side;
   }
   return 1;
-}
-
-// Mean magnitude over the channels [first, first + count) of an image [1, R, W, C].
-CellMap image_map(const Tensor& image, int64_t first, int64_t count, int64_t cells) {
-  const int64_t R = image.dim(1), W = image.dim(2), C = image.dim(3);
-  CellMap map(Blocks(R, cells_within(R, R, cells)), Blocks(W, cells_within(W, W, cells)));
-  const float* at = image.data<float>();
-  for (int64_t r = 0; r < R; ++r) {
-    for (int64_t c = 0; c < W; ++c) {
-      float sum = 0;
-      for (int64_t i = first; i < first + count; ++i) sum += std::abs(at[(r * W + c) * C + i]);
-      map.add(r, c, sum / float(count));
-    }
-  }
-  return map;
-}
-
-// The first image has channels of every head; a convolution mixes them, so that those of later
-// images belong to none.
-CellMap image_map(const LayerView& view, size_t image, int64_t head, int64_t cells) {
-  const Tensor& x = view.images[image];
-  const int64_t C = x.dim(3), H = view.heads();
-  check(C % H == 0, "maps: an image of ", C, " channels for ", H, " heads");
-  return image == 0 ? image_map(x, head * (C / H), C / H, cells) : image_map(x, 0, C, cells);
 }
 
 void add_estimate(HeadMaps& maps, const LayerView& view, int64_t t, std::vector<KeyMass>& row) {
@@ -125,25 +99,20 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view, TokenHeat& he
       }
     }
   }
-  for (size_t i = 0; i < view.images.size(); ++i)
-    maps.images.push_back(image_map(view, i, maps.head, N));
 }
 
 TextMaps TextMaps::coarser(int64_t wanted) const {
   TextMaps out{
       .tokens = tokens, .cells = wanted, .columns = columns, .causal = causal, .heat = heat};
   for (const HeadMaps& source : heads) {
-    HeadMaps maps{.layer = source.layer,
-                  .head = source.head,
-                  .teacher = within(source.teacher, wanted),
-                  .estimate = within(source.estimate, wanted),
-                  .selected = within(source.selected, wanted),
-                  .widened = within(source.widened, wanted),
-                  .mask = within(source.mask, wanted),
-                  .student = within(source.student, wanted),
-                  .images = {}};
-    for (const CellMap& image : source.images) maps.images.push_back(within(image, wanted));
-    out.heads.push_back(std::move(maps));
+    out.heads.push_back({.layer = source.layer,
+                         .head = source.head,
+                         .teacher = within(source.teacher, wanted),
+                         .estimate = within(source.estimate, wanted),
+                         .selected = within(source.selected, wanted),
+                         .widened = within(source.widened, wanted),
+                         .mask = within(source.mask, wanted),
+                         .student = within(source.student, wanted)});
   }
   return out;
 }

@@ -19,8 +19,6 @@ struct HeadMaps {
   CellMap widened = {};   // [N, N] the estimate widened to keys
   CellMap mask = {};      // [N, N] 1 where a key is kept
   CellMap student = {};   // [N, N] the student's attention on the mask
-  // Mean magnitude over the head's channels of the input of each convolution.
-  std::vector<CellMap> images = {};
 };
 
 // Attention that a key receives, [T]: mean over the heads and the queries that see it.

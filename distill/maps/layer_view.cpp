@@ -28,13 +28,6 @@ int64_t LayerView::tokens() const {
   return teacher.map.defined() ? teacher.map.dim(2) : teacher.q.dim(2);
 }
 
-void request_pictures(nn::Tap& tap) {
-  tap.request("images");
-  tap.request(nn::kProbabilities);
-}
-
-std::string image_name(size_t i) { return join("image_", i); }
-
 LayerView view_of(const nn::Tap& tap, const TeacherAttention& teacher, bool causal) {
   LayerView view{
       .teacher = {.map = on_cpu(teacher.map), .q = on_cpu(teacher.q), .k = on_cpu(teacher.k)},
@@ -44,14 +37,12 @@ LayerView view_of(const nn::Tap& tap, const TeacherAttention& teacher, bool caus
       .mask = {.row_pointers = entry(tap, "row_pointers"),
                .head_offsets = entry(tap, "head_offsets"),
                .columns = entry(tap, "columns")},
-      .probabilities = entry(tap, "probabilities"),
-      .images = {}};
+      .probabilities = entry(tap, "probabilities")};
   check(view.teacher.map.defined() || view.teacher.q.dim(0) == 1, "maps: ", view.teacher.q.dim(0),
         " sequences, wanted one");
   view.mask.batch = 1;
   view.mask.heads = view.heads();
   view.mask.length = view.mask.keys = view.tokens();
-  for (size_t i = 0; tap.has(image_name(i)); ++i) view.images.push_back(entry(tap, image_name(i)));
   return view;
 }
 

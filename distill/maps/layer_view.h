@@ -14,11 +14,10 @@ namespace brine::distill {
 struct LayerView {
   TeacherAttention teacher = {};  // [1, H, T, .]
   bool causal = true;
-  Tensor estimate = {};             // [1, H, T, K], rows sum to 1 over the columns that have keys
-  Tensor selected = {};             // u8 [1, H, T, K]
-  FlatCsr mask = {};                // columns undefined: the method attends to all keys
-  Tensor probabilities = {};        // [entries] of the mask, or [1, H, T, T]
-  std::vector<Tensor> images = {};  // [1, R, W, channels] inputs of the decoder's convolutions
+  Tensor estimate = {};       // [1, H, T, K], rows sum to 1 over the columns that have keys
+  Tensor selected = {};       // u8 [1, H, T, K]
+  FlatCsr mask = {};          // columns undefined: the method attends to all keys
+  Tensor probabilities = {};  // [entries] of the mask, or [1, H, T, T]
 
   int64_t heads() const;
   int64_t tokens() const;
@@ -29,13 +28,6 @@ struct LayerView {
 
 // The layer of a running model, with the teacher's attention of the same layer.
 LayerView view_of(const nn::Tap& tap, const TeacherAttention& teacher, bool causal);
-
-// Requests what pictures and captures show and methods do not give by themselves.
-void request_pictures(nn::Tap& tap);
-
-// The name in a tap and in captures of the input of the decoder's convolution i: "image_0". Methods
-// give them if "images" is requested.
-std::string image_name(size_t i);
 
 // The teacher's attention of the rows [first, first + count) of a head, f32 [count, T]; 0 for keys
 // that a row does not see. Never a T x T tensor if `count` is small.

@@ -20,7 +20,7 @@ class Observer : public nn::LayerObserver {
   void begin(const Batch& batch) {
     if (recall_) recall_->begin(batch);
   }
-  void prepare(nn::Tap& tap) const override { request_pictures(tap); }
+  void prepare(nn::Tap& tap) const override { tap.request(nn::kProbabilities); }
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     if (recall_) return recall_->observe(layer, tap, output);
     maps_.add(layer, view_of(tap, {.map = {}, .q = tap.get("q"), .k = tap.get("k")}, causal_));

@@ -37,13 +37,13 @@ brine.planes = async function (head) {
   const bytes = await brine.bytes(head.bytes);
   const planes = {};
   let at = 0;
-  for (const [id, rows, columns, shares, most] of head.planes) {
+  for (const [id, rows, columns, shares] of head.planes) {
     const values = bytes.subarray(at, at + rows * columns);
     const mass = id.endsWith(".most") ? planes[id.slice(0, -5)].bytes : null;
     for (let i = mass ? 0 : columns; i < values.length; ++i) {
       values[i] = (values[i] + (mass ? mass[i] : values[i - columns])) & 255;
     }
-    planes[id] = {id, rows, columns, shares: shares === 1, most, bytes: values};
+    planes[id] = {id, rows, columns, shares: shares === 1, bytes: values};
     at += rows * columns;
   }
   head.unpacked = planes;
@@ -51,7 +51,7 @@ brine.planes = async function (head) {
 };
 brine.value = function (plane, row, column) {
   const byte = plane.bytes[row * plane.columns + column];
-  return plane.shares ? plane.most * byte / 255 : brine.massOfByte(byte);
+  return plane.shares ? byte / 255 : brine.massOfByte(byte);
 };
 brine.mass = (x) => (x === 0 ? "< " + brine.data.leastMass : x.toPrecision(3));
 // A number that a student which diverged may lack.

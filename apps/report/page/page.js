@@ -42,11 +42,7 @@
 
   function readout(at) {
     const {starts} = student, lines = [];
-    if (at.view && at.view.id.startsWith("image ")) {
-      const value = brine.value(state.planes[at.view.id], at.row, at.column);
-      lines.push(`convolution ${at.view.id.slice(6)}, row ${at.row}, column ${at.column}`);
-      lines.push(`mean magnitude ${value.toPrecision(3)}`);
-    } else if (at.view && !at.view.linked && at.view.id !== "mask2") {
+    if (at.view && !at.view.linked && at.view.id !== "mask2") {
       const plane = state.planes[at.view.id];
       lines.push(`query ${range(starts, at.row)} ${quoted(at.row)}, column ` +
         at.view.columnAxis.label(at.column));
@@ -84,7 +80,7 @@
   }
 
   function makeViews(planes) {
-    for (const place of ["maps", "masking", "images"]) element(place).replaceChildren();
+    for (const place of ["maps", "masking"]) element(place).replaceChildren();
     group.views = [];
     for (const id of ["teacher", "widened", "mask", "student"]) if (planes[id]) view(id, "maps", {});
     if (planes.estimate) {
@@ -92,13 +88,6 @@
       if (planes.selected) view("selected", "masking", {linked: false, columnAxis});
       if (planes.mask) view("mask2", "masking", {});
     }
-    const images = Object.keys(planes).filter((id) => id.startsWith("image "));
-    for (const id of images) {
-      const imageGroup = new brine.maps.Group(readout, group.name);
-      view(id, "images", {group: imageGroup, linked: false, rowAxis: plainAxis("row"),
-        columnAxis: plainAxis("column")});
-    }
-    show("decoder", images.length > 0);
     for (const id of ["masking-title", "masking-about", "masking"]) show(id, Boolean(planes.estimate));
   }
 
@@ -108,11 +97,7 @@
       const plane = id === "mask2" ? planes.mask : shownPlane(id);
       if (!plane) continue;
       let title = id === "mask2" ? "3. Their keys, the mask" : titles[id];
-      if (id.startsWith("image ")) {
-        title = `Convolution ${id.slice(6)}, to ${plane.most.toPrecision(3)}`;
-        each.group.reset(plane.rows, plane.columns);
-      }
-      if (plane.shares && !id.startsWith("image ")) title += " (share, bright is all)";
+      if (plane.shares) title += " (share, bright is all)";
       each.show(plane, title, `Map of ${words[id] || id} in ${where}: ${plane.rows} rows of ` +
         `queries, ${plane.columns} columns. Arrow keys move a cursor whose numbers are read out.`);
     }
@@ -266,7 +251,7 @@
       const layers = await unpacked(source), columns = student.words.length;
       const all = new Uint8Array(layers.length * columns);
       layers.forEach((layer, i) => all.set(layer, i * columns));
-      plane = {id: "heat", rows: layers.length, columns, shares: false, most: 1, bytes: all};
+      plane = {id: "heat", rows: layers.length, columns, shares: false, bytes: all};
       if (!map) {
         map = new brine.maps.View({group: textGroup, id: "heat", square: false, plotHeight: 200,
           rowAxis: plainAxis("layer"), columnAxis: {name: "token, position in the text", label: (i) =>
@@ -381,7 +366,6 @@
       scale.paint();
       group.draw();
       heat.group.draw();
-      for (const each of Object.values(views)) each.draw();
     };
     const resized = () => { redraw(); for (const chart of charts) chart.draw(); };
     let waiting = 0;

@@ -12,7 +12,6 @@
 #include "data/dump/dump_writer.h"
 #include "data/hdf5/hdf5_file.h"
 #include "data/tokenizer/tokenizer.h"
-#include "distill/maps/layer_view.h"
 #include "nn/io/model_io.h"
 #include "nn/models/bert/bert.h"
 #include "nn/models/opt/opt.h"
@@ -86,7 +85,10 @@ std::string write_dump(const fs::path& dir) {
 
 // Keeps what every layer shows.
 struct Keep : nn::LayerObserver {
-  void prepare(nn::Tap& tap) const override { distill::request_pictures(tap); }
+  void prepare(nn::Tap& tap) const override {
+    tap.request("images");
+    tap.request(nn::kProbabilities);
+  }
   std::vector<std::map<std::string, Tensor>> layers;
   Tensor observe(int64_t, const nn::Tap& tap, const Tensor& output) override {
     layers.push_back(tap.values());

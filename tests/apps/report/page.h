@@ -47,8 +47,7 @@ inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json
       const char above = i < columns ? '\0' : decoded[i - columns];
       decoded[i] = char(decoded[i] + (largest ? before[i] : above));
       const auto byte = uint8_t(decoded[i]);
-      values.push_back(plane[3] == 1 ? plane[4].get<double>() * byte / 255
-                                     : report::mass_of_byte(byte));
+      values.push_back(plane[3] == 1 ? byte / 255.0 : report::mass_of_byte(byte));
     }
     before = decoded;
   }

@@ -105,7 +105,6 @@ TEST_CASE("report: the maps of a page are those of the model's pass, text stays 
       const double wanted = maps.selected.sum(at / 12, at % 12);
       CHECK(planes.at("selected")[size_t(at)] == doctest::Approx(wanted));
     }
-    CHECK(planes.count("image 0") == 0);  // this student has no decoder
   }
   // Recall as the evaluation next to the teacher counts it, by layer and head.
   const Json& recall = a.at("recall");
@@ -121,36 +120,6 @@ TEST_CASE("report: the maps of a page are those of the model's pass, text stays 
   CHECK(chart.at("lines").size() == 6);
   CHECK(chart.at("lines")[0].at("points")[1][1].get<double>() ==
         doctest::Approx(expected.recall[1].mean(recall::kMask)));
-}
-
-TEST_CASE("report: images of a decoder are magnitudes of its convolutions' inputs") {
-  const World& w = world();
-  fs::remove_all(w.path("lean-images"));
-  w.must(World::distill("--steps 1 --columns 12 --k 4 --decoder lean") +
-         " --dump dump --out lean-images");
-  const Json a = page_data(written(std::string("lean-images ") + kText)).at("attention");
-  nn::LoadedModel m = nn::load_model(w.path("lean-images"));
-  distill::TextPass pass{.teacher = "self", .maps = {.cells = m.config.shape().max_positions}};
-  pass.ids = data::load_tokenizer(w.path("tok"))->encode("the king <script>x()</script>");
-  const distill::TextAttention expected = distill::attend_to_text(m, pass);
-  for (size_t head = 0; head < 8; ++head) {
-    auto planes = planes_in(a.at("maps")[head]);
-    const auto& images = expected.maps.heads[head].images;
-    REQUIRE(images.size() >= 1);
-    CHECK(planes.count(join("image ", images.size())) == 0);
-    for (size_t i = 0; i < images.size(); ++i) {
-      const std::vector<double>& drawn = planes.at(join("image ", i));
-      const distill::CellMap& image = images[i];
-      const int64_t columns = image.columns().cells();
-      REQUIRE(int64_t(drawn.size()) == image.rows().cells() * columns);
-      const double largest = *std::max_element(drawn.begin(), drawn.end());
-      for (int64_t at = 0; at < int64_t(drawn.size()); ++at) {
-        const int64_t c = at % columns;
-        const double wanted = image.mass(at / columns, c) / double(image.columns().size(c));
-        CHECK(std::abs(drawn[size_t(at)] - wanted) <= largest / 500);
-      }
-    }
-  }
 }
 
 TEST_CASE("report: a map that does not fit is averaged, never cut") {
