@@ -12,6 +12,7 @@ namespace brine::figure {
 namespace {
 
 constexpr double kWidth = 720, kHeight = 440;
+constexpr size_t kMostMarks = 60;  // points of a line with marks; more would hide it
 constexpr double kLeft = 78, kRight = 190, kTop = 44, kBottom = 56;
 
 std::string text_of(const char* format, auto... values) {
@@ -23,8 +24,9 @@ std::string text_of(const char* format, auto... values) {
 // An axis from numbers to places in the picture.
 class Axis {
  public:
-  Axis(double low, double high, double from, double to, bool logarithmic)
-      : from_(from), to_(to), logarithmic_(logarithmic) {
+  // `whole`: it counts things, so numbers between whole ones are not marked.
+  Axis(double low, double high, double from, double to, bool logarithmic, bool whole = false)
+      : from_(from), to_(to), logarithmic_(logarithmic), whole_(whole) {
     if (logarithmic_) {
       check(low > 0, "figure: ", low, " has no place on a logarithmic axis");
       low = std::log10(low);
@@ -57,13 +59,16 @@ class Axis {
     for (double m : {5.0, 2.0, 1.0}) {
       if (rough <= m * power) step = m * power;
     }
-    for (double at = std::ceil(low_ / step); at * step <= high_; ++at) out.push_back(at * step);
+    if (whole_) step = std::max(step, 1.0);
+    for (double at = std::ceil(low_ / step); at * step <= high_; ++at) {
+      out.push_back(at * step + 0.0);  // never -0
+    }
     return out;
   }
 
  private:
   double low_, high_, from_, to_;
-  bool logarithmic_;
+  bool logarithmic_, whole_;
 };
 
 std::string mark(size_t kind, double x, double y, const std::string& colour_name) {
@@ -111,7 +116,7 @@ std::string drawn(const Line& line, size_t number, const Axis& x, const Axis& y)
   for (const auto& [at, values] : line.points) {
     const double px = x.place(at), py = y.place(mean(values));
     path += text_of("%s%.1f %.1f", path.empty() ? "M" : "L", px, py);
-    marks += mark(number, px, py, colour);
+    if (line.points.size() <= kMostMarks) marks += mark(number, px, py, colour);
   }
   const std::string dash = line_dash(number);
   const double row = kTop + 10 + 20 * double(number), left = kWidth - kRight + 14;
@@ -125,12 +130,14 @@ std::string drawn(const Line& line, size_t number, const Axis& x, const Axis& y)
   return out + mark(number, left + 13, row, colour) + label(left + 33, row + 4, "start", line.name);
 }
 
-// Width and height of the picture: the legend's names and rows fit. A letter takes 7 units.
-std::pair<double, double> extent_of(const std::vector<Line>& lines) {
+// Width and height of the picture: the title, the legend's names and its rows fit. A letter takes 7
+// units, of the title 8.
+std::pair<double, double> extent_of(const LineChart& chart) {
   size_t letters = 0;
-  for (const Line& line : lines) letters = std::max(letters, line.name.size());
-  return {std::max(kWidth, kWidth - kRight + 54 + 7 * double(letters)),
-          std::max(kHeight, kTop + 20 * double(lines.size() + 1))};
+  for (const Line& line : chart.lines) letters = std::max(letters, line.name.size());
+  return {std::max({kWidth, kWidth - kRight + 54 + 7 * double(letters),
+                    kLeft + 8 * double(chart.title.size())}),
+          std::max(kHeight, kTop + 20 * double(chart.lines.size() + 1))};
 }
 
 }  // namespace
@@ -163,17 +170,19 @@ std::string svg(const LineChart& chart) {
   const std::vector<Line>& lines = chart.lines;
   check(!lines.empty(), "chart ", chart.title, ": has no lines");
   double low_x = INFINITY, high_x = -INFINITY, low_y = INFINITY, high_y = -INFINITY;
+  bool whole_x = true;
   for (const Line& line : lines) {
     for (const auto& [at, values] : line.points) {
+      whole_x = whole_x && at == std::floor(at);
       low_x = std::min(low_x, at);
       high_x = std::max(high_x, at);
       low_y = std::min(low_y, mean(values));
       high_y = std::max(high_y, mean(values));
     }
   }
-  const Axis x(low_x, high_x, kLeft, kWidth - kRight, chart.log_x);
+  const Axis x(low_x, high_x, kLeft, kWidth - kRight, chart.log_x, whole_x);
   const Axis y(low_y, high_y, kHeight - kBottom, kTop, chart.log_y);
-  const auto [width, height] = extent_of(lines);
+  const auto [width, height] = extent_of(chart);
   std::string out = text_of(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<title>",

@@ -19,8 +19,8 @@ struct LineChart {
 };
 
 // A standalone picture of 720 x 440 units or more. Lines differ by colour, dashes and marks, so
-// that it can be read in grey. Throws without lines, and for a number without a place on a
-// logarithmic axis.
+// that it can be read in grey; a line of more than 60 points has no marks. Throws without lines,
+// and for a number without a place on a logarithmic axis.
 std::string svg(const LineChart& chart);
 
 // The text with the characters that XML and HTML reserve as references.

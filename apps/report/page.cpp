@@ -46,52 +46,76 @@ const char* name_of(Section section) {
 // Points of a line on the page: of more, each is the mean of several neighbours.
 constexpr size_t kMostPoints = 500;
 
-Json points_of(const figure::Line& line, bool& thinned) {
-  std::vector<std::pair<double, std::vector<double>>> shown;
+// The numbers of a line that have a place, those of a diverged run have none.
+figure::Line shown(const figure::Line& line) {
+  figure::Line out{.name = line.name, .points = {}};
   for (const auto& [x, values] : line.points) {
-    if (std::isfinite(figure::mean(values))) shown.emplace_back(x, values);
+    if (std::isfinite(figure::mean(values))) out.points[x] = values;
   }
-  Json points = Json::array();
-  if (shown.size() <= kMostPoints) {
-    for (const auto& [x, values] : shown) {
-      Json point = Json::array({x, figure::mean(values)});
-      if (values.size() > 1) point.push_back(values);
-      points.push_back(point);
-    }
-    return points;
-  }
-  thinned = true;
-  const distill::Blocks blocks(int64_t(shown.size()), int64_t(kMostPoints));
+  if (out.points.size() <= kMostPoints) return out;
+  const distill::Blocks blocks(int64_t(out.points.size()), int64_t(kMostPoints));
+  figure::Line thin{.name = line.name, .points = {}};
+  auto point = out.points.begin();
   for (int64_t b = 0; b < blocks.cells(); ++b) {
     double x = 0, y = 0;
-    for (int64_t i = blocks.begin(b); i < blocks.begin(b + 1); ++i) {
-      x += shown[size_t(i)].first;
-      y += figure::mean(shown[size_t(i)].second);
+    for (int64_t i = 0; i < blocks.size(b); ++i, ++point) {
+      x += point->first;
+      y += figure::mean(point->second);
     }
-    points.push_back({x / double(blocks.size(b)), y / double(blocks.size(b))});
+    thin.points[x / double(blocks.size(b))] = {y / double(blocks.size(b))};
   }
-  return points;
+  return thin;
 }
 
-Json json_of(const Chart& chart) {
+// Less than a decade has too few round numbers for a logarithmic axis.
+bool spans_decade(const figure::LineChart& chart, bool of_x) {
+  double low = INFINITY, high = 0;
+  for (const figure::Line& line : chart.lines) {
+    for (const auto& [x, values] : line.points) {
+      const double at = of_x ? x : figure::mean(values);
+      low = std::min(low, at);
+      high = std::max(high, at);
+    }
+  }
+  return low > 0 && high >= 10 * low;
+}
+
+// The lines of a chart as the page shows them; none if no number has a place.
+figure::LineChart shown(const figure::LineChart& chart) {
+  figure::LineChart out = chart;
+  out.lines.clear();
+  for (const figure::Line& line : chart.lines) {
+    figure::Line points = shown(line);
+    if (!points.points.empty()) out.lines.push_back(std::move(points));
+  }
+  out.log_x = out.log_x && spans_decade(out, true);
+  out.log_y = out.log_y && spans_decade(out, false);
+  return out;
+}
+
+Json json_of(const Chart& chart, const figure::LineChart& drawn) {
   Json lines = Json::array();
-  bool thinned = false;
-  for (const figure::Line& line : chart.lines.lines)
-    lines.push_back({{"name", line.name}, {"points", points_of(line, thinned)}});
+  for (const figure::Line& line : drawn.lines) {
+    Json points = Json::array();
+    for (const auto& [x, values] : line.points) {
+      Json point = Json::array({x, figure::mean(values)});
+      if (values.size() > 1) point.push_back(values);
+      points.push_back(std::move(point));
+    }
+    lines.push_back({{"name", line.name}, {"points", points}});
+  }
+  const bool thinned =
+      std::any_of(chart.lines.lines.begin(), chart.lines.lines.end(),
+                  [](const figure::Line& line) { return line.points.size() > kMostPoints; });
   std::string note = chart.note;
   if (thinned) {
     note += (note.empty() ? "" : " ") +
             join("Long lines have ", kMostPoints, " points, means of neighbours.");
   }
-  return {{"id", chart.id},
-          {"section", name_of(chart.section)},
-          {"title", chart.lines.title},
-          {"x", chart.lines.x_label},
-          {"y", chart.lines.y_label},
-          {"logX", chart.lines.log_x},
-          {"logY", chart.lines.log_y},
-          {"alt", chart.described()},
-          {"note", note},
+  return {{"id", chart.id},       {"section", name_of(chart.section)},
+          {"title", drawn.title}, {"x", drawn.x_label},
+          {"y", drawn.y_label},   {"alt", chart.described()},
+          {"note", note},         {"svg", figure::svg(drawn)},
           {"lines", lines}};
 }
 
@@ -182,7 +206,10 @@ Json everything_but_maps(const Report& report) {
               {"command", report.command}, {"leastMass", figure::kLeastMass},
               {"charts", Json::array()},   {"runs", Json::array()},
               {"attention", nullptr}};
-  for (const Chart& chart : report.charts) out["charts"].push_back(json_of(chart));
+  for (const Chart& chart : report.charts) {
+    const figure::LineChart drawn = shown(chart.lines);
+    if (!drawn.lines.empty()) out["charts"].push_back(json_of(chart, drawn));
+  }
   for (const RunInput& run : report.inputs.runs) out["runs"].push_back(json_of(run));
   return out;
 }

@@ -342,7 +342,6 @@
       show(section, data.charts.some((chart) => chart.section === section));
     }
     const scale = brine.maps.scale();
-    let charts = [];
     connect();
     brine.made();
     show("health", brine.health.fill(student));
@@ -360,18 +359,17 @@
       await fillControls();
     }
     for (const section of ["health", "curves", "trade"]) {
-      if (!element(section).hidden) charts.push(...await brine.charts.fill(section));
+      if (!element(section).hidden) brine.charts(section);
     }
     const redraw = () => {
       scale.paint();
       group.draw();
       heat.group.draw();
     };
-    const resized = () => { redraw(); for (const chart of charts) chart.draw(); };
     let waiting = 0;
     window.addEventListener("resize", () => {
       clearTimeout(waiting);
-      waiting = setTimeout(resized, 100);
+      waiting = setTimeout(redraw, 100);
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     const printing = (on) => {

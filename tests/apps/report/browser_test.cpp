@@ -202,7 +202,7 @@ TEST_CASE("report in a browser: choosing a layer and head shows their numbers (n
   CHECK(join_lines(browser.requests()) == "");
 }
 
-TEST_CASE("report in a browser: maps and charts zoom, charts are saved (needs Chromium)") {
+TEST_CASE("report in a browser: maps zoom, charts are saved (needs Chromium)") {
   if (skipped()) return;
   Browser browser(full_page(), 1280, 900);
   browser.evaluate("brine.ready");
@@ -213,30 +213,20 @@ TEST_CASE("report in a browser: maps and charts zoom, charts are saved (needs Ch
   CHECK(part[1].get<int>() - part[0].get<int>() < whole[1].get<int>() - whole[0].get<int>());
   browser.evaluate("document.getElementById('zoom-all').click()");
   CHECK(browser.evaluate(columns) == whole);
-  // A chart's axis is another after zooming; the saved picture is that of the page.
+  // A chart is saved as the picture of the page, and as numbers.
   const std::string chart = "document.getElementById('chart-curve-loss')";
-  const std::string labels = "Array.from(" + chart +
-                             ".querySelectorAll('.role-axis-label text')).map((t) => "
-                             "t.textContent).join(' ')";
-  const Json before = browser.evaluate(labels);
-  CHECK(before.get<std::string>().size() > 4);
-  browser.evaluate(chart + ".querySelectorAll('button')[0].click()");
-  CHECK(browser.evaluate(labels) != before);
   browser.evaluate(
       "brine.saved = []; brine.save = (name, blob) => brine.saved.push(name + ' ' + blob.size);");
   browser.evaluate("for (const b of " + chart + ".querySelectorAll('button')) b.click()");
-  browser.evaluate("new Promise((done) => setTimeout(done, 1000))");
+  browser.evaluate("new Promise((done) => setTimeout(done, 100))");
   const Json saved = browser.evaluate("brine.saved.sort()");
-  REQUIRE(saved.size() == 3);
+  REQUIRE(saved.size() == 2);
   CHECK(contains(saved[0].get<std::string>(), "curve-loss.csv "));
-  CHECK(contains(saved[1].get<std::string>(), "curve-loss.png "));
-  CHECK(contains(saved[2].get<std::string>(), "curve-loss.svg "));
+  CHECK(contains(saved[1].get<std::string>(), "curve-loss.svg "));
   CHECK(join_lines(browser.complaints()) == "");
 }
 
-TEST_CASE(
-    "report in a browser: a chart of 38 lines, whole names and looks of their own (needs "
-    "Chromium)") {
+TEST_CASE("report in a browser: a chart of 38 lines has whole names (needs Chromium)") {
   if (skipped()) return;
   const World& w = world();
   std::string rows = "attention\tk\tms\n";
@@ -250,54 +240,18 @@ TEST_CASE(
   w.must("report many.tsv --out many.html");
   Browser browser(w.path("many.html"), 390, 844);
   browser.evaluate("brine.ready");
-  const std::string chart = "document.getElementById('chart-many-ms')";
-  const std::string boxes = "Array.from(" + chart + ".querySelectorAll('.legend input'))";
-  // All names are there and none is cut or wider than a phone.
-  CHECK(browser.evaluate(boxes + ".length") == 38);
-  CHECK(browser.evaluate("Array.from(" + chart +
-                         ".querySelectorAll('.legend label')).filter((x) => /^method \\d+ with a "
-                         "long name that was cut before, k = \\d+$/.test(x.textContent)).length") ==
-        38);
+  // Every text is inside the picture; on a phone the picture scrolls, not the page.
+  const std::string texts =
+      "Array.from(document.querySelectorAll('#chart-many-ms svg text')).filter((x) => ";
+  CHECK(browser.evaluate(texts + "/^method \\d+ with a long name that was cut before, k = \\d+$/"
+                                 ".test(x.textContent)).length") == 38);
+  CHECK(browser.evaluate(texts +
+                         "{ const box = x.getBoundingClientRect(), all = "
+                         "x.ownerSVGElement.getBoundingClientRect(); return box.left < all.left || "
+                         "box.right > all.right || box.top < all.top || box.bottom > all.bottom; "
+                         "}).length") == 0);
   CHECK(browser.evaluate("document.documentElement.scrollWidth") <= 390);
-  CHECK(browser.evaluate("Array.from(" + chart +
-                         ".querySelectorAll('.legend label')).every((x) => x.scrollWidth <= "
-                         "x.clientWidth + 1 && x.getBoundingClientRect().right <= 390)") == true);
-  // Eight lines have different colours; the other lines are drawn in grey.
-  CHECK(browser.evaluate(boxes + ".filter((x) => x.checked).length") == 8);
-  const std::string strokes = "Array.from(" + chart +
-                              ".querySelectorAll('.mark-line path')).map((x) => "
-                              "x.getAttribute('stroke'))";
-  CHECK(browser.evaluate(strokes + ".length") == 38);
-  CHECK(browser.evaluate(strokes + ".filter((x) => x === '#888').length") == 30);
-  CHECK(browser.evaluate("new Set(" + strokes + ").size") == 9);
   keep("many.png", browser.screenshot());
-  // Another line gets the look that is free.
-  browser.evaluate(boxes + "[0].click()");
-  browser.evaluate(boxes + "[20].click()");
-  browser.evaluate("new Promise((done) => setTimeout(done, 500))");
-  CHECK(browser.evaluate(boxes + ".filter((x) => x.checked).length") == 8);
-  CHECK(browser.evaluate("new Set(" + strokes + ").size") == 9);
-  // The line of a name that has the focus is the thickest.
-  browser.evaluate(boxes + "[20].focus()");
-  browser.evaluate("new Promise((done) => setTimeout(done, 300))");
-  CHECK(browser.evaluate("Array.from(" + chart +
-                         ".querySelectorAll('.mark-line path')).filter((x) => "
-                         "x.getAttribute('stroke-width') === '3.5').length") == 1);
-  // With all of them coloured no two look the same.
-  browser.evaluate("Array.from(" + chart +
-                   ".querySelectorAll('button')).find((x) => x.textContent === 'colour "
-                   "all').click()");
-  browser.evaluate("new Promise((done) => setTimeout(done, 500))");
-  CHECK(browser.evaluate("new Set(Array.from(" + chart +
-                         ".querySelectorAll('.legend svg')).map((x) => x.outerHTML)).size") == 38);
-  keep("many-all.png", browser.screenshot());
-  // A saved picture has whole names.
-  browser.evaluate("brine.save = (name, blob) => blob.text().then((t) => { brine.text = t; })");
-  browser.evaluate("Array.from(" + chart +
-                   ".querySelectorAll('button')).find((x) => x.textContent === 'SVG').click()");
-  browser.evaluate("new Promise((done) => setTimeout(done, 700))");
-  CHECK(browser.evaluate("brine.text.includes('method 37 with a long name that was cut before, k = "
-                         "37')") == true);
   CHECK(join_lines(browser.complaints()) == "");
   CHECK(join_lines(browser.requests()) == "");
 }

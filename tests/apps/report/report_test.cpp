@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "apps/figure/colours.h"
@@ -179,6 +180,59 @@ TEST_CASE("report: long curves are means on the page") {
   CHECK(points[0][0] == 2.5);
   for (const Json& point : points) CHECK(point[1].get<double>() == doctest::Approx(2));
   CHECK(contains(loss.at("note").get<std::string>(), "means of neighbours"));
+}
+
+TEST_CASE("report: charts have whole layers, marks of single points, and looks of their own") {
+  auto texts = [](const std::string& svg, const std::string& start) {
+    std::vector<std::string> out;
+    for (size_t at = svg.find(start); at != svg.npos; at = svg.find(start, at + 1)) {
+      const size_t begin = svg.find('>', at) + 1;
+      out.push_back(svg.substr(begin, svg.find('<', begin) - begin));
+    }
+    return out;
+  };
+  const std::string below = "y=\"402.0\" text-anchor=\"middle\"";  // numbers of the axis of x
+  figure::LineChart chart{.title = "t", .x_label = "layer", .y_label = "y", .lines = {}};
+  chart.lines = {{.name = "a", .points = {{0, {0.5}}, {1, {0.75}}}}};
+  CHECK(texts(figure::svg(chart), below) == std::vector<std::string>{"0", "1"});
+  chart.lines = {{.name = "a", .points = {{0.5, {0.5}}, {1, {0.75}}}}};
+  CHECK(texts(figure::svg(chart), below).size() > 2);
+  chart.lines = {{.name = "a", .points = {{3, {0.5}}}}};
+  std::string svg = figure::svg(chart);
+  CHECK(texts(svg, below) == std::vector<std::string>{"3"});
+  CHECK(texts(svg, "<circle").size() == 2);  // the point, and the legend's
+  for (int i = 0; i < 100; ++i) chart.lines[0].points[i] = {0.5};
+  svg = figure::svg(chart);
+  CHECK(texts(svg, "<circle").size() == 1);
+  // No two lines look the same.
+  chart.lines.clear();
+  for (int i = 0; i < 38; ++i) {
+    chart.lines.push_back({.name = join("line ", i), .points = {}});
+    chart.lines.back().points[0] = {double(i)};
+  }
+  chart.title = std::string(200, 't');
+  svg = figure::svg(chart);
+  CHECK(contains(svg, "viewBox=\"0 0 1678 824\""));  // has room for the title and all names
+  std::set<std::string> looks;
+  for (size_t at = svg.find("<path class=\"line\""); at != svg.npos;
+       at = svg.find("<path class=\"line\"", at + 1)) {
+    const size_t mark = svg.find("\n<", at) + 2;
+    looks.insert(svg.substr(at, svg.find(" d=", at) - at) + svg.substr(mark, 4));
+  }
+  CHECK(looks.size() == 38);
+}
+
+TEST_CASE("report: the pictures of a page are its charts', logarithmic over decades only") {
+  const World& w = world();
+  w.write("ppl.tsv", "attention\tk\tperplexity\na\t16\t22.5\na\t256\t22.25\n");
+  const Json chart = chart_of(page_data(written("ppl.tsv")), "ppl-perplexity");
+  const figure::LineChart drawn{.title = "perplexity of ppl",
+                                .x_label = "kept keys k",
+                                .y_label = "perplexity",
+                                .log_x = true,
+                                .log_y = false,
+                                .lines = {{.name = "a", .points = {{16, {22.5}}, {256, {22.25}}}}}};
+  CHECK(chart.at("svg") == figure::svg(drawn));
 }
 
 TEST_CASE("report: the curves of several runs are those of their logs") {
