@@ -1,4 +1,4 @@
-// brine experiment: the runs of a table or figure, its rows, and the table and figure.
+// brine experiment: the runs of a table or figure, and their results as rows.
 #include <filesystem>
 #include <iostream>
 
@@ -26,7 +26,7 @@ struct ExperimentCommand {
                                     .stopped = [&] { return !signals.name().empty(); },
                                     .say = [](const std::string& line) { log_info(line); }};
     const experiment::Outcome outcome = experiment::run(what, how);
-    std::cout << outcome.page;
+    std::cout << outcome.text;
     if (outcome.finished) return 0;
     log_info("experiment: stopped by ", signals.name(), "; the same command continues it");
     return 1;
@@ -34,7 +34,7 @@ struct ExperimentCommand {
 };
 
 const RegisterSubcommand<ExperimentCommand> registration(
-    "experiment", "Run what a table or figure needs, keep its rows, draw it",
+    "experiment", "Run what a table or figure needs, keep its rows",
     {"brine experiment perplexity --plan", "docs/experiments.md"});
 
 }  // namespace

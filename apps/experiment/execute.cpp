@@ -124,7 +124,7 @@ class Executor {
     size_t done = 0;
     for (const Step& step : plan_.steps) {
       ++done;
-      if (rows_.has(step)) continue;
+      if (!rows_.of(step).empty()) continue;
       while (!running_.empty() &&
              (int64_t(running_.size()) >= how_.jobs || running_.front().step->id != step.id)) {
         if (!wait()) return false;

@@ -1,11 +1,14 @@
-// Finding an experiment's file; its steps run or drawn.
+// Finding an experiment's file; its steps run or printed; the results, and charts, for people.
 #include "apps/experiment/experiment.h"
 
 #include <algorithm>
+#include <iomanip>
 #include <nlohmann/json.hpp>
 
-#include "apps/experiment/render.h"
+#include "apps/figure/line_chart.h"
 #include "data/io/directory_lock.h"
+#include "data/io/file_io.h"
+#include "data/io/json.h"
 
 namespace brine::experiment {
 namespace {
@@ -35,7 +38,7 @@ std::string file_of(const std::string& name) {
 std::string commands(const Plan& plan, const Rows& rows, const std::string& runs) {
   std::string out;
   for (const Step& step : plan.steps) {
-    out += rows.has(step) ? "done " : "     ";
+    out += rows.of(step).empty() ? "     " : "done ";
     out += step.name + ":";
     for (const std::string& word : step.command(runs)) out += " " + word;
     if (!step.lines.empty()) out += " lines of " + step.lines;
@@ -44,17 +47,53 @@ std::string commands(const Plan& plan, const Rows& rows, const std::string& runs
   return out;
 }
 
+// A line for each row with values.
+std::string results(const Plan& plan, const Rows& rows) {
+  size_t width = 0;
+  for (const Step& step : plan.steps) width = std::max(width, step.name.size());
+  std::ostringstream out;
+  for (const Step& step : plan.steps) {
+    if (step.makes_directory()) continue;
+    for (const Row& row : rows.of(step)) {
+      out << std::left << std::setw(int(width)) << step.name << std::right;
+      for (const auto& [name, value] : row.at("values").items()) {
+        const std::string text =
+            value.is_number_float() ? join(value.get<double>()) : json_text(value);
+        out << "  " << name << " " << std::setw(10) << text;
+      }
+      out << "\n";
+    }
+  }
+  return out.str();
+}
+
+std::string drawn(const std::string& file) {
+  const Row json = parse_ordered_json(data::read_file(file, 1 << 28), file);
+  figure::LineChart chart{.title = text_at(file, json, "title"),
+                          .x_label = text_at(file, json, "x_label"),
+                          .y_label = text_at(file, json, "y_label"),
+                          .log_x = json.at("log_x").get<bool>(),
+                          .log_y = json.at("log_y").get<bool>(),
+                          .lines = {}};
+  for (const Row& line : json.at("lines")) {
+    chart.lines.push_back({.name = text_at(file, line, "name"), .points = {}});
+    for (const Row& point : line.at("points"))
+      chart.lines.back().points[point.at(0).get<double>()].push_back(point.at(1).get<double>());
+  }
+  return figure::svg(chart);
+}
+
 }  // namespace
 
 void Request::describe(data::Schema& s) {
   s.field("name", name, "Experiment of configs/experiments, or a TOML file", {.positional = true});
   s.choice("scale", scale, kScales,
            "small: what two cores finish in a night; paper: the paper's own setting");
-  s.field("out", out, "Directory of rows, runs, tables; none: runs/experiments/NAME-SCALE");
+  s.field("out", out, "Directory of rows, runs, logs; none: runs/experiments/NAME-SCALE");
   s.field("set", set, "NAME=VALUE: variables of the file");
   s.field("jobs", jobs, "Runs side by side", {.min = 1});
-  s.field("render", render, "Only draw tables and figures from the rows that are there");
   s.field("plan", plan, "Only print the commands");
+  s.field("figure", figure, "Only print the line chart that the JSON file NAME describes, as SVG");
 }
 
 std::vector<std::string> experiment_names() {
@@ -68,29 +107,21 @@ std::vector<std::string> experiment_names() {
 }
 
 Outcome run(Request request, Execution how) {
-  const bool runs_something = !request.render && !request.plan;
+  if (request.figure) return {.text = drawn(request.name)};
   const Plan plan = read_plan({.file = file_of(request.name),
                                .scale = data::name_of(request.scale, kScales),
                                .set = request.set,
-                               .files_exist = runs_something});
+                               .files_exist = !request.plan});
   how.directory = request.out.empty()
                       ? fs::path("runs/experiments") / (plan.name + "-" + plan.scale)
                       : fs::path(request.out);
-  Outcome out;
-  if (!runs_something) {
-    const Rows rows(how.directory);
-    check(request.plan || !rows.all().empty(), "experiment: ", how.directory.string(),
-          " has no rows yet");
-    out.page = request.plan ? commands(plan, rows, (how.directory / "runs").string())
-                            : render(plan, rows.newest(), how.directory);
-    return out;
-  }
+  if (request.plan)
+    return {.text = commands(plan, Rows(how.directory), (how.directory / "runs").string())};
   fs::create_directories(how.directory);
   const data::DirectoryLock lock(how.directory, "is running this experiment");
   Rows rows(how.directory);
-  out.finished = execute(plan, rows, how);
-  if (!rows.all().empty()) out.page = render(plan, rows.newest(), how.directory);
-  return out;
+  const bool finished = execute(plan, rows, how);
+  return {.text = results(plan, rows), .finished = finished};
 }
 
 }  // namespace brine::experiment

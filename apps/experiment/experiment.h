@@ -17,14 +17,14 @@ struct Request {
   Scale scale = Scale::small;
   std::vector<std::string> set;
   int64_t jobs = 1;
-  bool render = false;  // only draw the rows that exist
   bool plan = false;    // only print the commands
+  bool figure = false;  // only draw the chart of the JSON file `name`
 
   void describe(data::Schema& s);
 };
 
 struct Outcome {
-  std::string page;  // tables in Markdown; with `plan` the commands
+  std::string text;  // the results; with `plan` the commands, with `figure` an SVG picture
   bool finished = true;
 };
 

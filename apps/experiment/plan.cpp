@@ -46,13 +46,6 @@ class Table {
     check(has(key), where_, ": needs ", key);
     return text(key, "");
   }
-  std::vector<std::string> texts(const char* key) const {
-    std::vector<std::string> out;
-    if (!has(key)) return out;
-    check(at(key).is_array(), where_, ": ", key, " must be a list");
-    for (const Json& item : at(key)) out.push_back(text_of(item));
-    return out;
-  }
   Variables pairs(const char* key) const {
     Variables out;
     if (!has(key)) return out;
@@ -227,40 +220,6 @@ struct Reader {
       plan.steps.push_back(std::move(step));
     }
   }
-
-  TableSpec table(const Json& json) const {
-    const Table t(
-        json, request.file + ": [[table]]",
-        {"name", "title", "step", "rows", "columns", "values", "join", "where", "digits"});
-    return {.name = t.text("name"),
-            .title = t.text("title"),
-            .step = t.text("step"),
-            .columns = t.text("columns", ""),
-            .joined = t.text("join", ""),
-            .rows = t.texts("rows"),
-            .values = t.texts("values"),
-            .where = t.pairs("where"),
-            .digits = t.has("digits") ? t.at("digits").get<int64_t>() : 3};
-  }
-
-  FigureSpec figure(const Json& json) const {
-    const Table t(json, request.file + ": [[figure]]",
-                  {"name", "title", "step", "x", "y", "series", "x_label", "y_label", "join",
-                   "where", "logarithmic"});
-    const std::vector<std::string> logs = t.texts("logarithmic");
-    return {.name = t.text("name"),
-            .title = t.text("title"),
-            .step = t.text("step"),
-            .x = t.text("x"),
-            .y = t.text("y"),
-            .series = t.text("series", ""),
-            .x_label = t.text("x_label", t.text("x")),
-            .y_label = t.text("y_label", t.text("y")),
-            .joined = t.text("join", ""),
-            .where = t.pairs("where"),
-            .log_x = std::ranges::count(logs, "x") > 0,
-            .log_y = std::ranges::count(logs, "y") > 0};
-  }
 };
 
 // Whether a word names {runs}/NAME or a file below it.
@@ -312,29 +271,13 @@ Plan read_plan(const PlanRequest& request) {
   if (request.files_exist) reader.check_files();
   Plan plan;
   plan.name = fs::path(request.file).stem().string();
-  plan.title = text_of(reader.file.value("title", Json("")));
-  plan.paper = text_of(reader.file.value("paper", Json("")));
   plan.scale = request.scale;
   for (const Json& step : reader.file.value("step", Json::array())) reader.add_steps(plan, step);
   check(!plan.steps.empty(), request.file, ": has no [[step]]");
   connect(plan.steps);
-  std::set<std::string> names, ids;
+  std::set<std::string> names;
   for (const Step& step : plan.steps) {
     check(names.insert(step.name).second, request.file, ": two steps are named ", step.name);
-    ids.insert(step.id);
-  }
-  auto known = [&](const char* what, const auto& spec) {
-    check(ids.contains(spec.step), request.file, ": ", what, " ", spec.name, " is of no step");
-    check(spec.joined.empty() || ids.contains(spec.joined), request.file, ": ", what, " ",
-          spec.name, " joins ", spec.joined, ", which is not a step");
-  };
-  for (const Json& t : reader.file.value("table", Json::array())) {
-    plan.tables.push_back(reader.table(t));
-    known("table", plan.tables.back());
-  }
-  for (const Json& f : reader.file.value("figure", Json::array())) {
-    plan.figures.push_back(reader.figure(f));
-    known("figure", plan.figures.back());
   }
   return plan;
 }

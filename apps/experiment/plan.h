@@ -33,29 +33,9 @@ struct Step {
   std::string definition() const;
 };
 
-// A table: one row for each combination of `rows`, one column for each value of `columns` and each
-// name in `values`; a cell has the values of all rows that fit, in order.
-struct TableSpec {
-  std::string name, title, step, columns;
-  std::string joined = {};  // a step whose values are added to rows with the same axes
-  std::vector<std::string> rows, values;
-  Variables where;
-  int64_t digits = 3;
-};
-
-// Lines through the mean of y at each x, one line for each value of `series`.
-struct FigureSpec {
-  std::string name, title, step, x, y, series, x_label, y_label;
-  std::string joined = {};  // as of a table
-  Variables where;
-  bool log_x = false, log_y = false;
-};
-
 struct Plan {
-  std::string name, title, paper, scale;
+  std::string name, scale;
   std::vector<Step> steps;
-  std::vector<TableSpec> tables;
-  std::vector<FigureSpec> figures;
 };
 
 struct PlanRequest {

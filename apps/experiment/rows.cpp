@@ -2,9 +2,6 @@
 #include "apps/experiment/rows.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -51,11 +48,13 @@ Rows::Rows(const std::filesystem::path& directory) : file_(directory / "rows.jso
   }
 }
 
-bool Rows::has(const Step& step) const {
+std::vector<Row> Rows::of(const Step& step) const {
   const std::string definition = step.definition();
-  return std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) {
+  std::vector<Row> out;
+  std::ranges::copy_if(rows_, std::back_inserter(out), [&](const Row& row) {
     return text_at(row, "name") == step.name && text_at(row, "definition") == definition;
   });
+  return out;
 }
 
 void Rows::write() const {
@@ -67,16 +66,6 @@ void Rows::write() const {
 void Rows::add(const std::vector<Row>& rows) {
   rows_.insert(rows_.end(), rows.begin(), rows.end());
   write();
-}
-
-std::vector<Row> Rows::newest() const {
-  std::map<std::string, std::string> definitions;
-  for (const Row& row : rows_) definitions[text_at(row, "name")] = text_at(row, "definition");
-  std::vector<Row> out = rows_;
-  std::erase_if(out, [&](const Row& row) {
-    return definitions[text_at(row, "name")] != text_at(row, "definition");
-  });
-  return out;
 }
 
 std::vector<Row> values_of(const Step& step, const std::string& text) {
@@ -111,74 +100,6 @@ std::vector<Row> values_of(const Step& step, const std::string& text) {
   for (const Row& object : list) add(object, true);
   check(!out.empty(), step.name, ": no element of ", step.rows, " has all of its values");
   return out;
-}
-
-Row field(const Row& row, const std::string& name) {
-  for (const char* part : {"values", "axes"}) {
-    if (row.contains(part) && row[part].contains(name)) return row[part][name];
-  }
-  return {};
-}
-
-namespace {
-
-bool same_axes(const Row& a, const Row& b) {
-  const Row of_a = a.value("axes", Row::object()), of_b = b.value("axes", Row::object());
-  for (const auto& [name, value] : of_a.items()) {
-    if (of_b.contains(name) && of_b[name] != value) return false;
-  }
-  return true;
-}
-
-// The values of `joined` that the row does not have.
-void add_values(Row& row, const Row& joined) {
-  const Row values = joined.value("values", Row::object());
-  for (const auto& [name, value] : values.items()) {
-    if (!row["values"].contains(name)) row["values"][name] = value;
-  }
-}
-
-}  // namespace
-
-std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
-                         const Variables& where, const std::string& joined) {
-  std::vector<Row> out;
-  for (const Row& row : all) {
-    const bool fits = std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
-      return label_of(row, wanted.first) == wanted.second;
-    });
-    if (text_at(row, "step") == step && fits) out.push_back(row);
-  }
-  // Runs that go on side by side end in any order; cells have their seeds in order.
-  auto seed = [](const Row& row) {
-    const std::string text = label_of(row, "seed");
-    return std::pair(text.size(), text);
-  };
-  std::stable_sort(out.begin(), out.end(),
-                   [&](const Row& a, const Row& b) { return seed(a) < seed(b); });
-  for (Row& row : out) {
-    const auto other = std::find_if(all.begin(), all.end(), [&](const Row& each) {
-      return !joined.empty() && text_at(each, "step") == joined && same_axes(row, each);
-    });
-    if (other != all.end()) add_values(row, *other);
-  }
-  return out;
-}
-
-std::string label_of(const Row& row, const std::string& name) {
-  const Row value = field(row, name);
-  const bool whole =
-      value.is_number_float() && std::floor(value.get<double>()) == value.get<double>();
-  return shown(value, whole ? 0 : 6);
-}
-
-std::string shown(const Row& value, int64_t digits) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_null()) return "";
-  if (!value.is_number() || value.is_number_integer()) return json_text(value);
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", int(digits), value.get<double>());
-  return text;
 }
 
 }  // namespace brine::experiment

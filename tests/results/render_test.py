@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""scripts/render-results --check passes on the repository and notices what it has to."""
+"""scripts/render-results --check passes on the repository and notices what it has to. Figures are
+of the rows that they name; here the chart is not drawn but kept as it is."""
 import json
 import shutil
 import subprocess
 import tempfile
+import tomllib
 import unittest
 from pathlib import Path
 
@@ -70,6 +72,56 @@ class Pages(unittest.TestCase):
     def test_a_machine_without_a_name(self):
         self.change(f"{BLOCKS}/rows.jsonl", '"machine":"', '"machine":"another ')
         self.refused(f"{BLOCKS}/rows.jsonl:1", "no known machine")
+
+    def test_an_experiment_describes_its_own_steps(self):
+        for path in (ROOT / "configs/experiments").glob("*.toml"):
+            file = tomllib.loads(path.read_text())
+            steps = {step["id"] for step in file["step"]}
+            for spec in file.get("table", []) + file.get("figure", []):
+                self.assertIn(spec["step"], steps, path)
+                self.assertIn(spec.get("join", spec["step"]), steps, path)
+
+    def drawn(self, *rows):
+        """What is printed of these rows, and the chart that the program gets."""
+        (self.root / "tables.toml").write_text("""
+[[table]]
+name = "by-k"
+title = "y by k"
+step = "s"
+rows = ["k"]
+values = ["y"]
+[[figure]]
+name = "chart"
+title = "y over time"
+step = "s"
+join = "time"
+x = "t"
+y = "y"
+series = "kind"
+logarithmic = ["x"]
+""")
+        (self.root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        program = self.root / "program"
+        program.write_text("#!/bin/sh\ncat $2\n")
+        program.chmod(0o755)
+        code, text = self.run_script(self.root, "--figures", program)
+        self.assertEqual(code, 0, text)
+        return text, json.loads((self.root / "chart.svg").read_text())
+
+    def test_the_directory_of_an_experiment(self):
+        def row(step, kind, k, seed, values, definition="1"):
+            return {"step": step, "name": f"{step}-{kind}-{k}-{seed}", "seed": seed,
+                    "definition": definition, "axes": {"kind": kind, "k": k}, "values": values}
+        text, chart = self.drawn(
+            row("time", "a", "4", 1, {"t": 0.5}), row("time", "b", "4", 1, {"t": "2"}),
+            row("s", "a", "4", 10, {"y": 10}), row("s", "a", "4", 2, {"y": 9}),
+            row("s", "a", "4", 2, {"y": 2}), row("s", "b", "4", 1, {"y": 7}, "old"),
+            row("s", "b", "4", 1, {"y": 1}), row("s", "c", "8", 1, {"y": 3}))
+        self.assertIn("## y by k\n\n| k | y |\n| --- | --- |\n| 4 | ", text)
+        self.assertEqual(chart, {
+            "title": "y over time", "x_label": "t", "y_label": "y", "log_x": True, "log_y": False,
+            "lines": [{"name": "b", "points": [[2.0, 1.0]]},
+                      {"name": "a", "points": [[0.5, 2.0], [0.5, 10.0]]}]})
 
 
 if __name__ == "__main__":

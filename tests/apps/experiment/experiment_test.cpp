@@ -1,4 +1,4 @@
-// Experiments: steps of a file, rows that are kept, what is run again, tables and figures of rows.
+// Experiments: steps of a file, rows that are kept, what is run again, what is printed.
 #include "apps/experiment/experiment.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 #include "apps/cli/options.h"
 #include "apps/cli/program.h"
-#include "apps/experiment/render.h"
+#include "apps/figure/line_chart.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {
@@ -56,23 +56,6 @@ name = "curve-{kind}"
 lines = "{runs}/student-{kind}-1/log.jsonl"
 each = { kind = ["light", "lean"] }
 take = { step = "/step", loss = "/loss" }
-
-[[table]]
-name = "perplexity"
-title = "Perplexity"
-step = "perplexity"
-rows = ["kind"]
-columns = "k"
-values = ["perplexity"]
-digits = 2
-
-[[figure]]
-name = "by-k"
-title = "Perplexity by k"
-step = "perplexity"
-x = "k"
-y = "perplexity"
-series = "kind"
 )";
 
 std::vector<Row> rows_in(const std::filesystem::path& directory) {
@@ -85,16 +68,9 @@ std::string changed(std::string text, const std::string& from, const std::string
   return text.replace(at, from.size(), to);
 }
 
-Row row(const char* kind, int k, double value) {
-  return {{"step", "s"},
-          {"name", kind},
-          {"axes", {{"kind", kind}, {"k", std::to_string(k)}}},
-          {"values", {{"y", value}, {"tokens", 4096.0}}}};
-}
-
 }  // namespace
 
-TEST_CASE("experiment: rows of every step, nothing twice, tables and figures from rows alone") {
+TEST_CASE("experiment: rows of every step, nothing twice, their values printed") {
   const World& w = world();
   w.write("study.toml", kFile);
   const Finished plan = w.must("experiment study.toml --out study --plan");
@@ -118,23 +94,17 @@ TEST_CASE("experiment: rows of every step, nothing twice, tables and figures fro
   CHECK(rows[1]["seed"] == 2);
   CHECK(contains(rows[4]["command"].get<std::string>(),
                  "brine eval --model study/runs/student-light-1 --data text.txt --k 4 --json"));
-  // The table has both seeds of a cell; the page is what was printed.
-  CHECK(contains(first.out, "| kind | perplexity, k = 4 | perplexity, k = 8 |"));
-  CHECK(first.out == read_all(w.path("study/README.md")));
-  const std::string table = read_all(w.path("study/perplexity.md"));
-  CHECK(occurrences(table, "\n") == 4);
-  CHECK(occurrences(table, ", ") == 2 + 4);
-  CHECK(contains(read_all(w.path("study/perplexity.csv")), "kind,\"perplexity, k = 4\""));
+  // A line for each row with values.
+  CHECK(occurrences(first.out, "\n") == 8 + 4);
+  const std::string number = rows[4]["values"]["tokens"].dump();
+  CHECK(occurrences(first.out, "\nperplexity-light-2-k8  file ") == 1);
+  CHECK(occurrences(first.out, number + "\n") == 8);
+  CHECK_FALSE(contains(first.out, "student-light-1 "));
 
   const std::string before = read_all(w.path("study/rows.jsonl"));
-  w.must("experiment study.toml --out study --threads 1");
+  CHECK(w.must("experiment study.toml --out study --threads 1").out == first.out);
   CHECK(read_all(w.path("study/rows.jsonl")) == before);
-  // Only from rows: without any run.
-  std::filesystem::rename(w.path("study/runs"), w.path("study/away"));
-  std::filesystem::remove(w.path("study/by-k.svg"));
-  CHECK(w.must("experiment study.toml --out study --render").out == first.out);
-  CHECK(contains(read_all(w.path("study/by-k.svg")), "<title>Perplexity by k</title>"));
-  std::filesystem::rename(w.path("study/away"), w.path("study/runs"));
+  CHECK(occurrences(w.must("experiment study.toml --out study --plan").out, "done ") == 4 + 8 + 2);
 }
 
 TEST_CASE("experiment: rows of another configuration are made again, those of a commit kept") {
@@ -149,12 +119,12 @@ TEST_CASE("experiment: rows of another configuration are made again, those of a 
   check_says(f.error, {"student-light-1", "learning_rate"});
   std::filesystem::remove_all(w.path("asked/runs"));
   // The evaluations and curves of these students, too.
-  const std::string page = w.must(call).out;
+  const std::string printed = w.must(call).out;
   std::vector<Row> again = rows_in(w.path("asked"));
   REQUIRE(again.size() == 2 * rows.size());
   again.erase(again.begin(), again.begin() + int64_t(rows.size()));
   for (size_t i = 4; i < 12; ++i) CHECK(again[i]["values"] != rows[i]["values"]);
-  CHECK(occurrences(page, ", ") == occurrences(first.out, ", "));  // of the new rows alone
+  CHECK(occurrences(printed, "\n") == occurrences(first.out, "\n"));  // the new rows alone
   CHECK(
       contains(read_all(w.path("asked/runs/student-lean-2/config.toml")), "learning_rate = 0.002"));
   const std::string older = changed(read_all(w.path("asked/rows.jsonl")),
@@ -218,7 +188,6 @@ TEST_CASE("experiment: what is wrong with a file or a run is one line") {
   refused(changed(kFile, "paper = ", "papr = "), "", {"unknown key", "papr"});
   refused(changed(kFile, "{rate}", "{rat}"), "", {"step student", "no variable", "rat"});
   refused(changed(kFile, "-k{k}", ""), "", {"two steps", "perplexity-light-1"});
-  refused(changed(kFile, "step = \"perplexity\"", "step = \"perplex\""), "", {"table", "no step"});
   refused(changed(kFile, "/perplexity\"", "/perplexty\""), "",
           {"perplexity-light-1-k4", "/perplexty"});
   refused(changed(kFile, "--columns 12", "--colums 12"), "",
@@ -230,7 +199,6 @@ TEST_CASE("experiment: what is wrong with a file or a run is one line") {
   CHECK(f.status == 1);
   check_says(f.error, {"unknown-name", "known are"});
   check_says(w.run("experiment").error, {"a name is needed", "known are"});
-  CHECK(w.run("experiment bad.toml --render --out nothing-there").status == 1);
 }
 
 TEST_CASE(
@@ -258,36 +226,12 @@ TEST_CASE(
                 apply_options("brine", {}, keys, {words.begin() + 1, words.end()});
               }) == "no error");
       }
-      for (const experiment::TableSpec& table : plan.tables) CHECK_FALSE(table.values.empty());
     }
   }
   CHECK(files >= 4);
 }
 
-TEST_CASE("experiment: cells, CSV and figures of rows") {
-  const std::vector<Row> rows = {row("a|b", 4, 1.5), row("a|b", 8, 2), row("c,\"d\"", 4, 3),
-                                 row("a|b", 4, 2.5)};
-  const experiment::TableSpec spec{.name = "t",
-                                   .title = "t",
-                                   .step = "s",
-                                   .columns = "k",
-                                   .rows = {"kind"},
-                                   .values = {"y"},
-                                   .where = {},
-                                   .digits = 1};
-  const auto cells = experiment::table_cells(spec, rows);
-  REQUIRE(cells.size() == 3);
-  CHECK(cells[0] == std::vector<std::string>{"kind", "y, k = 4", "y, k = 8"});
-  CHECK(cells[1] == std::vector<std::string>{"a|b", "1.5, 2.5", "2.0"});
-  CHECK(cells[2] == std::vector<std::string>{"c,\"d\"", "3.0", ""});
-  CHECK(contains(experiment::markdown(cells), "| a\\|b | 1.5, 2.5 | 2.0 |\n"));
-  CHECK(contains(experiment::csv(cells), "\"c,\"\"d\"\"\",3.0,\r\n"));
-  // Cells have their seeds in order, also when the runs ended in another.
-  std::vector<Row> ended = {row("a", 4, 10), row("a", 4, 2), row("a", 4, 1)};
-  const char* const seeds[] = {"10", "2", "1"};
-  for (size_t i = 0; i < ended.size(); ++i) ended[i]["axes"]["seed"] = seeds[i];
-  CHECK(experiment::table_cells(spec, ended)[1] == std::vector<std::string>{"a", "1.0, 2.0, 10.0"});
-  // Pointers: -1 is the last element of a list, and an ordinary name elsewhere.
+TEST_CASE("experiment: in pointers -1 is the last element of a list, and elsewhere a name") {
   const auto taken = [](const char* pointer, const char* text) {
     experiment::Step step;
     step.take = {{"y", pointer}};
@@ -297,38 +241,16 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   CHECK(taken("/a/-1", R"({"a": {"-1": 3}})") == 3);
   CHECK(taken("/-10/-1/-1", R"({"-10": [1, [4, 5]]})") == 5);
   CHECK_THROWS_AS(taken("/a/-1", R"({"a": []})"), Error);
-  // Whole numbers name columns as whole numbers, whatever their type.
-  experiment::TableSpec lengths = spec;
-  lengths.columns = "tokens";
-  CHECK(experiment::table_cells(lengths, rows)[0] ==
-        std::vector<std::string>{"kind", "y, tokens = 4096"});
-  CHECK(experiment::rows_of(rows, "s", {{"tokens", "4096"}}).size() == 4);
+}
 
-  // Joined: the values of another step's row with the same axes, where both have the axis.
-  std::vector<Row> two = {row("a", 4, 1), row("a", 8, 2), row("a", 4, 7), row("a", 8, 9)};
-  for (size_t i = 0; i < two.size(); ++i) {
-    two[i]["axes"] = {{"k", i % 2 ? "8" : "4"}};
-    two[i]["values"] = {{i < 2 ? "y" : "time", i}};
-    if (i < 2) two[i]["axes"]["text"] = "wiki";
-    if (i >= 2) two[i]["step"] = "other";
-  }
-  const std::vector<Row> joined = experiment::rows_of(two, "s", {}, "other");
-  REQUIRE(joined.size() == 2);
-  CHECK(experiment::field(joined[0], "time") == 2);
-  CHECK(experiment::field(joined[1], "time") == 3);
-  CHECK(experiment::field(joined[1], "y") == 1);
-
-  experiment::FigureSpec figure{.name = "f",
-                                .title = "x < y",
-                                .step = "s",
-                                .x = "k",
-                                .y = "y",
-                                .series = "kind",
-                                .x_label = "keys",
-                                .y_label = "value",
-                                .where = {},
-                                .log_x = true};
-  const std::string picture = experiment::svg(figure, rows);
+TEST_CASE("experiment: --figure draws the chart of a JSON file") {
+  const World& w = world();
+  const std::string chart = R"({"title": "x < y", "x_label": "keys", "y_label": "value",
+    "log_x": true, "log_y": false, "lines": [
+    {"name": "a|b", "points": [[4, 1.5], [8, 2], [4, 2.5]]},
+    {"name": "c,\"d\"", "points": [[4, 3]]}]})";
+  w.write("chart.json", chart);
+  const std::string picture = w.must("experiment chart.json --figure").out;
   CHECK(contains(picture, "x &lt; y"));
   CHECK(contains(picture, ">c,&quot;d&quot;</text>"));
   CHECK(occurrences(picture, "<circle") == 3);  // two points of the first line, and its legend
@@ -342,18 +264,23 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   REQUIRE(std::sscanf(picture.c_str() + from, "%lf %lfL%lf %lf", &x0, &y0, &x1, &y1) == 4);
   CHECK(x0 < x1);
   CHECK(y0 == y1);
-  figure.y = "nothing";
-  check_says(message([&] { experiment::svg(figure, rows); }), {"no row", "k", "nothing"});
-  figure.y = "y";
-  figure.log_y = true;
-  check_says(message([&] { experiment::svg(figure, {row("a", 1, 0)}); }), {"logarithmic"});
+  auto refused = [&](const char* from, const char* to, std::initializer_list<std::string> parts) {
+    w.write("chart.json", changed(chart, from, to));
+    const Finished f = w.run("experiment chart.json --figure");
+    CHECK(f.status == 1);
+    check_says(f.error, parts);
+  };
+  refused("[4, 1.5]", "[0, 1.5]", {"logarithmic"});
+  refused("y_label", "y", {"chart.json", "y_label"});
   // Long names and many of them make the picture larger.
-  figure.log_y = false;
-  CHECK(contains(experiment::svg(figure, {row("a", 1, 1)}), "viewBox=\"0 0 720 440\""));
-  std::vector<Row> many;
+  figure::LineChart small{.title = {}, .x_label = {}, .y_label = {}, .lines = {}};
+  check_says(message([&] { figure::svg(small); }), {"no lines"});
+  small.lines = {{.name = "a", .points = {{1, {1}}}}};
+  CHECK(contains(figure::svg(small), "viewBox=\"0 0 720 440\""));
+  small.lines.clear();
   for (int i = 0; i < 30; ++i)
-    many.push_back(row((std::string(40, 'm') + char('A' + i)).c_str(), 1, 1));
-  CHECK(contains(experiment::svg(figure, many), "viewBox=\"0 0 871 664\""));
+    small.lines.push_back({.name = std::string(40, 'm') + char('A' + i), .points = {{1, {1}}}});
+  CHECK(contains(figure::svg(small), "viewBox=\"0 0 871 664\""));
 }
 
 }  // namespace brine::tests
