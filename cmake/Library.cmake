@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 # Headers of a folder are public unless they match one of these: kernels and their helpers, how
 # files are stored, tables. tests/install/headers shows that no public header includes one of them.
-set(brine_private_headers "/tensor/(kernels|cpu|cuda)/" "/tensor/base/parallel\\.h" "/product_timer\\.h"
+set(brine_private_headers "/tensor/(kernels|cpu|cuda)/" "/tensor/base/parallel\\.h"
                           "/accelerator\\.h" "/data/hdf5/" "_ranges\\.h" "_internal\\.h" "_format\\.h"
                           "/data/dump/dump_(fields|shard)\\.h" "/safetensors_header\\.h"
                           "/autograd/.*_checks\\.h" "/autograd/primitives/")

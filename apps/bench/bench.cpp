@@ -69,13 +69,6 @@ Tensor noise(const Shape& shape, uint64_t seed) {
   return x.to(default_device());
 }
 
-Tensor ramp(const Shape& shape) {
-  Tensor x = Tensor::empty(shape);
-  float* p = x.data<float>();
-  for (int64_t i = 0; i < x.numel(); ++i) p[i] = float(i * 7919 % 2003) * 1e-3f - 1;
-  return x;
-}
-
 double now_ms() {
   using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count();

@@ -1,5 +1,5 @@
-// Measurement for the benches: one row per kernel, medians, and the machine's limits to compare
-// them with.
+// Measurement for the benches: one row per work, medians, and the machine's limits to compare them
+// with.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct BenchRow {
   double ms = 0;     // median
   double rate = 0;   // GB/s or GFLOP/s
   std::string unit;  // of rate
-  double share = 0;  // of the machine's limit in that unit, measured in the same run
+  double share = 0;  // of the machine's limit in that unit, measured in the same run; 0 = none
   double ratio = 0;  // to the reference that the name or a note gives; 0 = none
   int64_t peak = 0;  // peak of live bytes; 0 = not measured
   std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
@@ -64,8 +64,6 @@ std::vector<int64_t> token_counts();
 
 // Standard normal numbers, f32, on the default device.
 Tensor noise(const Shape& shape, uint64_t seed);
-// Numbers of [-1, 1] in a fixed order.
-Tensor ramp(const Shape& shape);
 
 // Waits for the default device, which runs asynchronously: a time ends when both CPU and device are
 // done.
@@ -84,15 +82,6 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
 
-// GFLOP/s of independent multiply-adds of the widest vectors of the build, with the present number
-// of threads of the CPU. Each counts with the best of its 20 bursts, which are shorter than the
-// time slices of other processes.
-double peak_flops();
-// The share of a rate in that; 0 (not measured) when a device computes.
-inline double share_of_peak(double rate) {
-  return default_device().is_cuda() ? 0 : rate / peak_flops();
-}
-
 // Bandwidth in GB/s of a[i] = b[i] + s c[i] on arrays beyond the caches (three moved per element),
 // with the present number of threads.
 double triad_bandwidth();
@@ -100,16 +89,14 @@ double triad_bandwidth();
 // GB/s of all threads, each repeatedly reading a separate array of that many bytes.
 double read_bandwidth(int64_t bytes);
 
-// share: of the peak of f32, measured in turns with the product.
-void bench_gemm(RowSink& rows);
 void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods, BlockKind kind,
                      const std::string& against);
 // Time, rate and memory of the components of every method's block, forward and backward.
 void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods);
-// Steps of an encoder and of a decoder, and of their layers alone. share: of the peak of f32, or
-// for dense layers of the rate of one large product in the computing type of layers.
+// A training step of an encoder layer of BERT's size, and a distillation step of the quickstart's
+// model.
 void bench_train(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.
@@ -126,7 +113,5 @@ void bench_trained(RowSink& rows, const std::string& model, const std::string& d
 // peak: of the state.
 void bench_generate(RowSink& rows, const std::string& model, const std::string& data, Dtype weights,
                     std::vector<int64_t> contexts);
-// Encoding the text file `data` with the tokenizer of `directory`, on one core.
-void bench_tokenizer(RowSink& rows, const std::string& directory, const std::string& data);
 
 }  // namespace brine::bench

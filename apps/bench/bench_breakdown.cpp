@@ -22,7 +22,7 @@ std::map<std::string, Cost> metered(const Block& block, const Inputs& in) {
   return meter.costs();
 }
 
-void bench_block(const Block& block, int64_t T, double peak, RowSink& rows) {
+void bench_block(const Block& block, int64_t T, RowSink& rows) {
   const Inputs in(T);
   if (!is_quick()) metered(block, in);
   std::map<std::string, std::vector<double>> times;
@@ -37,13 +37,11 @@ void bench_block(const Block& block, int64_t T, double peak, RowSink& rows) {
   for (const auto& [component, cost] : costs) {
     const double ms = median(times[component]);
     if (component == "rest") continue;
-    const double rate = cost.macs > 0 && ms > 0 ? 2e-6 * cost.macs / ms : 0;
     rows.add({.name = block.name + ": " + component,
               .shape = breakdown_shape(T),
               .ms = ms,
-              .rate = rate,
+              .rate = cost.macs > 0 && ms > 0 ? 2e-6 * cost.macs / ms : 0,
               .unit = "GFLOP/s",
-              .share = peak > 0 ? rate / peak : 0,
               .peak = cost.peak,
               .notes = {{"tokens", double(T)},
                         {"share_of_time", ms / total},
@@ -57,11 +55,10 @@ void bench_block(const Block& block, int64_t T, double peak, RowSink& rows) {
 
 void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods) {
-  const double peak = default_device().is_cuda() ? 0 : peak_flops();
   const std::vector<int64_t> counts = tokens.empty() ? std::vector{sized(4096, 96)} : tokens;
   for (int64_t T : counts) {
     each_block(rows, T, methods, {}, [&](const Block& block) {
-      rows.attempt(block.name, breakdown_shape(T), [&] { bench_block(block, T, peak, rows); });
+      rows.attempt(block.name, breakdown_shape(T), [&] { bench_block(block, T, rows); });
     });
   }
 }

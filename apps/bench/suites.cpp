@@ -6,7 +6,6 @@
 #include "nn/attention/attention.h"
 #include "nn/io/model_io.h"
 #include "tensor/base/error.h"
-#include "tensor/device/device.h"
 
 namespace brine::bench {
 namespace {
@@ -33,24 +32,16 @@ void attention(const BenchRequest& r, RowSink& rows) {
                   r.against);
 }
 void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.tokens, r.methods); }
-void tokenizer(const BenchRequest& r, RowSink& rows) { bench_tokenizer(rows, r.tokenizer, r.data); }
 
-const Suite kSuites[] = {{"gemm", without_files<bench_gemm>},
-                         {"attention", attention, true},
-                         {"breakdown", breakdown, true},
-                         {"train", without_files<bench_train>, true},
-                         {"decode", without_files<bench_decode>, true},
-                         {"trained", trained, true, SuiteFiles::model},
-                         {"generate", generate, true, SuiteFiles::model},
-                         {"tokenizer", tokenizer, true, SuiteFiles::tokenizer}};
+const Suite kSuites[] = {{"attention", attention},
+                         {"breakdown", breakdown},
+                         {"train", without_files<bench_train>},
+                         {"decode", without_files<bench_decode>},
+                         {"trained", trained, true},
+                         {"generate", generate, true}};
 
 bool is_named(const BenchRequest& request, const Suite& suite) {
   return std::find(request.what.begin(), request.what.end(), suite.name) != request.what.end();
-}
-
-bool has_files(const BenchRequest& r, SuiteFiles files) {
-  if (files == SuiteFiles::none) return true;
-  return !(files == SuiteFiles::model ? r.model : r.tokenizer).empty() && !r.data.empty();
 }
 
 }  // namespace
@@ -87,38 +78,26 @@ void BenchRequest::describe(data::Schema& s) {
   s.field("forward", forward, "No rows with backward, for the suite attention");
   s.field("methods", methods,
           "Methods for attention and breakdown, by name or row (\"sea light\"); none: all");
-  s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
-  s.field("data", data, "Text file, for the suites generate, trained and tokenizer");
+  s.field("data", data, "Text file, for the suites generate and trained");
 }
 
 void BenchRequest::validate() const {
   // Unknown methods are refused.
   for (const std::string& name : methods) nn::attention_method(name.substr(0, name.find(' ')));
-  check(!names(*this, SuiteFiles::tokenizer) || has_files(*this, SuiteFiles::tokenizer),
-        "bench: tokenizer needs --tokenizer DIR and --data TEXT");
-  check(!names(*this, SuiteFiles::model) || has_files(*this, SuiteFiles::model),
-        "bench: generate and trained need --model RUN and --data TEXT");
-  check(data.empty() == (tokenizer.empty() && model.empty()),
-        "bench: --data goes together with --tokenizer or --model");
-  if (!default_device().is_cuda()) return;
+  const bool has_files = !model.empty() && !data.empty();
   for (const Suite& suite : kSuites) {
-    check(suite.anywhere || !is_named(*this, suite), "bench: ", suite.name,
-          " measures the CPU; add --device cpu");
+    check(has_files || !suite.needs_model || !is_named(*this, suite),
+          "bench: generate and trained need --model RUN and --data TEXT");
   }
-}
-
-bool names(const BenchRequest& request, SuiteFiles files) {
-  return std::any_of(std::begin(kSuites), std::end(kSuites), [&](const Suite& suite) {
-    return suite.files == files && is_named(request, suite);
-  });
+  check(data.empty() == model.empty(), "bench: --data goes together with --model");
 }
 
 std::vector<const Suite*> chosen_suites(const BenchRequest& request) {
   std::vector<const Suite*> out;
   for (const Suite& suite : kSuites) {
-    if (!request.what.empty() && !is_named(request, suite)) continue;
-    if (default_device().is_cuda() && !suite.anywhere) continue;
-    if (has_files(request, suite.files)) out.push_back(&suite);
+    const bool runs = request.what.empty() ? !suite.needs_model || !request.model.empty()
+                                           : is_named(request, suite);
+    if (runs) out.push_back(&suite);
   }
   return out;
 }

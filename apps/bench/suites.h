@@ -12,8 +12,8 @@
 namespace brine::bench {
 
 struct BenchRequest {
-  std::vector<std::string> what = {};  // names of suites; empty: every suite that has its files
-  std::string model = {}, tokenizer = {}, data = {};  // files
+  std::vector<std::string> what = {};     // names of suites; empty: every suite that has its files
+  std::string model = {}, data = {};      // files of the suites trained and generate
   std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: default
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
   int64_t heads = kHeads;                 // of the suite attention
@@ -27,8 +27,7 @@ struct BenchRequest {
   Dtype weights = Dtype::f32;             // of the model of the suite generate
 
   void describe(data::Schema& s);
-  // Throws when a suite that is named lacks its files, when files do not go together, and when a
-  // suite that is named measures the CPU while models compute on a device.
+  // Throws when a suite that is named lacks its files, or one of two files is missing.
   void validate() const;
 };
 
@@ -36,21 +35,15 @@ struct BenchRequest {
 inline constexpr const char* kAttentionKeys[] = {"heads", "head_size", "columns",       "kv_heads",
                                                  "k",     "against",   "bidirectional", "forward"};
 
-enum class SuiteFiles { none, model, tokenizer };  // and for the last two the text `data`
-
 struct Suite {
   const char* name;
   void (*run)(const BenchRequest& request, RowSink& rows);
-  // On a device, too: the others measure kernels of the CPU against the CPU's limits.
-  bool anywhere = false;
-  SuiteFiles files = SuiteFiles::none;
+  bool needs_model = false;  // and the text `data`
 };
 std::span<const Suite> suites();
 std::vector<std::string> suite_names();
 
-// Whether a suite with these files is named.
-bool names(const BenchRequest& request, SuiteFiles files);
-// Those that a request runs, in order: named, with their files, and on the present device.
+// Those that a request runs, in order: named, or all that have their files.
 std::vector<const Suite*> chosen_suites(const BenchRequest& request);
 
 }  // namespace brine::bench

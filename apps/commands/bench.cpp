@@ -28,16 +28,12 @@ struct Bench {
     auto refuse = [&](std::initializer_list<const char*> keys, const std::string& suites) {
       refuse_unused(context, keys, "without the suite " + suites);
     };
-    if (!runs("tokenizer")) refuse({"tokenizer"}, "tokenizer");
-    if (!models) refuse({"model"}, "generate or trained");
+    if (!models) refuse({"model", "data"}, "generate or trained");
     if (!runs("generate")) refuse({"weights"}, "generate");
     for (const char* key : bench::kAttentionKeys)
       if (!runs("attention")) refuse({key}, "attention");
     if (!models && !blocks) refuse({"tokens"}, "attention, breakdown, generate or trained");
     if (!blocks) refuse({"methods"}, "attention or breakdown");
-    const bool named = !request.tokenizer.empty() || !request.model.empty();
-    if (!named && (all || (!models && !runs("tokenizer"))))
-      refuse({"data"}, "generate, tokenizer or trained");
   }
 
   int run(const RunContext& context) {

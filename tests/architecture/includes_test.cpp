@@ -107,10 +107,8 @@ Complaints stray_libraries(const Source& s) {
 // Headers of kernels, of helpers of ops and of the CPU's threads, which are not part of the
 // library's interface.
 bool is_private(const std::string& path) {
-  static const std::vector<std::string> all = {
-      "tensor/kernels/",        "tensor/cpu/",
-      "tensor/cuda/",           "autograd/primitives/",
-      "tensor/base/parallel.h", "tensor/meter/product_timer.h"};
+  static const std::vector<std::string> all = {"tensor/kernels/", "tensor/cpu/", "tensor/cuda/",
+                                               "autograd/primitives/", "tensor/base/parallel.h"};
   return std::any_of(all.begin(), all.end(),
                      [&](const std::string& home) { return lives_in(path, home); });
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The distillation steps of `brine bench train` in PyTorch, with T x T matrices.
+"""The distillation step of `brine bench train` in PyTorch, with T x T matrices.
 
-A decoder (--shape quickstart: 4 layers x 256 with 8 heads and 4,096 words; opt-125m: 12 x 768, 12 heads,
-50,272 words), windows of T tokens, no dropout, f32 or, with --compute bf16, under autocast. The dense
-teacher runs next to the student, whose attention is SEA (`sea_block.py`); the losses are approx, prob,
-context, kd, kd_task and task with Brine's default weights; forward, backward, clipping and AdamW. Every
+A decoder of 4 layers x 256 with 8 heads and 4,096 words, windows of T tokens, no dropout, f32 or, with
+--compute bf16, under autocast. The dense teacher runs next to the student, whose attention is SEA
+(`sea_block.py`); the losses are approx, prob, context, kd, kd_task and task with Brine's default
+weights; forward, backward, clipping and AdamW. Every
 combination of the variants is timed in a separate process; the fastest counts: L_approx in T x T or
 in K columns, forms of AdamW, on the CPU glibc's malloc as it is or made to keep what is freed (fewer
 page faults, more memory), and with --compile torch.compile. Memory is, on the CPU, the peak of the
@@ -44,8 +44,7 @@ class Shape(NamedTuple):
     features: int
 
 
-SHAPES = {"quickstart": Shape(4, 256, 8, 1024, 4096, 64, 16, 27),
-          "opt-125m": Shape(12, 768, 12, 3072, 50272, 64, 64, 66)}
+QUICKSTART = Shape(4, 256, 8, 1024, 4096, 64, 16, 27)
 GOLDEN = Path(__file__).parent.parent / "golden/causal_lean_t33.h5"
 MALLOC = {"malloc": {}, "memory kept": {"MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1",
                                         "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}}
@@ -135,7 +134,7 @@ def run(args, tokens, approx, adamw, compiled, pipe):
     torch.set_default_device(args.device)
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = args.compute == "tf32"
-    on_gpu, before, shape = args.device != "cpu", resident(), SHAPES[args.shape]
+    on_gpu, before, shape = args.device != "cpu", resident(), QUICKSTART
     teacher, student = Decoder(shape, tokens, sea=False).eval(), Decoder(shape, tokens, sea=True)
     student.load_state_dict(teacher.state_dict(), strict=False)
     ids = torch.randint(shape.words, (args.batch, tokens))
@@ -191,7 +190,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--shape", choices=SHAPES, default="quickstart")
     parser.add_argument("--batch", type=int, default=1, help="windows of a step")
     parser.add_argument("--compute", choices=["f32", "tf32", "bf16"], default="f32")
     parser.add_argument("--seconds", type=float, default=5, help="of each combination")
@@ -220,7 +218,7 @@ def main():
                 print(f"T {tokens:5d} {found[0]:8.1f} ms {found[1] / 2**20:8.0f} MiB  {name}", flush=True)
     if args.json:
         print(json.dumps({"torch": torch.__version__, "device": args.device, "threads": args.threads,
-                          "shape": args.shape, "compute": args.compute, "rows": results}))
+                          "compute": args.compute, "rows": results}))
 
 
 if __name__ == "__main__":

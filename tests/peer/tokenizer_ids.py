@@ -11,7 +11,7 @@
     tokenizer_ids.py BRINE --random SEED ...        compares on random Unicode, too
 
 Prints a line for each tokenizer and file, and of a file that differs the shortest text found that
-does; the exit status is 1 if one differs. Speeds: tokenizers_speed.py.
+does; the exit status is 1 if one differs.
 """
 import argparse
 import json

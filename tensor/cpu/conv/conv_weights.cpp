@@ -9,7 +9,6 @@
 #include "tensor/cpu/conv/conv.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/vectors.h"
-#include "tensor/meter/product_timer.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -169,7 +168,6 @@ struct WeightRun {
   }
 
   void multiply(T* sums, int64_t rows) const {
-    ProductTimer timer;
     int64_t width = vectors * kLanes, step = conf.stride * wide * height;
     for (int64_t o = 0; o < tiles_o; ++o) {
       const T* b = dy + o * block * s.W * width;

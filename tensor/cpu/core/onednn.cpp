@@ -14,7 +14,6 @@
 
 #include "tensor/base/error.h"
 #include "tensor/cpu/core/cpu_identity.h"
-#include "tensor/meter/product_timer.h"
 
 namespace brine::onednn {
 namespace {
@@ -33,8 +32,7 @@ dnnl::stream& stream() {
   return s;
 }
 
-// While an object lives, oneDNN starts no threads from this thread, and the time counts as time of
-// products.
+// While an object lives, oneDNN starts no threads from this thread.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {
@@ -48,7 +46,6 @@ class OneThread {
 
  private:
   int before_;
-  ProductTimer timer_;
 };
 
 // Memory of this thread for primitives; threads share primitives, but not their scratch memory.

@@ -7,7 +7,6 @@
 
 #include "tensor/base/error.h"
 #include "tensor/cpu/core/cpu_identity.h"
-#include "tensor/meter/product_timer.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -345,7 +344,6 @@ void product(Engine engine, int64_t rows, int64_t lanes, int64_t pairs, Rows b, 
              Start start) {
   check(lanes % kLanes == 0 && has(engine), "pair_tile: ", lanes, " lanes must be a multiple of ",
         kLanes, ", on a CPU with the instructions");
-  ProductTimer timer;
 #if defined(__x86_64__)
   if (engine == Engine::avx512_bf16) return by_registers(rows, lanes, pairs, b, a, c, start);
 #endif

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "tensor/cpu/core/vectors.h"
-#include "tensor/meter/product_timer.h"
 
 namespace brine::BRINE_CPU {
 
@@ -114,7 +113,6 @@ template <class T, bool together>
 void tile_product(int64_t rows, int64_t lanes, int64_t depth, Broadcast<T, together> b,
                   Lanes<const T> a, Lanes<T> c, Start<T> start = {}) {
   constexpr int W = kWidth<T>;
-  ProductTimer timer;
   int64_t j = 0;
   auto strips = [&]<int V>() {
     for (; j + V * W <= lanes; j += V * W) {

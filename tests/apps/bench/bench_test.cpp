@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 using namespace std::string_literals;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
-  for (const std::string suite : {"gemm", "attention", "breakdown", "train", "decode"}) {
+  for (const std::string suite : {"attention", "breakdown", "train", "decode"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);
@@ -27,7 +27,7 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
     CHECK(out.at("threads").get<int>() >= 1);
     CHECK(out.at("triad_gb_per_s").get<double>() > 0);
     CHECK(out.at("peak_reserved_bytes").get<int64_t>() > 0);
-    REQUIRE(out.at("rows").size() >= 3);
+    REQUIRE(out.at("rows").size() >= 2);
     for (const Json& row : out.at("rows")) {
       CHECK(row.at("bench") == suite);
       CHECK_FALSE(row.at("name").get<std::string>().empty());
@@ -69,39 +69,16 @@ TEST_CASE("bench: a request runs the suites that it names, else all that have th
     return out;
   };
   const std::string plain = chosen({});
-  CHECK(contains(plain, "gemm "));
-  CHECK_FALSE(contains(plain, "trained "));
-  CHECK_FALSE(contains(plain, "tokenizer "));
-  CHECK(chosen({.what = {"decode", "gemm"}}) == "gemm decode ");
+  CHECK(plain == "attention breakdown train decode ");
+  CHECK(chosen({.what = {"decode", "train"}}) == "train decode ");
   CHECK(chosen({.model = "m", .data = "d"}) == plain + "trained generate ");
-  CHECK(chosen({.model = "m", .tokenizer = "t", .data = "d"}) ==
-        plain + "trained generate tokenizer ");
   CHECK(chosen({.what = {"trained"}, .model = "m", .data = "d"}) == "trained ");
   auto refusal = [](const bench::BenchRequest& r) { return message([&] { r.validate(); }); };
   CHECK(refusal({}) == "no error");
   CHECK(refusal({.what = {"trained"}, .model = "m", .data = "d"}) == "no error");
   CHECK(contains(refusal({.what = {"trained"}}), "--model RUN"));
-  CHECK(contains(refusal({.what = {"tokenizer"}, .tokenizer = "t"}), "--data TEXT"));
   CHECK(contains(refusal({.data = "d"}), "--data"));
   CHECK(contains(refusal({.model = "m"}), "--data"));
-}
-
-TEST_CASE("bench: tokenizer measures the directory and the text that it is given") {
-  std::string golden = brine::test::source_dir() + "/tests/golden/tokenizer";
-  std::string flags = " --tokenizer " + golden + "/wordpiece.json --data " + golden + "/text.txt";
-  Finished f = run_brine("bench tokenizer --quick --json --quiet" + flags);
-  REQUIRE_MESSAGE(f.status == 0, f.error);
-  Json out = Json::parse(f.out);
-  REQUIRE(out.at("rows").size() == 4);
-  for (const Json& row : out.at("rows")) {
-    CHECK(row.at("bench") == "tokenizer");
-    CHECK(row.at("unit") == "MB/s");
-    CHECK(row.at("rate").get<double>() > 0);
-    CHECK(row.at("tokens").get<int64_t>() > 1000);
-  }
-  f = run_brine("bench tokenizer");
-  CHECK(f.status == 1);
-  CHECK(f.error.find("--tokenizer DIR") != std::string::npos);
 }
 
 TEST_CASE("bench: trained measures a student longer than it was trained, others are refused") {
@@ -130,7 +107,7 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   f = w.run("bench trained");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--model RUN and --data TEXT"));
-  f = w.run("bench gemm --quick --model student");
+  f = w.run("bench decode --quick --model student");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--model has no effect without the suite generate or trained"));
 }
@@ -164,7 +141,7 @@ TEST_CASE("bench: generate with weights in 16 bits, which no other suite has") {
                          "text.txt --tokens 40 --weights bf16")
                       .out);
   CHECK(out.at("rows").size() == 12);
-  const Finished f = w.run("bench gemm --quick --weights bf16");
+  const Finished f = w.run("bench decode --quick --weights bf16");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--weights has no effect without the suite generate"));
 }
@@ -216,10 +193,10 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   }
   CHECK(names.size() == 14);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
-  CHECK(contains(run_brine("bench gemm --quick --methods sea").error,
+  CHECK(contains(run_brine("bench decode --quick --methods sea").error,
                  "--methods has no effect without the suite attention or breakdown"));
   CHECK(contains(
-      run_brine("bench gemm --quick --tokens 64").error,
+      run_brine("bench decode --quick --tokens 64").error,
       "--tokens has no effect without the suite attention, breakdown, generate or trained"));
   CHECK(contains(run_brine("bench breakdown --quick --heads 2").error,
                  "--heads has no effect without the suite attention"));
@@ -399,12 +376,12 @@ TEST_CASE("bench: maps fit by what they took at a shorter length; methods withou
 }
 
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
-  Finished f = run_brine("bench gemm --quick --quiet");
+  Finished f = run_brine("bench train --quick --quiet");
   CHECK(f.status == 0);
-  CHECK(f.out.find("mlp up NT") != std::string::npos);
-  f = run_brine("bench gem");
+  CHECK(f.out.find("encoder layer") != std::string::npos);
+  f = run_brine("bench decod");
   CHECK(f.status == 1);
-  CHECK(f.error.find("gemm") != std::string::npos);
+  CHECK(f.error.find("decode") != std::string::npos);
 }
 
 }  // namespace brine::tests
