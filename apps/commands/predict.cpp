@@ -1,4 +1,4 @@
-// brine predict: labels lines of text, or writes the prediction files of a task.
+// brine predict: labels lines of text.
 #include <iostream>
 
 #include "apps/cli/unused_flags.h"
@@ -19,18 +19,17 @@ struct Predict {
   }
 
   int run(const RunContext& context) {
-    what.validate();
     nn::LoadedModel m = distill::load_model(model, log_messages());
     refuse_unused_options(context, *m.model);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    distill::predict(m, *tokenizer, what, std::cin, std::cout, log_messages());
+    distill::predict(m, *tokenizer, what, std::cin, std::cout);
     return 0;
   }
 };
 
-const RegisterSubcommand<Predict> registration(
-    "predict", "Label lines of text, or write prediction files for GLUE",
-    {"brine predict --model RUN lines.txt", "docs/guide.md"});
+const RegisterSubcommand<Predict> registration("predict", "Label lines of text",
+                                               {"brine predict --model RUN lines.txt",
+                                                "docs/guide.md"});
 
 }  // namespace
 }  // namespace brine

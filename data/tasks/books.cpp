@@ -72,8 +72,7 @@ void add_book(const Book& book, const std::string& split, TaskExamples& out) {
     to = to > from ? line_end(book.text, to - 1) : from;
     if (split_of(i) == split && to > from) {
       out.rows.push_back({.first = std::string(book.text.substr(from, to - from)),
-                          .target = double(out.labels.size() - 1),
-                          .index = int64_t(out.rows.size())});
+                          .target = double(out.labels.size() - 1)});
     }
     from = to;
   }

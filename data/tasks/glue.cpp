@@ -39,10 +39,6 @@ double target_of(const Task& task, const TsvReader& row, std::string_view text) 
   return double(found - task.labels.begin());
 }
 
-const std::string& or_else(const std::string& name, const std::string& otherwise) {
-  return name.empty() ? otherwise : name;
-}
-
 }  // namespace
 
 TaskExamples read_glue(const Task& task, const Path& dir, const TaskSplit& split) {
@@ -51,21 +47,13 @@ TaskExamples read_glue(const Task& task, const Path& dir, const TaskSplit& split
               ": contains neither ", task.folder, "/", split.file, " nor ", split.file);
   TsvReader row(folder / split.file, split.columns, task.rows_span_lines);
   TaskExamples out{.labels = task.labels, .rows = {}, .labelled = split.labelled};
-  size_t first = row.column(or_else(split.first, task.first));
-  size_t second = task.pairs() ? row.column(or_else(split.second, task.second)) : 0;
-  size_t label = split.labelled ? row.column(or_else(split.label, task.label)) : 0;
-  // Rows of labelled files are numbered in some tasks only, and not always from 0 on.
-  bool numbered = !split.labelled;
-  size_t index = numbered ? row.column(task.index) : 0;
+  size_t first = row.column(task.first);
+  size_t second = task.pairs() ? row.column(task.second) : 0;
+  size_t label = split.labelled ? row.column(task.label) : 0;
   while (row.next()) {
     TaskExample e{.first = std::string(row[first])};
     if (task.pairs()) e.second = row[second];
     if (split.labelled) e.target = target_of(task, row, row[label]);
-    e.index = int64_t(out.rows.size());
-    if (numbered) {
-      bool number = parse(row[index], e.index) && e.index >= 0;
-      row.check_row(number, "index '", row[index], "' is not a number");
-    }
     out.rows.push_back(std::move(e));
   }
   return out;

@@ -1,10 +1,6 @@
 // The table of tasks.
 #include "data/tasks/task.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-
 #include "data/tasks/lra/lra_tokenizers.h"
 #include "data/tasks/task_readers.h"
 #include "tensor/base/error.h"
@@ -12,14 +8,14 @@
 namespace brine::data {
 namespace {
 
-std::vector<TaskSplit> usual_splits(const std::string& submission) {
+std::vector<TaskSplit> usual_splits() {
   return {{.name = "train", .file = "train.tsv"},
           {.name = "dev", .file = "dev.tsv"},
-          {.name = "test", .file = "test.tsv", .labelled = false, .submission = submission}};
+          {.name = "test", .file = "test.tsv", .labelled = false}};
 }
 
 std::vector<TaskSplit> cola_splits() {
-  std::vector<TaskSplit> splits = usual_splits("CoLA.tsv");
+  std::vector<TaskSplit> splits = usual_splits();
   for (TaskSplit& split : splits) {
     if (split.labelled) split.columns = {"source", "label", "mark", "sentence"};
   }
@@ -30,24 +26,8 @@ std::vector<TaskSplit> mnli_splits() {
   return {{.name = "train", .file = "train.tsv"},
           {.name = "dev_matched", .file = "dev_matched.tsv"},
           {.name = "dev_mismatched", .file = "dev_mismatched.tsv"},
-          {.name = "test_matched",
-           .file = "test_matched.tsv",
-           .labelled = false,
-           .submission = "MNLI-m.tsv"},
-          {.name = "test_mismatched",
-           .file = "test_mismatched.tsv",
-           .labelled = false,
-           .submission = "MNLI-mm.tsv"}};
-}
-
-// The labelled file is published together with GLUE and spells its columns differently.
-std::vector<TaskSplit> diagnostic_splits() {
-  return {{.name = "dev",
-           .file = "diagnostic-full.tsv",
-           .first = "Premise",
-           .second = "Hypothesis",
-           .label = "Label"},
-          {.name = "test", .file = "diagnostic.tsv", .labelled = false, .submission = "AX.tsv"}};
+          {.name = "test_matched", .file = "test_matched.tsv", .labelled = false},
+          {.name = "test_mismatched", .file = "test_mismatched.tsv", .labelled = false}};
 }
 
 std::vector<TaskSplit> text_splits() {
@@ -107,7 +87,7 @@ std::vector<Task> make_table() {
        .label = "label",
        .labels = binary,
        .metrics = {accuracy},
-       .splits = usual_splits("SST-2.tsv"),
+       .splits = usual_splits(),
        .read = read_glue},
       {.name = "mrpc",
        .about = "do two sentences of the news say the same",
@@ -117,7 +97,7 @@ std::vector<Task> make_table() {
        .label = "Quality",
        .labels = binary,
        .metrics = {accuracy, f1},
-       .splits = usual_splits("MRPC.tsv"),
+       .splits = usual_splits(),
        .read = read_glue},
       {.name = "qqp",
        .about = "do two questions ask the same",
@@ -125,10 +105,9 @@ std::vector<Task> make_table() {
        .first = "question1",
        .second = "question2",
        .label = "is_duplicate",
-       .index = "id",
        .labels = binary,
        .metrics = {accuracy, f1},
-       .splits = usual_splits("QQP.tsv"),
+       .splits = usual_splits(),
        .rows_span_lines = true,
        .read = read_glue},
       {.name = "stsb",
@@ -138,7 +117,7 @@ std::vector<Task> make_table() {
        .second = "sentence2",
        .label = "score",
        .metrics = {pearson, spearman},
-       .splits = usual_splits("STS-B.tsv"),
+       .splits = usual_splits(),
        .lowest = 0,
        .highest = 5,
        .read = read_glue},
@@ -160,7 +139,7 @@ std::vector<Task> make_table() {
        .label = "label",
        .labels = entailment2,
        .metrics = {accuracy},
-       .splits = usual_splits("QNLI.tsv"),
+       .splits = usual_splits(),
        .read = read_glue},
       {.name = "rte",
        .about = "does the first text entail the second",
@@ -170,7 +149,7 @@ std::vector<Task> make_table() {
        .label = "label",
        .labels = entailment2,
        .metrics = {accuracy},
-       .splits = usual_splits("RTE.tsv"),
+       .splits = usual_splits(),
        .read = read_glue},
       {.name = "wnli",
        .about = "is the pronoun of the first sentence resolved correctly in the second",
@@ -180,17 +159,7 @@ std::vector<Task> make_table() {
        .label = "label",
        .labels = binary,
        .metrics = {accuracy},
-       .splits = usual_splits("WNLI.tsv"),
-       .read = read_glue},
-      {.name = "ax",
-       .about = "GLUE's diagnostic set, for a model trained on mnli",
-       .folder = "diagnostic",
-       .first = "sentence1",
-       .second = "sentence2",
-       .label = "gold_label",
-       .labels = entailment3,
-       .metrics = {matthews},
-       .splits = diagnostic_splits(),
+       .splits = usual_splits(),
        .read = read_glue},
       {.name = "wordnet",
        .about = "which of the 45 lexicographer files of WordNet contains a gloss",
@@ -267,30 +236,6 @@ TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split
 std::vector<std::string> labels_of(const Task& task, const Path& dir) {
   if (!task.labels.empty() || task.regression()) return task.labels;
   return read_task(task, dir, task.splits.front()).labels;
-}
-
-void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
-                       const std::vector<int64_t>& indices,
-                       const std::vector<double>& predictions) {
-  check_format(predictions.size() == indices.size(), file.string(), ": ", predictions.size(),
-               " predictions for ", indices.size(), " rows");
-  std::string out = "index\tprediction\n";
-  for (size_t i = 0; i < predictions.size(); ++i) {
-    out += std::to_string(indices[i]) + '\t';
-    if (task.regression()) {
-      char number[32];
-      std::snprintf(number, sizeof number, "%.3f",
-                    std::clamp(predictions[i], task.lowest, task.highest));
-      out += number;
-    } else {
-      double c = predictions[i];
-      check_format(c >= 0 && c < double(labels.size()) && c == std::floor(c), file.string(),
-                   ": prediction ", c, " is not a class");
-      out += labels[size_t(c)];
-    }
-    out += '\n';
-  }
-  write_file_atomic(file, out);
 }
 
 }  // namespace brine::data

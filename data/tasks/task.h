@@ -17,7 +17,6 @@ enum class Metric { accuracy, f1, matthews, pearson, spearman };
 struct TaskExample {
   std::string first, second = {};  // the second is empty if the task has one text
   double target = 0;               // the class, or the score of a regression; 0 if unlabelled
-  int64_t index = 0;               // the number of the text in a prediction file
 };
 
 struct TaskExamples {
@@ -26,15 +25,12 @@ struct TaskExamples {
   bool labelled = true;
 };
 
-// One file of a task. Texts and labels are found by the names of their columns; an empty column
-// name means the task's.
+// One file of a task. Texts and labels are found by the names of their columns.
 struct TaskSplit {
   std::string name;                       // "train", "dev_matched"
   std::string file;                       // in the task's folder
   std::vector<std::string> columns = {};  // of a file without a header line; empty: it has one
   bool labelled = true;
-  std::string submission = {};  // name of the prediction file for the GLUE server
-  std::string first = {}, second = {}, label = {};
 };
 
 struct Task {
@@ -42,7 +38,6 @@ struct Task {
   std::string about;        // one line
   std::string folder = {};  // of GLUE's directory, "CoLA"
   std::string first, second = {}, label = {};
-  std::string index = "index";           // column with the number of a row, if a split has it
   std::vector<std::string> labels = {};  // as the files spell them, by class; empty: regression
   std::vector<Metric> metrics;
   std::vector<TaskSplit> splits;
@@ -79,12 +74,5 @@ TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split
 
 // The labels by class of a task; for books they are derived from its texts; none for a regression.
 std::vector<std::string> labels_of(const Task& task, const Path& dir);
-
-// The prediction file of a split in the format of the GLUE server: the header
-// "index<TAB>prediction", then a row for each example with the label as the task spells it, or the
-// score of a regression, put into its range, with three decimals. The file is written atomically.
-// `labels` and `indices` are those of the split's TaskExamples.
-void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
-                       const std::vector<int64_t>& indices, const std::vector<double>& predictions);
 
 }  // namespace brine::data

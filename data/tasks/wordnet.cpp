@@ -46,8 +46,7 @@ void read_synset(std::string_view line, uint64_t offset, const std::string& plac
   std::string_view gloss = trim(line.substr(bar + 3));
   check_format(!gloss.empty(), place, ": the gloss is empty");
   if (split_of(gloss) != split) return;
-  out.rows.push_back(
-      {.first = std::string(gloss), .target = double(number), .index = int64_t(out.rows.size())});
+  out.rows.push_back({.first = std::string(gloss), .target = double(number)});
 }
 
 }  // namespace

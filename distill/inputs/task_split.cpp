@@ -33,8 +33,7 @@ TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
         " tokens are longer than the model's ", positions, " positions");
   auto tokens = std::make_shared<data::TaskTokens>(
       data::tokenize_task(r.task, examples, r.tokenizer, max_length));
-  TaskSet out{.split = split, .indices = {}, .source = nullptr};
-  for (const data::TaskExample& e : examples.rows) out.indices.push_back(e.index);
+  TaskSet out{.split = split, .source = nullptr};
   r.messages.info(r.task.name, " ", split.name, ": ", tokens->texts.size(),
                   r.task.passages ? " passages" : " texts", ", the longest has ", tokens->longest,
                   " tokens, ", tokens->cut_texts, " were cut to ", max_length);
@@ -42,11 +41,10 @@ TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
   return out;
 }
 
-std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name,
-                                           const std::string& kind) {
+std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name) {
   if (!name.empty()) return {data::split_named(task, name)};
-  std::vector<data::TaskSplit> splits = data::splits_of(task, kind);
-  check(!splits.empty(), "task ", task.name, ": has no ", kind, " split");
+  std::vector<data::TaskSplit> splits = data::splits_of(task, "dev");
+  check(!splits.empty(), "task ", task.name, ": has no dev split");
   return splits;
 }
 

@@ -18,7 +18,6 @@ std::string known_tasks();
 // A split of a task as tokens.
 struct TaskSet {
   data::TaskSplit split;
-  std::vector<int64_t> indices;  // the row numbers in a prediction file
   std::unique_ptr<TaskSource> source;
 };
 
@@ -38,9 +37,8 @@ TaskSet read_split(const TaskReading& reading, const data::TaskSplit& split);
 // SHA-256 of all texts and targets, in hex.
 std::string hash_of(const data::TaskTokens& tokens);
 
-// The selected splits: one by its name, or for "" all of a kind ("dev", "test").
-std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name,
-                                           const std::string& kind);
+// The selected splits: one by its name, or for "" every dev split.
+std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name);
 
 // The task's class for each class of the model, by their names; empty when both have the same order
 // or the model's classes have no names. Throws when the model's labels are not the task's.

@@ -69,7 +69,7 @@ void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens
   check(train.source->tokens().labelled, "task ", task.name, ": split ", settings.train_split,
         " has no labels");
   auto dev = std::make_shared<std::vector<TaskSet>>();
-  for (const data::TaskSplit& split : chosen_splits(task, settings.valid_split, "dev")) {
+  for (const data::TaskSplit& split : chosen_splits(task, settings.valid_split)) {
     check(split.labelled, "task ", task.name, ": split ", split.name, " has no labels");
     dev->push_back(read_split(reading, split));
     run.inputs[split.name] = hash_of(dev->back().source->tokens());

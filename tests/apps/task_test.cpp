@@ -29,11 +29,10 @@ class TaskWorld {
     trainer.add(sample_text(60));
     trainer.train()->save(scratch_ / "tok");
     fs::create_directories(scratch_ / "glue/CoLA");
-    write("glue/CoLA/train.tsv", rows(0, 160, true));
-    std::string dev = rows(160, 60, true);
+    write("glue/CoLA/train.tsv", rows(0, 160));
+    std::string dev = rows(160, 60);
     dev.pop_back();  // the last newline is lost
     write("glue/CoLA/dev.tsv", dev);
-    write("glue/CoLA/test.tsv", "index\tsentence\n" + rows(220, 7, false));
     write("bert.json",
           R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 300,
               "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -74,15 +73,13 @@ class TaskWorld {
   }
 
  private:
-  static std::string rows(int first, int count, bool labelled) {
+  static std::string rows(int first, int count) {
     std::istringstream lines(sample_text(first + count));
     std::string out, line;
     for (int i = 0; std::getline(lines, line); ++i) {
       if (i < first) continue;
       bool stone = line.find("stone") != std::string::npos;
-      out += labelled ? std::string("s\t") + (stone ? "1" : "0") + "\t\t"
-                      : std::to_string(i - first) + "\t";
-      out += line + "\n";
+      out += std::string("s\t") + (stone ? "1" : "0") + "\t\t" + line + "\n";
     }
     return out;
   }
@@ -227,7 +224,7 @@ TEST_CASE("tasks by the program: classes go by their names") {
         }).find("other labels") != std::string::npos);
 }
 
-TEST_CASE("tasks by the program: labels of lines, prediction files") {
+TEST_CASE("tasks by the program: labels of lines") {
   const TaskWorld& w = tasks();
   w.write("lines.txt", "the king said unto his people.\r\nup from the stone city went the king.");
   std::string file = w.must("predict --model teacher lines.txt").out;
@@ -236,15 +233,6 @@ TEST_CASE("tasks by the program: labels of lines, prediction files") {
   CHECK(std::count(file.begin(), file.end(), '\n') == 2);
   CHECK(w.must("predict --model teacher <lines.txt").out == file);
   CHECK(w.must("predict --model teacher --batch-size 1 lines.txt").out == file);
-  w.must("predict --model teacher --task cola --data glue --out answers");
-  std::string answers = read_all(w.path("answers/CoLA.tsv")), want = "index\tprediction\n";
-  std::istringstream test(read_all(w.path("glue/CoLA/test.tsv")));
-  std::string line;
-  std::getline(test, line);
-  while (std::getline(test, line)) {
-    want += line.substr(0, 2) + (line.find("stone") != std::string::npos ? "1" : "0") + "\n";
-  }
-  CHECK(answers == want);
 }
 
 TEST_CASE("tasks by the program: a run resumes to the bit") {
@@ -328,7 +316,6 @@ TEST_CASE("tasks by the program: errors are one line") {
                 "the model was made for other labels");
   w.write("latin.txt", "caf\xe9\n");
   check_refused("predict --model teacher latin.txt", "not UTF-8 at byte offset 3");
-  check_refused("predict --model teacher --task cola --data glue", "--out is needed");
   CHECK_FALSE(fs::exists(w.path("never")));
 }
 

@@ -42,7 +42,6 @@ inline data::TaskExamples letters(int64_t n, bool regression) {
     e.target =
         regression ? double(e.first == "a") + double(e.second == "a") : double(e.first == e.second);
     for (uint64_t k = draw(8); k > 0; --k) e.first += '.';
-    e.index = i;
     out.rows.push_back(e);
   }
   return out;

@@ -47,7 +47,7 @@ struct ImageFile {
     const unsigned char* record = file.data() + uint64_t(i) * kBytes;
     check_format(record[0] < classes, path.string(), ": record ", i, ": class ", int(record[0]),
                  " is not below ", classes);
-    TaskExample out{.first = {}, .target = double(record[0]), .index = i};
+    TaskExample out{.first = {}, .target = double(record[0])};
     out.first.reserve(size_t(4 * kImagePixels));
     for (int64_t p = 0; p < kImagePixels; ++p) {
       if (p) out.first += ' ';
@@ -71,9 +71,7 @@ TaskExamples read_listops(const Task& task, const Path& dir, const TaskSplit& sp
   while (row.next()) {
     const auto label = std::ranges::find(task.labels, row[target]);
     row.check_row(label != task.labels.end(), "Target '", row[target], "' is not a digit");
-    TaskExample e{.first = plain(row[source]),
-                  .target = double(label - task.labels.begin()),
-                  .index = int64_t(out.rows.size())};
+    TaskExample e{.first = plain(row[source]), .target = double(label - task.labels.begin())};
     check_value(row, e.first, e.target);
     out.rows.push_back(std::move(e));
   }

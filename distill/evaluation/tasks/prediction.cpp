@@ -1,4 +1,4 @@
-// What a prediction is: labels for lines of text, or the prediction files of a task.
+// What a prediction is: labels for lines of text.
 #include "distill/evaluation/tasks/prediction.h"
 
 #include <cstdio>
@@ -34,39 +34,17 @@ void Prediction::describe(data::Schema& s) {
   s.field("texts", texts,
           "Files whose lines are labelled, pairs of texts separated by a tab; none: stdin",
           {.positional = true});
-  s.field("task", call.task,
-          "Write prediction files for this task instead (finetune --help: names)");
-  s.field("data", call.data, "Directory of the task");
-  s.field("split", call.split, "Split of the task; none: every test split");
-  s.field("out", out, "Directory of the prediction files");
-  s.field("sequence_length", call.max_tokens, "Tokens of the longest text; 0 = the model's",
-          {.min = 0});
-  s.field("batch_size", call.answer.batch_size, "Texts at once", {.min = 1});
-  s.field("k", call.answer.options.k, "Kept keys of a sparse attention; 0 = as trained",
-          {.min = 0});
-}
-
-void Prediction::validate() const {
-  if (call.task.empty()) {
-    check(out.empty() && call.data.empty() && call.split.empty(),
-          "predict: --out, --data and --split are for a --task");
-  } else {
-    check(texts.empty(), "predict: lines of text or a task, not both");
-    check(!out.empty(), "predict: --out is needed with --task");
-  }
+  s.field("sequence_length", max_tokens, "Tokens of the longest text; 0 = the model's", {.min = 0});
+  s.field("batch_size", answer.batch_size, "Texts at once", {.min = 1});
+  s.field("k", answer.options.k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
 }
 
 void predict(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const Prediction& what,
-             std::istream& input, std::ostream& labels, const Messages& messages) {
-  what.validate();
+             std::istream& input, std::ostream& labels) {
   check(model.model->labels() > 0, "predict: ", model.directory, " has no classification head");
-  if (!what.call.task.empty()) {
-    predict_task(model, tokenizer, what.call, what.out, messages);
-    return;
-  }
   const std::vector<TextLine> lines = lines_of(what, wants_pairs(model.config), input);
   for (const LineLabel& label :
-       label_lines(model, tokenizer, lines, what.call.max_tokens, what.call.answer)) {
+       label_lines(model, tokenizer, lines, what.max_tokens, what.answer)) {
     if (!label.name.empty()) labels << label.name << '\t';
     char number[32];
     std::snprintf(number, sizeof number, "%.4f", label.value);

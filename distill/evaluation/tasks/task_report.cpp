@@ -1,7 +1,6 @@
-// A model's scores on the splits of a task, and the prediction files of its answers.
+// A model's scores on the splits of a task.
 #include "distill/evaluation/tasks/task_report.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
@@ -73,7 +72,7 @@ TaskResult evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                  .attention = m.config.attention,
                  .k = kept_keys_of(m.config, call.answer.options.k),
                  .oversample = oversample_of(m.config, call.answer.options.oversample)};
-  for (const data::TaskSplit& split : chosen_splits(task, call.split, "dev")) {
+  for (const data::TaskSplit& split : chosen_splits(task, call.split)) {
     check(split.labelled, "eval: split ", split.name, " of ", task.name, " has no labels");
     out.splits.push_back(
         result_of(task, split.name, answer_split(m, tokenizer, call, task, split, messages)));
@@ -100,22 +99,6 @@ data::Json to_json(const TaskResult& result) {
   }
   add_json(out, result.peak);
   return out;
-}
-
-void predict_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TaskEvaluation& call,
-                  const std::string& out, const Messages& messages) {
-  const data::Task& task = data::task_named(call.task);
-  check(!task.passages, "predict: ", task.name, " has no prediction file");
-  std::filesystem::create_directories(out);
-  for (const data::TaskSplit& split : chosen_splits(task, call.split, "test")) {
-    const Answered a = answer_split(m, tokenizer, call, task, split, messages);
-    const data::Path file =
-        data::Path(out) /
-        (split.submission.empty() ? task.name + "-" + split.name + ".tsv" : split.submission);
-    data::write_predictions(file, task, a.set.source->tokens().labels, a.set.indices,
-                            a.answers.predictions);
-    messages.info(file.string(), ": ", a.answers.predictions.size(), " predictions");
-  }
 }
 
 }  // namespace brine::distill

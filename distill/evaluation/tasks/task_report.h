@@ -1,4 +1,4 @@
-// A model's scores on the splits of a task, and the prediction files of its answers.
+// A model's scores on the splits of a task.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ namespace brine::distill {
 struct TaskEvaluation {
   std::string task = {};
   std::vector<std::string> data = {};  // one directory at most
-  std::string split = {};              // empty: every dev split, or every test split of predictions
+  std::string split = {};              // empty: every dev split
   std::string teacher = {};  // whose attention the masks should cover; empty: no mask recall
   int64_t recall_from = 0;   // mask recall counts rows from this one on
   int64_t max_tokens = 0;    // 0 = the model's positions
@@ -43,10 +43,6 @@ TaskResult evaluate_task(nn::LoadedModel& model, const data::Tokenizer& tokenize
 // "model", "task", "attention", "k", "oversample" and under "splits" for each split its metrics,
 // "texts", "mean_visible_length", "keys_kept" and, with a teacher, "mask_recall" by layer.
 data::Json to_json(const TaskResult& result);
-
-// Writes the prediction file of each chosen split to the directory `out`.
-void predict_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
-                  const TaskEvaluation& call, const std::string& out, const Messages& messages);
 
 // The k in use: `asked`, or for 0 the method's default; none for a method without one.
 std::optional<int64_t> kept_keys_of(const nn::ModelConfig& config, int64_t asked);

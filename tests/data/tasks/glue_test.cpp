@@ -23,7 +23,6 @@ namespace {
 struct Row {
   std::string first, second;
   double target;
-  int64_t index;
 };
 
 void check_rows(const TaskExamples& got, bool labelled, const std::vector<Row>& want) {
@@ -34,7 +33,6 @@ void check_rows(const TaskExamples& got, bool labelled, const std::vector<Row>& 
     CHECK(got.rows[i].first == want[i].first);
     CHECK(got.rows[i].second == want[i].second);
     CHECK(got.rows[i].target == want[i].target);
-    CHECK(got.rows[i].index == want[i].index);
   }
 }
 
@@ -55,62 +53,55 @@ TEST_CASE("glue: CoLA has no header but in test; quotes are text; the last newli
   write_task_file(s.path(), "CoLA", "train.tsv",
                   "gj04\t1\t\tThey said \"no.\ngj04\t0\t*\tHim \"s\" went.");
   check_rows(read_split("cola", s.path(), "train"), true,
-             {{"They said \"no.", "", 1, 0}, {"Him \"s\" went.", "", 0, 1}});
+             {{"They said \"no.", "", 1}, {"Him \"s\" went.", "", 0}});
   write_task_file(s.path(), "CoLA", "test.tsv", "index\tsentence\n4\tA.\n7\tB.\n");
-  check_rows(read_split("cola", s.path(), "test"), false, {{"A.", "", 0, 4}, {"B.", "", 0, 7}});
+  check_rows(read_split("cola", s.path(), "test"), false, {{"A.", "", 0}, {"B.", "", 0}});
   // Either the task's folder or its parent may be given.
-  check_rows(read_split("cola", s / "CoLA", "test"), false, {{"A.", "", 0, 4}, {"B.", "", 0, 7}});
+  check_rows(read_split("cola", s / "CoLA", "test"), false, {{"A.", "", 0}, {"B.", "", 0}});
 }
 
 TEST_CASE("glue: the other tasks, columns by name") {
   Scratch s;
   write_task_file(s.path(), "SST-2", "dev.tsv", "sentence\tlabel\r\nso good \t1\r\nso bad \t0\r\n");
-  check_rows(read_split("sst2", s.path(), "dev"), true,
-             {{"so good ", "", 1, 0}, {"so bad ", "", 0, 1}});
+  check_rows(read_split("sst2", s.path(), "dev"), true, {{"so good ", "", 1}, {"so bad ", "", 0}});
   write_task_file(s.path(), "MRPC", "dev.tsv",
                   "\xef\xbb\xbfQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
                   "1\t13\t15\t\" A 's .\tB \" .\n");
-  check_rows(read_split("mrpc", s.path(), "dev"), true, {{"\" A 's .", "B \" .", 1, 0}});
+  check_rows(read_split("mrpc", s.path(), "dev"), true, {{"\" A 's .", "B \" .", 1}});
   write_task_file(s.path(), "MRPC", "test.tsv",
                   "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t10\t11\ta\tb\n");
-  check_rows(read_split("mrpc", s.path(), "test"), false, {{"a", "b", 0, 0}});
+  check_rows(read_split("mrpc", s.path(), "test"), false, {{"a", "b", 0}});
   write_task_file(s.path(), "STS-B", "dev.tsv",
                   "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
                   "\tscore\n0\tm\tf\t2012\t1\tnone\tnone\ta b\tc d\t3.250\n");
-  check_rows(read_split("stsb", s.path(), "dev"), true, {{"a b", "c d", 3.25, 0}});
+  check_rows(read_split("stsb", s.path(), "dev"), true, {{"a b", "c d", 3.25}});
   std::string mnli =
       "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
       "sentence1_parse\tsentence2_parse\tsentence1\tsentence2";
   std::string parses = "0\t1\t1e\tfiction\t( a )\t( b )\t(A a)\t(B b)\tpremise\thypothesis";
   write_task_file(s.path(), "MNLI", "train.tsv",
                   mnli + "\tlabel1\tgold_label\n" + parses + "\tneutral\tneutral\n");
-  check_rows(read_split("mnli", s.path(), "train"), true, {{"premise", "hypothesis", 1, 0}});
+  check_rows(read_split("mnli", s.path(), "train"), true, {{"premise", "hypothesis", 1}});
   for (const char* side : {"matched", "mismatched"}) {
     write_task_file(s.path(), "MNLI", std::string("dev_") + side + ".tsv",
                     mnli + "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n" + parses +
                         "\tneutral\tneutral\tneutral\tentailment\tneutral\tcontradiction\n");
     check_rows(read_split("mnli", s.path(), std::string("dev_") + side), true,
-               {{"premise", "hypothesis", 2, 0}});
+               {{"premise", "hypothesis", 2}});
     write_task_file(s.path(), "MNLI", std::string("test_") + side + ".tsv",
                     mnli + "\n" + parses + "\n");
     check_rows(read_split("mnli", s.path(), std::string("test_") + side), false,
-               {{"premise", "hypothesis", 0, 0}});
+               {{"premise", "hypothesis", 0}});
   }
   write_task_file(s.path(), "QNLI", "train.tsv",
                   "index\tquestion\tsentence\tlabel\n5\tq?\ts.\tnot_entailment\n");
-  check_rows(read_split("qnli", s.path(), "train"), true, {{"q?", "s.", 1, 0}});
+  check_rows(read_split("qnli", s.path(), "train"), true, {{"q?", "s.", 1}});
   write_task_file(s.path(), "RTE", "train.tsv",
                   "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n");
-  check_rows(read_split("rte", s.path(), "train"), true, {{"a", "b", 0, 0}});
+  check_rows(read_split("rte", s.path(), "train"), true, {{"a", "b", 0}});
   write_task_file(s.path(), "WNLI", "train.tsv",
                   "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n");
-  check_rows(read_split("wnli", s.path(), "train"), true, {{"a", "b", 1, 0}});
-  write_task_file(s.path(), "diagnostic", "diagnostic.tsv", "index\tsentence1\tsentence2\n0\ta\tb");
-  check_rows(read_split("ax", s.path(), "test"), false, {{"a", "b", 0, 0}});
-  write_task_file(s.path(), "diagnostic", "diagnostic-full.tsv",
-                  "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\t"
-                  "Premise\tHypothesis\tLabel\n\t\tNegation\t\tArtificial\ta\tb\tcontradiction\n");
-  check_rows(read_split("ax", s.path(), "dev"), true, {{"a", "b", 2, 0}});
+  check_rows(read_split("wnli", s.path(), "train"), true, {{"a", "b", 1}});
 }
 
 TEST_CASE("glue: a question of QQP may contain line breaks") {
@@ -119,9 +110,9 @@ TEST_CASE("glue: a question of QQP may contain line breaks") {
   write_task_file(s.path(), "QQP", "train.tsv",
                   header + "9\t1\t2\t\"Is it so?\n\"\tWhy?\t0\n8\t3\t4\ta\tb\n\nc\t1\n");
   check_rows(read_split("qqp", s.path(), "train"), true,
-             {{"\"Is it so? \"", "Why?", 0, 0}, {"a", "b  c", 1, 1}});
+             {{"\"Is it so? \"", "Why?", 0}, {"a", "b  c", 1}});
   write_task_file(s.path(), "QQP", "test.tsv", "id\tquestion1\tquestion2\n0\ta\tb\n1\t\tc\n");
-  check_rows(read_split("qqp", s.path(), "test"), false, {{"a", "b", 0, 0}, {"", "c", 0, 1}});
+  check_rows(read_split("qqp", s.path(), "test"), false, {{"a", "b", 0}, {"", "c", 0}});
   // A lost field takes the next row with it, and that shows.
   refuses("qqp", "train", "train.tsv",
           header + "9\t1\t2\ta\tb\t0\n8\t3\t4\ta\tb\n7\t5\t6\tc\td\t1\n",
@@ -143,10 +134,6 @@ TEST_CASE("glue: errors name file and line") {
           {":1", "column", "'label'", "twice"});
   refuses("sst2", "train", "train.tsv", "", {"no text"});
   refuses("sst2", "train", "train.tsv", sst + "caf\xe9\t1\n", {"UTF-8", "18", "0xe9"});
-  refuses("sst2", "test", "test.tsv", "index\tsentence\n1x\ta\n",
-          {":2", "index", "'1x'", "number"});
-  refuses("sst2", "test", "test.tsv", "index\tsentence\n-1\ta\n",
-          {":2", "index", "'-1'", "number"});
   std::string stsb = "sentence1\tsentence2\tscore\n";
   refuses("stsb", "train", "train.tsv", stsb + "a\tb\thigh\n", {":2", "score", "'high'", "number"});
   refuses("stsb", "train", "train.tsv", stsb + "a\tb\t1 \n", {":2", "score", "'1 '", "number"});
@@ -163,9 +150,8 @@ TEST_CASE("glue: errors name file and line") {
 }
 
 TEST_CASE("tasks: names of tasks and splits; a file of the user as a split") {
-  check_refuses([&] { task_named("glue"); },
-                {"task", "glue", "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte",
-                 "wnli", "ax", "wordnet", "books"});
+  check_refuses([&] { task_named("glue"); }, {"task", "glue", "cola", "sst2", "mrpc", "qqp", "stsb",
+                                              "mnli", "qnli", "rte", "wnli", "wordnet", "books"});
   check_refuses([&] { split_named(task_named("cola"), "valid"); },
                 {"task cola", "valid", "train", "dev", "test", "FILE.tsv"});
   check_refuses([&] { split_named(task_named("wordnet"), "x.tsv"); },
@@ -176,33 +162,7 @@ TEST_CASE("tasks: names of tasks and splits; a file of the user as a split") {
   Scratch s;
   write_task_file(s.path(), "MNLI", "own.tsv",
                   "gold_label\tsentence2\tsentence1\nentailment\tb\ta\n");
-  check_rows(read_split("mnli", s.path(), "own.tsv"), true, {{"a", "b", 0, 0}});
-}
-
-TEST_CASE("tasks: prediction files as the server expects them") {
-  Scratch s;
-  auto written = [&](const std::string& task, const std::vector<double>& predictions) {
-    const Task& t = task_named(task);
-    write_predictions(s / "out.tsv", t, t.labels, {3, 10}, predictions);
-    return read_file(s / "out.tsv");
-  };
-  CHECK(written("cola", {1, 0}) == "index\tprediction\n3\t1\n10\t0\n");
-  CHECK(written("mnli", {2, 0}) == "index\tprediction\n3\tcontradiction\n10\tentailment\n");
-  CHECK(written("rte", {1, 0}) == "index\tprediction\n3\tnot_entailment\n10\tentailment\n");
-  CHECK(written("stsb", {2.71828, 5.2}) == "index\tprediction\n3\t2.718\n10\t5.000\n");
-  CHECK(written("stsb", {-0.3, 0.0004}) == "index\tprediction\n3\t0.000\n10\t0.000\n");
-  CHECK_THROWS_WITH_AS(written("cola", {1}), doctest::Contains("1 predictions for 2 rows"), Error);
-  CHECK_THROWS_WITH_AS(written("cola", {2, 0}), doctest::Contains("prediction 2 is not a class"),
-                       Error);
-  std::string names;
-  for (const Task& task : tasks()) {
-    for (const TaskSplit& split : task.splits) {
-      if (!split.submission.empty()) names += split.submission + " ";
-    }
-  }
-  CHECK(names ==
-        "CoLA.tsv SST-2.tsv MRPC.tsv QQP.tsv STS-B.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv "
-        "WNLI.tsv AX.tsv ");
+  check_rows(read_split("mnli", s.path(), "own.tsv"), true, {{"a", "b", 0}});
 }
 
 TEST_CASE("glue: official files have the official number of rows (needs development data)") {
@@ -228,7 +188,6 @@ TEST_CASE("glue: official files have the official number of rows (needs developm
                                                      {"stsb", "test", 1379},
                                                      {"qnli", "dev", 5463},
                                                      {"qnli", "test", 5463},
-                                                     {"ax", "test", 1104},
                                                      {"mnli", "train.subset.tsv", 9888}}) {
     CAPTURE(c.task);
     CAPTURE(c.split);

@@ -60,9 +60,7 @@ TEST_CASE("wordnet: glosses and lexicographer files; equal definitions fall on o
       CHECK(e.rows.size() >= 4);
       CHECK(e.rows.size() <= 46);
     }
-    for (size_t i = 0; i < e.rows.size(); ++i) {
-      const TaskExample& row = e.rows[i];
-      CHECK(row.index == int64_t(i));
+    for (const TaskExample& row : e.rows) {
       std::string label = e.labels[size_t(row.target)];
       if (row.first == "in this way") {
         CHECK(label == "adv.all");

@@ -26,23 +26,11 @@ nn::LoadedModel loaded_classifier(int64_t labels) {
 std::string predicted(nn::LoadedModel& m, const Prediction& what, const std::string& input) {
   std::istringstream in(input);
   std::ostringstream out;
-  predict(m, *byte_tokenizer(), what, in, out, {});
+  predict(m, *byte_tokenizer(), what, in, out);
   return out.str();
 }
 
 }  // namespace
-
-TEST_CASE("prediction: settings of lines and of a task exclude each other") {
-  auto refusal = [](const Prediction& what) { return message([&] { what.validate(); }); };
-  CHECK(refusal({}) == "no error");
-  CHECK(refusal({.texts = {"a"}}) == "no error");
-  CHECK(refusal({.out = "o", .call = {.task = "sst2"}}) == "no error");
-  CHECK(contains(refusal({.call = {.task = "sst2"}}), "--out is needed"));
-  CHECK(contains(refusal({.texts = {"a"}, .out = "o", .call = {.task = "sst2"}}), "not both"));
-  CHECK(contains(refusal({.out = "o"}), "--task"));
-  CHECK(contains(refusal({.call = {.data = {"d"}}}), "--task"));
-  CHECK(contains(refusal({.call = {.split = "dev"}}), "--task"));
-}
 
 TEST_CASE("prediction: lines come from files in their order, or from the input stream") {
   Scratch scratch;
