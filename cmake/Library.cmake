@@ -61,10 +61,6 @@ function(brine_shared_library)
   configure_file(${CMAKE_SOURCE_DIR}/cmake/brine.pc.in ${CMAKE_BINARY_DIR}/brine.pc @ONLY)
   install(FILES ${CMAKE_BINARY_DIR}/brine.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
           COMPONENT development)
-  # gdb looks for the printers of a library at its place below this folder.
-  install(FILES scripts/gdb/brine.py COMPONENT development
-          DESTINATION ${CMAKE_INSTALL_DATADIR}/gdb/auto-load/${CMAKE_INSTALL_FULL_LIBDIR}
-          RENAME libbrine.so.${PROJECT_VERSION}-gdb.py)
   install(DIRECTORY apps/examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development)
 endfunction()
 
@@ -76,7 +72,7 @@ function(brine_install_program)
 endfunction()
 
 # Tests that use an installed tree as an external user would: every header alone, programs built
-# with find_package() and with pkg-config, tensors in gdb.
+# with find_package() and with pkg-config.
 function(brine_install_tests)
   set(tree ${CMAKE_BINARY_DIR}/installed)
   set(folder ${CMAKE_SOURCE_DIR}/tests/install)
@@ -86,8 +82,7 @@ function(brine_install_tests)
   add_test(NAME install_headers COMMAND ${folder}/headers ${tree} ${CMAKE_CXX_COMPILER})
   add_test(NAME install_examples
            COMMAND ${folder}/examples ${tree} ${CMAKE_CXX_COMPILER} ${scratch}/examples)
-  add_test(NAME install_gdb COMMAND ${folder}/gdb ${tree} ${CMAKE_CXX_COMPILER} ${scratch}/gdb)
-  set(users install_headers install_examples install_gdb)
+  set(users install_headers install_examples)
   set_tests_properties(install_tree PROPERTIES FIXTURES_SETUP installed)
   set_tests_properties(${users} PROPERTIES FIXTURES_REQUIRED installed)
   set_tests_properties(install_tree ${users} PROPERTIES LABELS program TIMEOUT 1200 SKIP_RETURN_CODE 77
@@ -130,6 +125,6 @@ Tensors with a tape, layers, attention methods, models, distillation.")
       "libbrine${interface_version} (= ${PROJECT_VERSION}), nlohmann-json3-dev")
   set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
       "Distils transformers into sparse linear attention: headers\n\
-Headers, files for CMake and pkg-config, examples and printers for gdb.")
+Headers, files for CMake and pkg-config, examples.")
   include(CPack)
 endfunction()
