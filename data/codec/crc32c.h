@@ -16,9 +16,4 @@ inline uint32_t masked_crc32c(std::string_view bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-namespace detail {
-// Byte by byte from a table: the version for CPUs without a CRC instruction.
-uint32_t crc32c_portable(std::string_view bytes, uint32_t before);
-}  // namespace detail
-
 }  // namespace brine::data

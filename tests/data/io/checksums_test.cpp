@@ -63,11 +63,10 @@ TEST_CASE("crc32c: the vectors of RFC 3720 and, of one of them, the masked form"
   CHECK(masked_crc32c("123456789") == 0xc78ab0e5u);
 }
 
-TEST_CASE("crc32c: in pieces, and by table") {
+TEST_CASE("crc32c: in pieces") {
   const std::string bytes = varied_bytes(301);
   for (size_t size : {0, 1, 7, 8, 9, 64, 301}) {
     const std::string part = bytes.substr(0, size);
-    CHECK(crc32c(part) == detail::crc32c_portable(part, 0));
     for (size_t cut : {size_t(0), size / 3, size})
       CHECK(crc32c(part.substr(cut), crc32c(part.substr(0, cut))) == crc32c(part));
   }
