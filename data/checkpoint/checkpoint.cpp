@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <system_error>
-#include <utility>
 
 #include "data/codec/sha256.h"
 #include "data/io/json.h"
@@ -39,22 +38,6 @@ std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::Fi
   std::string body = json_text(manifest, 2);
   body.resize(body.rfind('\n'));  // without the last brace
   return body + checksum_tail(body);
-}
-
-// A number without a fraction that fits the type: the library would convert any other one, too.
-template <class Number>
-Number whole(const ordered_json& object, const char* key, const std::string& name) {
-  const ordered_json& value = object.at(key);
-  bool fits = value.is_number_unsigned()
-                  ? std::in_range<Number>(value.get<uint64_t>())
-                  : value.is_number_integer() && std::in_range<Number>(value.get<int64_t>());
-  check_format(fits, name, ": ", key, " is not a whole number in range");
-  return value.get<Number>();
-}
-
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos &&
-         name.find('\0') == name.npos;
 }
 
 // The step in "step-00001234", or nothing.
@@ -157,20 +140,21 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
     ordered_json json = parse_ordered_json(text, name);
     check_format(json.at("format") == kCheckpointFormat, name,
                  ": is not the manifest of a checkpoint");
-    manifest.version = whole<int>(json, "version", name);
+    manifest.version = integer_at(name, json, "version");
     if (manifest.version > kCheckpointVersion) {
       throw NewerCheckpoint(join(name, ": format version ", manifest.version, " (written by ",
                                  json.value("program", "another program"),
                                  ") is newer than this program reads (", kCheckpointVersion, ")"));
     }
-    manifest.step = whole<int64_t>(json, "step", name);
+    manifest.step = integer_at(name, json, "step");
     manifest.program = json.at("program").get<std::string>();
     for (const ordered_json& file : json.at("files")) {
-      manifest.files.push_back({file.at("name").get<std::string>(),
-                                whole<uint64_t>(file, "bytes", name),
+      const int64_t bytes = integer_at(name, file, "bytes");
+      manifest.files.push_back({file.at("name").get<std::string>(), uint64_t(bytes),
                                 file.at("sha256").get<std::string>()});
-      check_format(is_plain_name(manifest.files.back().name), name, ": bad file name '",
-                   manifest.files.back().name, "'");
+      const std::string& of = manifest.files.back().name;
+      check_format(is_plain_name(of), name, ": bad file name '", of, "'");
+      check_format(bytes >= 0, name, ": ", of, " cannot have ", bytes, " bytes");
     }
   } catch (const ordered_json::exception& e) {
     throw Error(join(name, ": ", e.what()), ErrorKind::format);

@@ -46,7 +46,7 @@ struct CheckpointManifest {
     uint64_t bytes = 0;
     std::string sha256;
   };
-  int version = 0;
+  int64_t version = 0;
   int64_t step = 0;
   std::string program;  // "brine 0.1.0"
   std::vector<File> files;

@@ -25,11 +25,6 @@ constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMostListed = 4;  // missing shards
 
-bool is_shard_name(const std::string& name, const std::string& ending) {
-  return name.find('/') == name.npos && name.find('\0') == name.npos &&
-         name.size() > ending.size() && name.ends_with(ending);
-}
-
 // Tensors by shard, as in the index.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
   const std::string ending = file.ends_with(kTorchIndex) ? ".bin" : ".safetensors";
@@ -43,7 +38,7 @@ std::map<std::string, std::vector<std::string>> read_index(const std::string& fi
     check_format(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ",
                  json_text(shard));
     std::string name = shard.get<std::string>();
-    check_format(is_shard_name(name, ending), file, ": '", shown(name),
+    check_format(is_plain_name(name) && name.ends_with(ending), file, ": '", shown(name),
                  "' is not the name of a shard");
     shards[name].push_back(tensor);
   }

@@ -28,9 +28,8 @@ TokenShard read_shard(const std::string& where, const Json& entry, const char* c
   TokenShard shard{.name = text_at(where, entry, "name"),
                    .count = get_count(where, entry, count),
                    .sha256 = text_at(where, entry, "sha256")};
-  check_format(!shard.name.empty() && shard.name[0] != '.' &&
-                   shard.name.find_first_of(std::string("/\0", 2)) == std::string::npos,
-               where, ": shard \"", shard.name, "\" is not a plain file name");
+  check_format(is_plain_name(shard.name), where, ": shard \"", shard.name,
+               "\" is not a plain file name");
   return shard;
 }
 

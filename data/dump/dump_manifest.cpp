@@ -36,9 +36,8 @@ DumpShard read_shard(const std::string& where, const Json& entry) {
   check_format(entry.is_object(), where, ": an entry of \"shards\" is not an object");
   DumpShard shard;
   shard.name = text_at(where, entry, "name");
-  check_format(!shard.name.empty() && shard.name.find('/') == shard.name.npos &&
-                   shard.name[0] != '.' && shard.name.find('\0') == shard.name.npos,
-               where, ": shard \"", shard.name, "\" is not a plain file name");
+  check_format(is_plain_name(shard.name), where, ": shard \"", shard.name,
+               "\" is not a plain file name");
   int64_t bytes = integer_at(where, entry, "bytes");
   check_format(bytes > 0, where, ": shard \"", shard.name, "\" has ", bytes, " bytes");
   shard.bytes = uint64_t(bytes);

@@ -80,6 +80,11 @@ void refuse_lfs_pointer(const Path& path) {
   if (small) read_file(path, kMostPointer);
 }
 
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name[0] != '.' && name.find('/') == name.npos &&
+         name.find('\0') == name.npos;
+}
+
 std::string read_file(const Path& path, uint64_t max_bytes) {
   Descriptor in{open_retrying(path, O_RDONLY)};
   if (in.fd < 0) throw_io(path, "open", errno);

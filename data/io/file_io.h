@@ -32,6 +32,10 @@ void refuse_lfs_pointer(const Path& path, std::string_view text);
 // The same for a file that another library reads.
 void refuse_lfs_pointer(const Path& path);
 
+// Whether a name from a manifest is that of a file in its directory: without a slash or a zero
+// byte, not hidden, so neither "." nor "..".
+bool is_plain_name(std::string_view name);
+
 // The whole content of a regular file or a pipe; more than max_bytes is an error.
 std::string read_file(const Path& path, uint64_t max_bytes = UINT64_MAX);
 

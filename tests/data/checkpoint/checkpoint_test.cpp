@@ -175,9 +175,9 @@ TEST_CASE("checkpoint: an inconsistent manifest is refused") {
                       {"\"state.json\"", "\"..\"", "bad file name"},
                       {"\"state.json\"", "7", "must be string"},
                       {"\"bytes\": 2", "\"bytes\": 3", "has 2 bytes, but the manifest has 3"},
-                      {"\"version\": 1", "\"version\": \"1\"", "version is not a whole number"},
-                      {"\"version\": 1", "\"version\": 1.5", "version is not a whole number"},
-                      {"\"bytes\": 2", "\"bytes\": -2", "bytes is not a whole number"},
+                      {"\"version\": 1", "\"version\": \"1\"", "\"version\" is not an integer"},
+                      {"\"version\": 1", "\"version\": 1.5", "\"version\" is not an integer"},
+                      {"\"bytes\": 2", "\"bytes\": -2", "state.json cannot have -2 bytes"},
                       {"\"files\"", "\"flies\"", "key 'files' not found"}};
   for (const Lie& lie : lies) {
     Path path = save(run.path(), 20);
