@@ -10,7 +10,7 @@ namespace brine::data {
 namespace {
 
 Prompt tokens_of(const Draft& draft, const Tokenizer& tokenizer, int64_t answer_tokens) {
-  Prompt out{.ids = tokens_in_front(tokenizer),
+  Prompt out{.ids = tokenizer.around().front,
              .answer = {},
              .scored = {},
              .references = draft.references,

@@ -41,7 +41,7 @@ std::vector<int32_t> ordinary_tokens(const Tokenizer& tokenizer, const PromptTas
 Prompt cut(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens,
            const std::vector<uint8_t>& scored, size_t begin) {
   Prompt out;
-  out.ids = tokens_in_front(tokenizer);
+  out.ids = tokenizer.around().front;
   out.ids.insert(out.ids.end(), tokens.begin(), tokens.begin() + int64_t(begin));
   out.answer.assign(tokens.begin() + int64_t(begin), tokens.end());
   out.scored.assign(scored.begin() + int64_t(begin), scored.end());
@@ -51,7 +51,7 @@ Prompt cut(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens,
 // The number of tokens of a prompt after those in front.
 int64_t room_for(const PromptTask& task, const Tokenizer& tokenizer, int64_t length,
                  int64_t least) {
-  const auto front = int64_t(tokens_in_front(tokenizer).size());
+  const auto front = int64_t(tokenizer.around().front.size());
   check(length - front >= least, "suite: task ", task.name, " needs at least ", least + front,
         " tokens for prompt and answer, got a length of ", length);
   return length - front;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "data/tokenizer/post_processor.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
@@ -13,6 +12,15 @@ int32_t special_id(const Tokenizer& tokenizer, const char* token) {
   std::optional<int32_t> id = tokenizer.id_of(token);
   check(id.has_value(), "tokenizer: has no token ", token, ", which a task's texts need");
   return *id;
+}
+
+// The lengths of two texts that get `room` tokens together, as by longest_first of `tokenizers`:
+// the longer one has what the shorter one leaves, or half of it, with the odd token. Of two equal
+// ones that is the second.
+std::pair<size_t, size_t> cut_lengths(size_t a, size_t b, size_t room) {
+  if (a + b <= room) return {a, b};
+  const size_t shorter = std::min({a, b, room / 2});
+  return a > b ? std::pair(room - shorter, shorter) : std::pair(shorter, room - shorter);
 }
 
 }  // namespace
@@ -25,21 +33,19 @@ TextEncoder::TextEncoder(const Tokenizer& tokenizer, int64_t max_tokens)
   check(max_tokens >= 4, "task: texts of ", max_tokens, " tokens, at least 4 are needed");
 }
 
-TextTokens TextEncoder::frame(std::vector<int32_t> a, std::vector<int32_t>* b) const {
+TextTokens TextEncoder::frame(const std::vector<int32_t>& a, const std::vector<int32_t>* b) const {
   TextTokens out;
-  TokenRun first, second;
-  first.ids = std::move(a);
-  if (b) second.ids = std::move(*b);
-  size_t all = first.ids.size() + second.ids.size();
-  truncate_longest_first(first, b ? &second : nullptr, size_t(max_tokens_) - (b ? 3 : 2));
-  out.cut = int64_t(all - first.ids.size() - second.ids.size());
-  out.ids.reserve(first.ids.size() + second.ids.size() + 3);
+  const size_t all = a.size() + (b ? b->size() : 0);
+  const auto [first, second] =
+      cut_lengths(a.size(), all - a.size(), size_t(max_tokens_) - (b ? 3 : 2));
+  out.cut = int64_t(all - first - second);
+  out.ids.reserve(first + second + 3);
   out.ids.push_back(cls_);
-  out.ids.insert(out.ids.end(), first.ids.begin(), first.ids.end());
+  out.ids.insert(out.ids.end(), a.begin(), a.begin() + int64_t(first));
   out.ids.push_back(sep_);
   out.first = int64_t(out.ids.size());
   if (!b) return out;
-  out.ids.insert(out.ids.end(), second.ids.begin(), second.ids.end());
+  out.ids.insert(out.ids.end(), b->begin(), b->begin() + int64_t(second));
   out.ids.push_back(sep_);
   return out;
 }
@@ -49,7 +55,7 @@ TextTokens TextEncoder::encode(const std::string& text) const {
 }
 
 TextTokens TextEncoder::encode_pair(const std::string& first, const std::string& second) const {
-  std::vector<int32_t> b = tokenizer_.encode(second);
+  const std::vector<int32_t> b = tokenizer_.encode(second);
   return frame(tokenizer_.encode(first), &b);
 }
 

@@ -23,14 +23,14 @@ class TextEncoder {
   // `max_tokens` includes them, at least 4. Throws when the tokenizer lacks one of the two.
   TextEncoder(const Tokenizer& tokenizer, int64_t max_tokens);
 
-  // Tokens that do not fit are cut off at the end; for a pair as Tokenizer::encode_pair() does it.
+  // Tokens that do not fit are cut off at the end, of a pair from the longer text first.
   TextTokens encode(const std::string& text) const;
   TextTokens encode_pair(const std::string& first, const std::string& second) const;
   // A long text as passages of max_tokens, without the shorter remainder at its end.
   std::vector<TextTokens> passages(const std::string& text) const;
 
  private:
-  TextTokens frame(std::vector<int32_t> a, std::vector<int32_t>* b) const;
+  TextTokens frame(const std::vector<int32_t>& a, const std::vector<int32_t>* b) const;
 
   const Tokenizer& tokenizer_;
   int64_t max_tokens_;

@@ -26,7 +26,6 @@ class AddedTokenFinder {
   };
   // Searches for `content`, which is the token's text or its normalized form.
   void add(const AddedToken& token, std::string content);
-  bool empty() const { return patterns_.empty(); }
   Found next(std::string_view text, size_t from) const;
 
  private:

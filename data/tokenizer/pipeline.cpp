@@ -33,100 +33,62 @@ void PipelineTokenizer::build(const TokenizerModel& model, const std::string& wh
   // A character has at most as many bytes in a text as it and its accents separately.
   constexpr size_t kNormalized = 4;
   if (!model.normalizer.empty()) longest_ *= kNormalized;
-  const int32_t largest = model.post_processor.largest_id();
-  check_format(largest < vocab_size(), where, ": post_processor: id ", largest,
-               " is outside the vocabulary of ", vocab_size());
+  for (const auto* ids : {&model.around.front, &model.around.back})
+    for (int32_t id : *ids)
+      check_format(id < vocab_size(), where, ": post_processor: id ", id,
+                   " is outside the vocabulary of ", vocab_size());
   special_.resize(spelled_.size());
   for (const AddedToken& token : model.added) {
     special_[size_t(token.id)] = token.special;
     if (token.normalized)
-      normalized_.add(token, model.normalizer.apply(token.content).text);
+      normalized_.add(token, model.normalizer.apply(token.content));
     else
       raw_.add(token, token.content);
   }
 }
 
 std::vector<int32_t> PipelineTokenizer::encode(std::string_view text) const {
-  return run_of(text, false).ids;
-}
-
-Encoding PipelineTokenizer::encode_pair(std::string_view first,
-                                        std::optional<std::string_view> second,
-                                        int64_t max_tokens) const {
-  check_format(shared_->no_template.empty(), shared_->no_template);
-  const PostProcessor& post = shared_->post_processor;
-  const size_t added = post.added(second.has_value());
-  check(max_tokens >= int64_t(added), "tokenizer: max_tokens = ", max_tokens, ", but ", added,
-        " tokens are added to ", second ? "a pair" : "a text");
-  TokenRun a = run_of(first, true), b;
-  if (second) b = run_of(*second, true);
-  truncate_longest_first(a, second ? &b : nullptr, size_t(max_tokens) - added);
-  if (post.trims_offsets()) {
-    trim_offsets(a, first);
-    if (second) trim_offsets(b, *second);
-  }
-  return post.apply(a, second ? &b : nullptr);
-}
-
-TokenRun PipelineTokenizer::run_of(std::string_view text, bool want_offsets) const {
   const size_t bad = find_invalid_utf8(text);
   check(bad == kValidUtf8, "tokenizer: the text is not UTF-8 at byte offset ", bad);
-  TokenRun out;
-  out.ids.reserve(text.size() / 3);
+  std::vector<int32_t> out;
+  out.reserve(text.size() / 3);
   std::unique_lock lock(cache_mutex_, std::try_to_lock);
   if (lock) {
-    encode_with(text, cache_, out, want_offsets);
+    encode_with(text, cache_, out);
   } else {
     WordCache local_cache;  // another thread uses the shared one
-    encode_with(text, local_cache, out, want_offsets);
+    encode_with(text, local_cache, out);
   }
   return out;
 }
 
-void PipelineTokenizer::encode_with(std::string_view text, WordCache& cache, TokenRun& out,
-                                    bool want_offsets) const {
+const TokensAround& PipelineTokenizer::around() const {
+  check_format(shared_->no_template.empty(), shared_->no_template);
+  return shared_->around;
+}
+
+void PipelineTokenizer::encode_with(std::string_view text, WordCache& cache,
+                                    std::vector<int32_t>& out) const {
   const Normalizer& normalizer = shared_->normalizer;
-  // Without offsets and normalization the text itself is encoded, without a copy.
-  const bool plain = normalizer.empty() && !want_offsets && normalized_.empty();
   for (size_t at = 0; at < text.size();) {
-    const AddedTokenFinder::Found found =
-        raw_.empty() ? AddedTokenFinder::Found{text.size(), text.size(), -1} : raw_.next(text, at);
+    const AddedTokenFinder::Found found = raw_.next(text, at);
     const std::string_view piece = text.substr(at, found.at - at);
-    if (plain)
-      encode_piece({piece, at == 0}, cache, out.ids, nullptr);
+    if (normalizer.empty())
+      encode_normalized({piece, at == 0}, cache, out);
     else if (!piece.empty())
-      encode_normalized(normalizer.apply(piece, want_offsets), at, cache, out, want_offsets);
-    if (found.id >= 0) {
-      out.ids.push_back(found.id);
-      if (want_offsets) out.offsets.push_back({found.at, found.end});
-    }
+      encode_normalized({normalizer.apply(piece), at == 0}, cache, out);
+    if (found.id >= 0) out.push_back(found.id);
     at = found.end;
   }
 }
 
-// `base`: the offset in the whole text of the piece from which `text` was made.
-void PipelineTokenizer::encode_normalized(const Normalized& text, size_t base, WordCache& cache,
-                                          TokenRun& out, bool want_offsets) const {
-  auto original = [&](size_t begin, size_t end) {
-    const TextSpan span{text.origin[begin].begin, text.origin[end - 1].end};
-    return TextSpan{base + span.begin, base + std::max(span.begin, span.end)};
-  };
-  std::vector<TextSpan> spans;
-  const std::string_view all = text.text;
-  for (size_t at = 0; at < all.size();) {
-    const AddedTokenFinder::Found found = normalized_.empty()
-                                              ? AddedTokenFinder::Found{all.size(), all.size(), -1}
-                                              : normalized_.next(all, at);
-    spans.clear();
+void PipelineTokenizer::encode_normalized(const Piece& piece, WordCache& cache,
+                                          std::vector<int32_t>& out) const {
+  for (size_t at = 0; at < piece.text.size();) {
+    const AddedTokenFinder::Found found = normalized_.next(piece.text, at);
     if (found.at > at)
-      encode_piece({all.substr(at, found.at - at), base + at == 0}, cache, out.ids,
-                   want_offsets ? &spans : nullptr);
-    for (const TextSpan& span : spans)
-      out.offsets.push_back(original(at + span.begin, at + span.end));
-    if (found.id >= 0) {
-      out.ids.push_back(found.id);
-      if (want_offsets) out.offsets.push_back(original(found.at, found.end));
-    }
+      encode_piece({piece.text.substr(at, found.at - at), piece.first && at == 0}, cache, out);
+    if (found.id >= 0) out.push_back(found.id);
     at = found.end;
   }
 }

@@ -1,5 +1,5 @@
-// Common code of all Hugging Face tokenizers: added tokens, normalization, special tokens around
-// the texts; a derived class encodes the pieces between added tokens.
+// Common code of all Hugging Face tokenizers: added tokens and normalization; a derived class
+// encodes the pieces between added tokens.
 #pragma once
 
 #include <map>
@@ -11,7 +11,6 @@
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe/bpe_merge.h"
 #include "data/tokenizer/normalize/normalizer.h"
-#include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace brine::data {
@@ -22,9 +21,9 @@ struct TokenizerModel {
   std::vector<AddedToken> added;    // by id; may or may not be among `tokens`
   SpecialIds special;
   Normalizer normalizer;
-  PostProcessor post_processor;
+  TokensAround around;
   std::vector<std::string> notes = {};  // Tokenizer::notes()
-  std::string no_template = {};         // why encode_pair() is not possible; empty: it is
+  std::string no_template = {};         // why around() is not possible; empty: it is
   // Kept for writing; empty for the usual content.
   std::string frame;               // tokenizer.json without vocabulary, merges and added tokens
   std::string tokenizer_config;    // tokenizer_config.json
@@ -35,8 +34,7 @@ struct TokenizerModel {
 class PipelineTokenizer : public Tokenizer {
  public:
   std::vector<int32_t> encode(std::string_view text) const override;
-  Encoding encode_pair(std::string_view first, std::optional<std::string_view> second,
-                       int64_t max_tokens) const override;
+  const TokensAround& around() const override;
   int64_t vocab_size() const override { return int64_t(spelled_.size()); }
   size_t longest_token() const override { return longest_; }
   SpecialIds special() const override { return shared_->special; }
@@ -50,26 +48,21 @@ class PipelineTokenizer : public Tokenizer {
   // Must be called before anything else.
   void build(const TokenizerModel& model, const std::string& where);
 
-  // A normalized text without added tokens; `first`: the whole text starts with it.
+  // A normalized text without added tokens, not empty; `first`: the whole text starts with it.
   struct Piece {
     std::string_view text;
     bool first;
   };
-  // Appends the ids of a piece to `out` and, if offsets are requested, the span of each in it,
-  // which is not empty.
-  virtual void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
-                            std::vector<TextSpan>* offsets) const = 0;
-  // Offsets of a text's tokens without the spaces at their ends, if the files specify it.
-  virtual void trim_offsets(TokenRun&, std::string_view) const {}
+  // Appends the ids of a piece to `out`.
+  virtual void encode_piece(const Piece& piece, WordCache& cache,
+                            std::vector<int32_t>& out) const = 0;
 
   const std::vector<std::string>& spelled() const { return spelled_; }
   bool is_special(int32_t id) const;
 
  private:
-  TokenRun run_of(std::string_view text, bool want_offsets) const;
-  void encode_with(std::string_view text, WordCache& cache, TokenRun& out, bool want_offsets) const;
-  void encode_normalized(const Normalized& text, size_t base, WordCache& cache, TokenRun& out,
-                         bool want_offsets) const;
+  void encode_with(std::string_view text, WordCache& cache, std::vector<int32_t>& out) const;
+  void encode_normalized(const Piece& piece, WordCache& cache, std::vector<int32_t>& out) const;
 
   const TokenizerModel* shared_ = nullptr;
   std::vector<std::string> spelled_;                   // by id, model and added tokens

@@ -7,12 +7,6 @@
 
 namespace brine::data {
 
-std::vector<int32_t> tokens_in_front(const Tokenizer& tokenizer) {
-  const Encoding some = tokenizer.encode_pair("a");
-  const auto first = std::find(some.special_mask.begin(), some.special_mask.end(), 0);
-  return {some.ids.begin(), some.ids.begin() + (first - some.special_mask.begin())};
-}
-
 std::string repeated_front(const Tokenizer& tokenizer, std::span<const int32_t> front,
                            std::span<const int32_t> text) {
   if (text.empty() || std::find(front.begin(), front.end(), text[0]) == front.end()) return "";
@@ -23,15 +17,17 @@ std::string repeated_front(const Tokenizer& tokenizer, std::span<const int32_t> 
 
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text,
                                    const std::function<void(const std::string&)>& warn) {
-  std::vector<int32_t> ids = tokenizer.encode_pair(text).ids;
+  const TokensAround& around = tokenizer.around();
+  const std::vector<int32_t> inside = tokenizer.encode(text);
+  std::vector<int32_t> ids = around.front;
+  for (const auto* more : {&inside, &around.back})
+    ids.insert(ids.end(), more->begin(), more->end());
   if (ids.empty()) {
     const std::optional<int32_t> bos = tokenizer.special().bos;
     check(bos.has_value(), "the text is empty, and the tokenizer has no BOS to begin with");
     return {*bos};
   }
-  const std::vector<int32_t> front = tokens_in_front(tokenizer);
-  const std::string warning =
-      repeated_front(tokenizer, front, std::span<const int32_t>(ids).subspan(front.size()));
+  const std::string warning = repeated_front(tokenizer, around.front, inside);
   if (warn && !warning.empty()) warn(warning);
   return ids;
 }

@@ -11,17 +11,14 @@
 
 namespace brine::data {
 
-// The tokens that the tokenizer's template puts in front of every text, such as a BOS.
-std::vector<int32_t> tokens_in_front(const Tokenizer& tokenizer);
-
 // A warning when the tokens of a text begin with one of `front`, which will be put in front of
 // them; empty otherwise.
 std::string repeated_front(const Tokenizer& tokenizer, std::span<const int32_t> front,
                            std::span<const int32_t> text);
 
-// A text that a model reads from its first position: encode_pair(), so the ids that `tokenizers`
-// gives. A text without any is the BOS alone; without a BOS it is an error. `warn`, which may be
-// null, gets a repeated_front().
+// A text that a model reads from its first position: its ids with those around(), as `tokenizers`
+// gives them. A text without any is the BOS alone; without a BOS it is an error. `warn`, which may
+// be null, gets a repeated_front().
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, std::string_view text,
                                    const std::function<void(const std::string&)>& warn);
 

@@ -16,21 +16,10 @@ struct SpecialIds {
   std::optional<int32_t> bos = {}, eos = {}, pad = {}, unk = {}, cls = {}, sep = {}, mask = {};
 };
 
-// Bytes [begin, end) of a text; both are between characters.
-struct TextSpan {
-  size_t begin = 0, end = 0;
-  bool operator==(const TextSpan&) const = default;
-};
-
-// One text or a pair as input of a model; all lists have one entry per token.
-struct Encoding {
-  std::vector<int32_t> ids;
-  std::vector<int32_t> type_ids;      // token_type_ids: 0 or 1 as in the tokenizer's files
-  std::vector<uint8_t> special_mask;  // 1 for a token that the tokenizer added
-  std::vector<int8_t> sequence;       // 0 or 1: the text; -1 if special_mask is 1
-  // The span of bytes in its text from which a token was made. A token with a part of a character
-  // has the span of the whole character; an added token has {0, 0}.
-  std::vector<TextSpan> offsets;
+// The special tokens with which a model reads every text: [CLS] and [SEP] of BERT, </s> in front
+// for OPT.
+struct TokensAround {
+  std::vector<int32_t> front, back;
 };
 
 // The methods may be called from several threads at once.
@@ -42,13 +31,8 @@ class Tokenizer {
   // ("</s>") becomes its id. Text that is not UTF-8 is an error naming the byte offset.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
 
-  // A text, or two, with the special tokens of this kind of model: [CLS] and [SEP] of BERT, </s> in
-  // front for OPT. Texts are cut at the ends to `max_tokens` in total, the longer one first
-  // ("longest_first"); a limit below the number of added tokens is an error. No second text
-  // (nullopt) is not the same as an empty one, which gets its [SEP].
-  virtual Encoding encode_pair(std::string_view first,
-                               std::optional<std::string_view> second = std::nullopt,
-                               int64_t max_tokens = INT64_MAX) const = 0;
+  // What belongs around the ids of a text; an error if one of these tokens is missing.
+  virtual const TokensAround& around() const = 0;
 
   // The text of `ids`. Special tokens are spelled out or, on request, omitted. If ids of BPE were
   // cut inside a character the bytes are those of the part; WordPiece joins its words with single

@@ -27,8 +27,8 @@ struct VocabularyMetadata {
 
 // The tokenizer of a byte-level BPE ("gpt2") with the pre-tokenizer "smollm", "gpt-2", "llama-bpe"
 // or "qwen2", or a name that llama.cpp reads like one of them; any other model or pre-tokenizer is
-// refused by name. A role whose id no token has is ignored, with a note; encode_pair() is an error
-// if a text gets that token. Errors start with `source`, the file.
+// refused by name. A role whose id no token has is ignored, with a note; around() is an error if a
+// text gets that token. Errors start with `source`, the file.
 std::unique_ptr<Tokenizer> make_tokenizer(const VocabularyMetadata& vocabulary,
                                           const std::string& source);
 

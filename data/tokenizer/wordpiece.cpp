@@ -57,8 +57,7 @@ WordPieceTokenizer::WordPieceTokenizer(WordPieceModel model, const std::string& 
 }
 
 void WordPieceTokenizer::encode_piece(const Piece& piece, WordCache& cache,
-                                      std::vector<int32_t>& out,
-                                      std::vector<TextSpan>* offsets) const {
+                                      std::vector<int32_t>& out) const {
   const std::string_view text = piece.text;
   for (size_t at = 0; at < text.size();) {
     size_t end = at;
@@ -79,18 +78,6 @@ void WordPieceTokenizer::encode_piece(const Piece& piece, WordCache& cache,
     } else {
       encode_word(word, out);
       cache.insert(word, hash, std::span<const int32_t>(out).subspan(before));
-    }
-    if (offsets) {
-      const size_t pieces = out.size() - before;
-      size_t start = at;
-      for (size_t i = before; i < out.size(); ++i) {
-        const size_t size = model_.tokens[size_t(out[i])].size();
-        const size_t stop = pieces == 1   ? end
-                            : i == before ? at + size
-                                          : start + size - model_.prefix.size();
-        offsets->push_back({start, stop});
-        start = stop;
-      }
     }
     at = end;
   }

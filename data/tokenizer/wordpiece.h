@@ -36,8 +36,7 @@ class WordPieceTokenizer : public PipelineTokenizer {
 
  private:
   using Pieces = std::unordered_map<std::string_view, int32_t>;
-  void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
-                    std::vector<TextSpan>* offsets) const override;
+  void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out) const override;
   void encode_word(std::string_view word, std::vector<int32_t>& out) const;
   std::string decoded(const std::string& token, bool first) const;
 

@@ -6,6 +6,7 @@
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/utf8.h"
+#include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/wordpiece.h"
 #include "data/unicode/unicode.h"
@@ -101,7 +102,7 @@ void read_model(const SortedJson& root, const std::string& path, WordPieceModel&
                "' is missing from the vocabulary");
   model.unk = int32_t(found - model.tokens.begin());
   model.normalizer = Normalizer(member(root, "normalizer"), path);
-  model.post_processor = PostProcessor(member(root, "post_processor"), path);
+  model.around = read_post_processor(member(root, "post_processor"), path);
 }
 
 // One token per line; empty lines are ids without a token.
@@ -232,7 +233,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     frame["model"]["unk_token"] = unk;
     model.frame = json_text(frame);
     model.normalizer = Normalizer(brine::parse_json(json_text(normalizer)), path);
-    model.post_processor = PostProcessor(post, path);
+    model.around = read_post_processor(post, path);
     return std::make_unique<WordPieceTokenizer>(std::move(model), path);
   });
 }

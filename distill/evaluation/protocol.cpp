@@ -80,7 +80,7 @@ Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& to
   check(p.stride <= p.window, "eval: --stride ", p.stride, " skips tokens: windows have ",
         p.window);
   if (facts.bos) {
-    p.tokens = data::tokens_in_front(tokenizer);
+    p.tokens = tokenizer.around().front;
     p.bos = p.tokens.empty() ? "no BOS (the tokenizer has none in front of a text)" : "BOS";
     for (int32_t id : p.tokens) p.bos += " " + tokenizer.token_of(id);
     if (!p.tokens.empty()) p.bos += " once in front";

@@ -175,7 +175,7 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
 
 std::vector<std::string> texts_of(const Generation& generation, const data::Tokenizer& tokenizer) {
   std::vector<std::string> texts;
-  const std::vector<int32_t> front = data::tokens_in_front(tokenizer);
+  const std::vector<int32_t>& front = tokenizer.around().front;
   for (const Sequence& s : generation.sequences()) {
     std::span<const int32_t> ids = s.ids;
     const bool begins =

@@ -5,7 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "data/tokenizer/tokenizer.h"
 #include "tests/paths.h"
 
 namespace brine::test {
@@ -21,6 +23,15 @@ inline const std::string kSharedData = [] {
 inline nlohmann::json golden_json(const std::string& name) {
   std::ifstream file(kTokenizerGolden + name);
   return nlohmann::json::parse(file);
+}
+
+// The ids of a text with those around it, as `tokenizers` gives them.
+inline std::vector<int32_t> framed(const data::Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids = tokenizer.around().front;
+  const std::vector<int32_t> inside = tokenizer.encode(text);
+  for (const auto* more : {&inside, &tokenizer.around().back})
+    ids.insert(ids.end(), more->begin(), more->end());
+  return ids;
 }
 
 inline void write_text(const std::string& path, const std::string& content) {

@@ -18,16 +18,9 @@ void use(const data::Tokenizer& tokenizer) {
   for (size_t i = 1; i < ids.size(); ++i) pieces += tokenizer.decode_next(ids[i]);
   if (tokenizer.decode(ids) != pieces) throw Find("a text that differs token by token");
   tokenizer.decode(ids, true);
-  data::Encoding pair = tokenizer.encode_pair(text, "b");
-  size_t n = pair.ids.size();
-  if (pair.type_ids.size() != n || pair.special_mask.size() != n || pair.sequence.size() != n ||
-      pair.offsets.size() != n)
-    throw Find("lists of different lengths");
-  for (size_t i = 0; i < n; ++i) {
-    size_t end = pair.sequence[i] < 0 ? 0 : pair.sequence[i] == 0 ? text.size() : 1;
-    if (pair.offsets[i].begin > pair.offsets[i].end || pair.offsets[i].end > end)
-      throw Find("an offset outside of its text");
-  }
+  for (const auto* ids : {&tokenizer.around().front, &tokenizer.around().back})
+    for (int32_t id : *ids)
+      if (id < 0 || id >= tokenizer.vocab_size()) throw Find("a special token without an id");
   tokenizer.to_json();
   tokenizer.hash();
 }

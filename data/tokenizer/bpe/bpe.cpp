@@ -20,14 +20,7 @@ bool BpeModel::is_gpt2() const {
 
 BpeTokenizer::BpeTokenizer(BpeModel model, const std::string& where) : model_(std::move(model)) {
   build(model_, where);
-  bytes_.resize(spelled().size());
-  // Offsets need the bytes of a token even if the files do not say how to decode.
-  const Decoder bytes;
-  const bool undecoded = model_.decoder.none();
-  for (size_t id = 0; id < spelled().size(); ++id)
-    bytes_[id] = !undecoded                          ? model_.decoder.bytes_of(spelled()[id])
-                 : model_.pre_tokenizer.byte_level() ? bytes.bytes_of(spelled()[id])
-                                                     : spelled()[id];
+  for (const std::string& token : spelled()) bytes_.push_back(model_.decoder.bytes_of(token));
   find_bytes(where);
   check_merges(where);
   spaces_lead_ = spaces_lead();
@@ -86,29 +79,15 @@ void BpeTokenizer::cut_at_spaces(std::string_view text, const PreTokenizer::UseW
   }
 }
 
-void BpeTokenizer::encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
-                                std::vector<TextSpan>* offsets) const {
-  if (piece.text.empty()) return;
+void BpeTokenizer::encode_piece(const Piece& piece, WordCache& cache,
+                                std::vector<int32_t>& out) const {
   const PreTokenizer& pre = model_.pre_tokenizer;
-  if (!pre.prepares()) return encode_text(piece.text, cache, out, offsets);
-  const Normalized text = pre.prepare(piece.text, piece.first, offsets != nullptr);
-  encode_text(text.text, cache, out, offsets);
-  if (!offsets) return;
-  for (TextSpan& span : *offsets)
-    span = {text.origin[span.begin].begin, text.origin[span.end - 1].end};
-}
-
-void BpeTokenizer::encode_text(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
-                               std::vector<TextSpan>* offsets) const {
-  const PreTokenizer::UseWord use = [&](std::string_view word) {
-    const size_t before = out.size();
-    encode_word(word, cache, out);
-    if (offsets)
-      add_offsets(word, size_t(word.data() - text.data()),
-                  std::span<const int32_t>(out).subspan(before), *offsets);
-  };
-  if (!spaces_lead_) return model_.pre_tokenizer.cut(text, use);
-  model_.pre_tokenizer.cut(text, [&](std::string_view word) { cut_at_spaces(word, use); });
+  std::string prepared;
+  if (pre.prepares()) prepared = pre.prepare(piece.text, piece.first);
+  const std::string_view text = pre.prepares() ? prepared : piece.text;
+  const PreTokenizer::UseWord use = [&](std::string_view word) { encode_word(word, cache, out); };
+  if (!spaces_lead_) return pre.cut(text, use);
+  pre.cut(text, [&](std::string_view word) { cut_at_spaces(word, use); });
 }
 
 void BpeTokenizer::encode_word(std::string_view word, WordCache& cache,
@@ -170,47 +149,6 @@ size_t BpeTokenizer::unknown_end(std::string_view word, size_t at) const {
   return end;
 }
 
-// As in `tokenizers`, a byte that was dropped moves the tokens of its word after it.
-void BpeTokenizer::add_offsets(std::string_view word, size_t at, std::span<const int32_t> ids,
-                               std::vector<TextSpan>& out) const {
-  const bool byte_level = model_.pre_tokenizer.byte_level();
-  size_t start = 0;
-  for (int32_t id : ids) {
-    const std::string& token = spelled()[size_t(id)];
-    size_t size = token.size();
-    if (byte_level)
-      size = bytes_[size_t(id)].size();
-    else if (model_.byte_fallback && fallback_byte(token) >= 0)
-      size = 1;
-    else if (!model_.byte_fallback && id == model_.unk && start < word.size())
-      size = unknown_end(word, start) - start;
-    const size_t end = std::min(start + size, word.size());
-    start = std::min(start, end - 1);
-    out.push_back({at + start, at + end});
-    start = end;
-  }
-}
-
-// As in `tokenizers`: by the spaces at the ends of a token's spelling, counted in characters of the
-// text. The first space of a text that begins with a prefix space takes nothing away.
-void BpeTokenizer::trim_offsets(TokenRun& run, std::string_view text) const {
-  auto continues = [&](size_t at) {
-    return at < text.size() && (uint8_t(text[at]) & 0xc0) == 0x80;
-  };
-  for (size_t i = 0; i < run.ids.size(); ++i) {
-    const std::string& token = bytes_[size_t(run.ids[i])];
-    const size_t first = std::min(token.find_first_not_of(' '), token.size());
-    const size_t last = token.find_last_not_of(' ');
-    const size_t trailing = last == std::string::npos ? token.size() : token.size() - 1 - last;
-    TextSpan& span = run.offsets[i];
-    const bool ours = (i == 0 || span.begin == 0) && model_.post_processor.prefix_space();
-    for (size_t n = ours && first > 0 ? 1 : 0; n < first && span.begin < span.end; ++n)
-      while (continues(++span.begin)) continue;
-    for (size_t n = 0; n < trailing && span.begin < span.end; ++n)
-      while (continues(--span.end)) continue;
-  }
-}
-
 std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string out;
   bool first = model_.decoder.first_differs();
@@ -224,8 +162,8 @@ std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special
 }
 
 std::string BpeTokenizer::decode_next(int32_t id) const {
-  const std::string& token = token_of(id);
-  return model_.decoder.none() ? model_.decoder.bytes_of(token) : bytes_[size_t(id)];
+  token_of(id);  // throws for an id without a token
+  return bytes_[size_t(id)];
 }
 
 }  // namespace brine::data

@@ -48,22 +48,16 @@ class BpeTokenizer : public PipelineTokenizer {
   void find_bytes(const std::string& where);
   void check_merges(const std::string& where);
   bool spaces_lead() const;
-  void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
-                    std::vector<TextSpan>* offsets) const override;
-  void encode_text(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
-                   std::vector<TextSpan>* offsets) const;
+  void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out) const override;
   void encode_word(std::string_view word, WordCache& cache, std::vector<int32_t>& out) const;
   // The tokens of a word before any merge.
   void spell(std::string_view word, std::vector<int32_t>& out) const;
-  void add_offsets(std::string_view word, size_t at, std::span<const int32_t> ids,
-                   std::vector<TextSpan>& out) const;
   // The end of the characters from `at` on that become one unknown token.
   size_t unknown_end(std::string_view word, size_t at) const;
   void cut_at_spaces(std::string_view text, const PreTokenizer::UseWord& use) const;
-  void trim_offsets(TokenRun& run, std::string_view text) const override;
 
   BpeModel model_;
-  std::vector<std::string> bytes_;  // by id, decoded unless there is no decoder
+  std::vector<std::string> bytes_;  // by id: Decoder::bytes_of()
   int32_t byte_ids_[256];           // -1: no token
   // Whether no token has a U+2581 after another character: then words may be cut before each one.
   bool spaces_lead_ = false;

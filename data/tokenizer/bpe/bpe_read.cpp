@@ -7,6 +7,7 @@
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/tokenizer/bpe/bpe.h"
+#include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "tensor/base/error.h"
 
@@ -188,7 +189,7 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
   if (!roberta && (opt || flag(config, "add_bos_token", false, sides.config.path)))
     post = bos_in_front(model, where);
   if (post.is_null()) return;
-  model.post_processor = PostProcessor(post, where);
+  model.around = read_post_processor(post, where);
   frame["post_processor"] = parse_ordered_json(json_text(post));
   model.frame = json_text(frame);
 }
@@ -247,7 +248,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     model.added = read_added(member(root, "added_tokens"), path);
     place_added(model, count_tokens(model.tokens), path);
     model.normalizer = Normalizer(member(root, "normalizer"), path);
-    model.post_processor = PostProcessor(member(root, "post_processor"), path);
+    model.around = read_post_processor(member(root, "post_processor"), path);
     model.frame = read_frame(text);
     const SideFiles sides(fs::path(path).parent_path());
     read_roles(sides, model);

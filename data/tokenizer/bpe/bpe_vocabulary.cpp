@@ -7,6 +7,7 @@
 #include "data/io/printable.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
+#include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/vocabulary.h"
 #include "tensor/base/error.h"
@@ -164,7 +165,7 @@ std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std:
   }
   model.pre_tokenizer = PreTokenizer(parts.pre_tokenizer, source);
   model.normalizer = Normalizer(parts.normalizer, source);
-  model.post_processor = PostProcessor(post, source);
+  model.around = read_post_processor(post, source);
   model.ignore_merges = parts.ignore_merges;
   Json frame = parse_ordered_json(bpe_frame());
   frame["normalizer"] = parse_ordered_json(json_text(parts.normalizer));

@@ -40,7 +40,7 @@ std::string write_json(const BpeModel& model, const std::vector<std::string>& sp
   return json_text(frame, 2);
 }
 
-// Whether a "pre_tokenizer" cuts as Qwen 2's: offsets do not matter.
+// Whether a "pre_tokenizer" cuts as Qwen 2's: trim_offsets does not change ids.
 bool is_qwen2(SortedJson pre) {
   SortedJson qwen = qwen2_pre_tokenizer();
   for (SortedJson* one : {&pre, &qwen}) {
@@ -59,7 +59,8 @@ std::string config_of(const BpeTokenizer& tokenizer) {
     return json_text(config, 2) + "\n";
   }
   const bool roberta = tokenizer.special().cls.has_value();
-  if (!roberta) config["add_bos_token"] = tokenizer.model().post_processor.added(false) > 0;
+  const TokensAround& around = tokenizer.model().around;
+  if (!roberta) config["add_bos_token"] = !around.front.empty() || !around.back.empty();
   config["add_prefix_space"] = tokenizer.model().pre_tokenizer.prefix_space();
   config["clean_up_tokenization_spaces"] = false;
   config["errors"] = "replace";

@@ -41,8 +41,7 @@ size_t count_of(const SortedJson& description, const char* key, const std::strin
   return value.get<size_t>();
 }
 
-}  // namespace
-
+// The byte of a token like "<0x0A>"; -1 for other tokens.
 int fallback_byte(std::string_view token) {
   auto digit = [](char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
@@ -51,6 +50,8 @@ int fallback_byte(std::string_view token) {
   const int high = digit(token[3]), low = digit(token[4]);
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
+
+}  // namespace
 
 Decoder::Decoder(const SortedJson& description, const std::string& where)
     : byte_level_(false), none_(description.is_null()) {

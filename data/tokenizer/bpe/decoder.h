@@ -44,7 +44,4 @@ class Decoder {
   size_t strip_ = 0;
 };
 
-// The byte of a token like "<0x0A>"; -1 for other tokens.
-int fallback_byte(std::string_view token);
-
 }  // namespace brine::data

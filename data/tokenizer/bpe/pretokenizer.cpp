@@ -132,24 +132,16 @@ void PreTokenizer::add_metaspace(const SortedJson& description, const std::strin
     steps_.push_back({.kind = Step::Kind::split, .fate = Fate::with_next, .literal = space_});
 }
 
-Normalized PreTokenizer::prepare(std::string_view text, bool first, bool want_origin) const {
-  Normalized out;
-  out.text.reserve(text.size() + text.size() / 2 + 4);
-  auto put = [&](std::string_view bytes, TextSpan origin) {
-    out.text += bytes;
-    if (want_origin) out.origin.resize(out.text.size(), origin);
-  };
+std::string PreTokenizer::prepare(std::string_view text, bool first) const {
+  std::string out;
+  out.reserve(text.size() + text.size() / 2 + 4);
   const std::string_view space = space_.empty() ? std::string_view(" ") : std::string_view(space_);
   const bool has_space = text.starts_with(' ') || text.starts_with(space);
   const bool wanted =
       prefix_space_ ||
       (!space_.empty() && (scheme_ == Scheme::always || (scheme_ == Scheme::first && first)));
-  for (size_t at = 0, next = 0; at < text.size(); at = next) {
-    next_char(text, next);
-    // The space in front has the place of the first character.
-    if (at == 0 && wanted && !has_space) put(space, {0, next});
-    put(text[at] == ' ' ? space : text.substr(at, next - at), {at, next});
-  }
+  if (wanted && !has_space) out += space;
+  for (const char& c : text) out += c == ' ' ? space : std::string_view(&c, 1);
   return out;
 }
 

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer/normalize/normalizer.h"
 #include "data/tokenizer/regex/regex.h"
 
 namespace brine::data {
@@ -34,7 +33,7 @@ class PreTokenizer {
   bool prepares() const { return prefix_space_ || !space_.empty(); }
   // The text with a space in front, or with Metaspace's character for spaces; `first`: it is the
   // beginning of the whole text.
-  Normalized prepare(std::string_view text, bool first, bool want_origin) const;
+  std::string prepare(std::string_view text, bool first) const;
   // Calls `use` with the words of a text, in their order, which are parts of its memory.
   void cut(std::string_view text, const UseWord& use) const { cut_from(0, text, use); }
 

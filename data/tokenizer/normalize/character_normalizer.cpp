@@ -15,6 +15,9 @@ namespace {
 constexpr unsigned char kNotAlone = 0xff;  // ASCII that belongs to the run of other characters
                                            // around it
 
+using Step = CharacterNormalizer::Step;
+using Run = std::vector<uint32_t>;
+
 constexpr auto kNfc = utf8proc_option_t(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
 
 // One byte for every character.
@@ -89,8 +92,7 @@ bool is_stable(uint32_t c) {
 }
 
 // Whether the steps are NFC's and would not change the text: a quick look that may miss some.
-bool is_nfc(const std::vector<CharacterNormalizer::Step>& steps, std::string_view text) {
-  using Step = CharacterNormalizer::Step;
+bool is_nfc(const std::vector<Step>& steps, std::string_view text) {
   if (steps.size() != 2 || steps[0] != Step::kDecompose || steps[1] != Step::kCompose) return false;
   static const std::vector<bool> stable = [] {
     std::vector<bool> out(0x10000);
@@ -104,12 +106,92 @@ bool is_nfc(const std::vector<CharacterNormalizer::Step>& steps, std::string_vie
   return true;
 }
 
-}  // namespace
+// Canonical decomposition and order.
+void decompose(Run& run) {
+  Run out;
+  for (uint32_t c : run) {
+    utf8proc_int32_t made[32];
+    int boundary = 0;
+    const bool inert = c < 0xc0 || has(c, kInert);
+    const auto count = inert ? 0
+                             : utf8proc_decompose_char(utf8proc_int32_t(c), made, 32,
+                                                       UTF8PROC_DECOMPOSE, &boundary);
+    if (count <= 0 || count > 32)
+      out.push_back(c);
+    else
+      out.insert(out.end(), made, made + count);
+  }
+  for (size_t at = 0; at < out.size();) {
+    size_t end = at;
+    while (end < out.size() && combining_class(out[end]) != 0) ++end;
+    std::stable_sort(out.begin() + long(at), out.begin() + long(end), [](uint32_t a, uint32_t b) {
+      return combining_class(a) < combining_class(b);
+    });
+    at = end + 1;
+  }
+  run.swap(out);
+}
 
-struct CharacterNormalizer::Char {
-  uint32_t c;
-  TextSpan origin;
-};
+// Canonical composition: a mark joins the last character that is not a mark, unless one between
+// them has the same class or a higher one.
+void compose(Run& run) {
+  constexpr size_t kNone = SIZE_MAX;
+  Run out;
+  size_t starter = kNone;
+  int last = 0;
+  for (uint32_t c : run) {
+    const int combining = combining_class(c);
+    const bool next_to = starter != kNone && starter + 1 == out.size();
+    const uint32_t joined =
+        starter != kNone && (next_to || last < combining) ? composed(out[starter], c) : 0;
+    if (joined != 0) {
+      out[starter] = joined;
+      continue;
+    }
+    last = combining;
+    if (combining == 0) starter = out.size();
+    out.push_back(c);
+  }
+  run.swap(out);
+}
+
+void apply_step(Step step, Run& run) {
+  Run other;
+  switch (step) {
+    case Step::kClean:
+      std::erase_if(run, [](uint32_t c) { return has(c, kRemoved); });
+      for (uint32_t& c : run)
+        if (has(c, kSpace)) c = ' ';
+      return;
+    case Step::kSplitChinese:
+      for (uint32_t c : run) {
+        const bool is_chinese = has(c, kChinese);
+        if (is_chinese) other.push_back(' ');
+        other.push_back(c);
+        if (is_chinese) other.push_back(' ');
+      }
+      return run.swap(other);
+    case Step::kDecompose:
+      return decompose(run);
+    case Step::kCompose:
+      return compose(run);
+    case Step::kDropAccents:
+      std::erase_if(run, [](uint32_t c) { return has(c, kAccent); });
+      return;
+    case Step::kDropMarks:
+      std::erase_if(run, [](uint32_t c) { return has(c, kCombining); });
+      return;
+    case Step::kLower:
+      for (uint32_t c : run) {
+        const bool dotted = c == 0x130;  // becomes two characters
+        other.push_back(dotted ? 'i' : lower(c));
+        if (dotted) other.push_back(0x307);
+      }
+      return run.swap(other);
+  }
+}
+
+}  // namespace
 
 CharacterNormalizer::CharacterNormalizer(std::vector<Step> steps) : steps_(std::move(steps)) {
   composes_ = std::find(steps_.begin(), steps_.end(), Step::kCompose) != steps_.end();
@@ -132,156 +214,39 @@ void CharacterNormalizer::make_ascii_table() {
 // ASCII characters stay one character each and are never reordered, so they can be processed
 // separately. Removing characters may join combining marks: removed characters therefore belong to
 // the runs of others.
-Normalized CharacterNormalizer::apply(std::string_view text, bool want_origin) const {
-  Normalized out;
+std::string CharacterNormalizer::apply(std::string_view text) const {
+  std::string out;
   auto alone = [&](size_t at) {
     const auto byte = uint8_t(text[at]);
     return byte < 128 && ascii_[byte] != kNotAlone;
   };
-  out.text.reserve(text.size() + text.size() / 8);
+  out.reserve(text.size() + text.size() / 8);
   for (size_t at = 0; at < text.size();) {
     size_t end = at;
     while (end < text.size() && alone(end)) ++end;
     // Marks may join the character before them.
     if (composes_ && end < text.size() && end > at) --end;
-    const size_t first = out.text.size();
-    out.text.resize(first + end - at);
-    for (size_t i = at; i < end; ++i) out.text[first + i - at] = char(ascii_[uint8_t(text[i])]);
-    if (want_origin)
-      for (size_t i = at; i < end; ++i) out.origin.push_back({i, i + 1});
+    const size_t first = out.size();
+    out.resize(first + end - at);
+    for (size_t i = at; i < end; ++i) out[first + i - at] = char(ascii_[uint8_t(text[i])]);
     at = end;
     if (composes_ && end < text.size()) ++end;
     while (end < text.size() && !alone(end)) ++end;
-    if (end > at) apply_to_run(text, at, end, out, want_origin);
+    apply_to_run(text.substr(at, end - at), out);
     at = end;
   }
   return out;
 }
 
-void CharacterNormalizer::apply_to_run(std::string_view text, size_t begin, size_t end,
-                                       Normalized& out, bool want_origin) const {
-  if (is_nfc(steps_, text.substr(begin, end - begin))) {
-    for (size_t at = begin, next = begin; want_origin && at < end; at = next) {
-      next_char(text, next);
-      out.origin.insert(out.origin.end(), next - at, {at, next});
-    }
-    out.text += text.substr(begin, end - begin);
+void CharacterNormalizer::apply_to_run(std::string_view text, std::string& out) const {
+  if (is_nfc(steps_, text)) {
+    out += text;
     return;
   }
-  std::vector<Char> run;
-  for (size_t at = begin; at < end;) {
-    const size_t start = at;
-    const uint32_t c = next_char(text, at);
-    run.push_back({c, {start, at}});
-  }
+  Run run;
+  for (size_t at = 0; at < text.size();) run.push_back(next_char(text, at));
   for (Step step : steps_) apply_step(step, run);
-  for (const Char& x : run) {
-    append_utf8(out.text, x.c);
-    if (want_origin) out.origin.resize(out.text.size(), x.origin);
-  }
-}
-
-void CharacterNormalizer::apply_step(Step step, std::vector<Char>& run) const {
-  std::vector<Char> other;
-  switch (step) {
-    case Step::kClean:
-      std::erase_if(run, [](const Char& x) { return has(x.c, kRemoved); });
-      for (Char& x : run)
-        if (has(x.c, kSpace)) x.c = ' ';
-      return;
-    case Step::kSplitChinese:
-      for (const Char& x : run) {
-        const bool is_chinese = has(x.c, kChinese);
-        if (is_chinese) other.push_back({' ', x.origin});
-        other.push_back(x);
-        if (is_chinese) other.push_back({' ', x.origin});
-      }
-      return run.swap(other);
-    case Step::kDecompose:
-      return decompose(run);
-    case Step::kCompose:
-      return compose(run);
-    case Step::kDropAccents:
-      std::erase_if(run, [](const Char& x) { return has(x.c, kAccent); });
-      return;
-    case Step::kDropMarks:
-      std::erase_if(run, [](const Char& x) { return has(x.c, kCombining); });
-      return;
-    case Step::kLower:
-      for (const Char& x : run) {
-        const bool dotted = x.c == 0x130;  // becomes two characters
-        other.push_back({dotted ? 'i' : lower(x.c), x.origin});
-        if (dotted) other.push_back({0x307, x.origin});
-      }
-      return run.swap(other);
-  }
-}
-
-// Canonical decomposition and order. A character that moved has the origin of its new position, as
-// in `tokenizers`.
-void CharacterNormalizer::decompose(std::vector<Char>& run) {
-  struct Part {
-    uint32_t c;
-    int combining;
-    bool follows;  // not the first of its character
-  };
-  std::vector<Part> parts;
-  parts.reserve(run.size() + run.size() / 2);
-  for (const Char& x : run) {
-    utf8proc_int32_t made[32];
-    int boundary = 0;
-    const bool inert = x.c < 0xc0 || has(x.c, kInert);
-    const auto count = inert ? 0
-                             : utf8proc_decompose_char(utf8proc_int32_t(x.c), made, 32,
-                                                       UTF8PROC_DECOMPOSE, &boundary);
-    if (count <= 0 || count > 32) {
-      parts.push_back({x.c, 0, false});
-      continue;
-    }
-    for (long i = 0; i < count; ++i) {
-      const auto c = uint32_t(made[i]);
-      parts.push_back({c, combining_class(c), i > 0});
-    }
-  }
-  for (size_t at = 0; at < parts.size();) {
-    size_t end = at;
-    while (end < parts.size() && parts[end].combining != 0) ++end;
-    std::stable_sort(parts.begin() + long(at), parts.begin() + long(end),
-                     [](const Part& a, const Part& b) { return a.combining < b.combining; });
-    at = end + 1;
-  }
-  std::vector<Char> out;
-  out.reserve(parts.size());
-  size_t source = 0;
-  for (const Part& part : parts) {
-    const size_t from = part.follows ? source - (source > 0) : std::min(source++, run.size() - 1);
-    out.push_back({part.c, run[from].origin});
-  }
-  run.swap(out);
-}
-
-// Canonical composition: a mark joins the last character that is not a mark, unless one between
-// them has the same class or a higher one. A composed character has the origin of its first.
-void CharacterNormalizer::compose(std::vector<Char>& run) {
-  constexpr size_t kNone = SIZE_MAX;
-  std::vector<Char> out;
-  out.reserve(run.size());
-  size_t starter = kNone;
-  int last = 0;
-  for (const Char& x : run) {
-    const int combining = combining_class(x.c);
-    const bool next_to = starter != kNone && starter + 1 == out.size();
-    const uint32_t joined =
-        starter != kNone && (next_to || last < combining) ? composed(out[starter].c, x.c) : 0;
-    if (joined != 0) {
-      out[starter].c = joined;
-      continue;
-    }
-    last = combining;
-    if (combining == 0) starter = out.size();
-    out.push_back(x);
-  }
-  run.swap(out);
+  for (uint32_t c : run) append_utf8(out, c);
 }
 
 BertClass bert_class(uint32_t c) {

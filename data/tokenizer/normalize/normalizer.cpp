@@ -1,44 +1,16 @@
 // The stages of normalization, one after the other.
 #include "data/tokenizer/normalize/normalizer.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
 #include "data/tokenizer/tokenizer_json.h"
-#include "data/unicode/unicode.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {
 
 constexpr int kDeepest = 16;  // nesting depth of sequences
-
-// A text that is put together from pieces of another one.
-class Pieces {
- public:
-  Pieces(std::string_view source, bool want_origin) : source_(source), want_origin_(want_origin) {
-    out_.text.reserve(source.size() + source.size() / 2);
-  }
-  void keep(size_t begin, size_t end) {
-    out_.text.append(source_, begin, end - begin);
-    if (!want_origin_) return;
-    for (size_t at = begin, next = begin; at < end; at = next) {
-      next_char(source_, next);
-      out_.origin.insert(out_.origin.end(), next - at, {at, next});
-    }
-  }
-  void put(std::string_view text, TextSpan origin) {
-    out_.text += text;
-    if (want_origin_) out_.origin.resize(out_.text.size(), origin);
-  }
-  Normalized take() { return std::move(out_); }
-
- private:
-  std::string_view source_;
-  bool want_origin_;
-  Normalized out_;
-};
 
 }  // namespace
 
@@ -116,16 +88,12 @@ void Normalizer::add_replace(const SortedJson& description, const std::string& w
   stages_.push_back(std::move(stage));
 }
 
-Normalized Normalizer::Stage::apply(std::string_view text, bool want_origin) const {
-  if (characters) return characters->apply(text, want_origin);
-  Pieces out(text, want_origin);
+std::string Normalizer::Stage::apply(std::string_view text) const {
+  if (characters) return characters->apply(text);
+  std::string out;
   size_t done = 0;
   auto replace = [&](size_t begin, size_t end) {
-    out.keep(done, begin);
-    // As in `tokenizers`, the new text has the place of the last character that it replaces.
-    size_t last = end - 1;
-    while ((uint8_t(text[last]) & 0xc0) == 0x80) --last;
-    out.put(to, {last, end});
+    out.append(text, done, begin - done) += to;
     done = end;
   };
   if (pattern) {
@@ -135,28 +103,14 @@ Normalized Normalizer::Stage::apply(std::string_view text, bool want_origin) con
     for (size_t at = 0; (at = text.find(from, at)) != std::string_view::npos; at = done)
       replace(at, at + from.size());
   } else if (!text.empty()) {
-    size_t first = 0;
-    next_char(text, first);
-    out.put(to, {0, first});
+    out = to;
   }
-  out.keep(done, text.size());
-  return out.take();
+  return out.append(text, done);
 }
 
-Normalized Normalizer::apply(std::string_view text, bool want_origin) const {
-  if (stages_.empty()) {
-    Pieces out(text, want_origin);
-    out.keep(0, text.size());
-    return out.take();
-  }
-  Normalized now = stages_[0].apply(text, want_origin);
-  for (size_t i = 1; i < stages_.size(); ++i) {
-    Normalized next = stages_[i].apply(now.text, want_origin);
-    for (TextSpan& span : next.origin)
-      span = {now.origin[span.begin].begin,
-              std::max(now.origin[span.begin].begin, now.origin[span.end - 1].end)};
-    now = std::move(next);
-  }
+std::string Normalizer::apply(std::string_view text) const {
+  std::string now(text);
+  for (const Stage& stage : stages_) now = stage.apply(now);
   return now;
 }
 

@@ -23,7 +23,7 @@ class Normalizer {
 
   bool empty() const { return stages_.empty(); }
   // `text` is well-formed UTF-8.
-  Normalized apply(std::string_view text, bool want_origin = false) const;
+  std::string apply(std::string_view text) const;
 
  private:
   struct Stage {
@@ -31,7 +31,7 @@ class Normalizer {
     std::string from = {};                      // Replace: a text, or ...
     std::shared_ptr<const Regex> pattern = {};  // ... an expression; neither: Prepend
     std::string to = {};
-    Normalized apply(std::string_view text, bool want_origin) const;
+    std::string apply(std::string_view text) const;
   };
   using Steps = std::vector<CharacterNormalizer::Step>;
   void add(const nlohmann::json& description, const std::string& where, int depth, Steps& steps);

@@ -68,9 +68,9 @@ TEST_CASE(
     "of") {
   const auto none = with(nullptr), bos = with(in_front()), both = with(in_front(true));
   const int32_t h = byte(*none, "h"), i = byte(*none, "i");
-  CHECK(tokens_in_front(*none).empty());
-  CHECK(tokens_in_front(*bos) == Ids{2});
-  CHECK(tokens_in_front(*both) == Ids{2});
+  CHECK(none->around().front.empty());
+  CHECK(bos->around().front == Ids{2});
+  CHECK(both->around().front == Ids{2});
   CHECK(read(*none, "hi").ids == Ids{h, i});
   CHECK(read(*bos, "hi").ids == Ids{2, h, i});
   CHECK(read(*both, "hi").ids == Ids{2, h, i, 1});
@@ -93,8 +93,8 @@ TEST_CASE("prompt tokens: an empty text is the BOS alone") {
 
 TEST_CASE("prompt tokens: tokenizer.json alone says what is added to a text") {
   const json config = {{"bos_token", "</s>"}, {"add_bos_token", true}};
-  CHECK(tokens_in_front(*with(nullptr, config)).empty());
-  CHECK(tokens_in_front(*with(in_front(), {{"add_bos_token", false}})) == Ids{2});
+  CHECK(with(nullptr, config)->around().front.empty());
+  CHECK(with(in_front(), {{"add_bos_token", false}})->around().front == Ids{2});
 }
 
 TEST_CASE("prompt tokens: a text that continues another one has nothing in front") {

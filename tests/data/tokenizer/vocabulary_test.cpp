@@ -17,6 +17,7 @@ using namespace brine::data;
 using nlohmann::json;
 using test::check_refuses;
 using test::check_says;
+using test::framed;
 using test::golden_json;
 using test::Scratch;
 
@@ -78,7 +79,7 @@ TEST_CASE("vocabulary: the ids of the tokenizer.json with the same pre-tokenizer
     for (const json& row : family["rows"]) {
       const auto text = row["first"].get<std::string>();
       CAPTURE(text);
-      CHECK(tokenizer->encode_pair(text).ids == row["ids"].get<Ids>());
+      CHECK(framed(*tokenizer, text) == row["ids"].get<Ids>());
     }
   }
 }
@@ -109,11 +110,11 @@ TEST_CASE(
     REQUIRE(tokenizer->notes().size() == 1);
     check_says(tokenizer->notes()[0], {"model.gguf: " + bad.note, "600 tokens", "ignored"});
     CHECK(tokenizer->encode("the earth") == ids);
-    CHECK(tokenizer->encode_pair("the earth").ids == ids);
+    CHECK(framed(*tokenizer, "the earth") == ids);
     vocabulary.add_bos = vocabulary.add_eos = true;
     const auto adds = make_tokenizer(vocabulary, "model.gguf");
     CHECK(adds->encode("the earth") == ids);
-    const std::string refusal = test::message([&] { adds->encode_pair("the earth"); });
+    const std::string refusal = test::message([&] { adds->around(); });
     if (vocabulary.unknown == 3 && vocabulary.types[1] == 3)
       check_says(refusal, {"model.gguf: ", "add_" + bad.note.substr(0, 3) + "_token"});
     else
@@ -121,9 +122,9 @@ TEST_CASE(
   }
   V none = metadata("llama-bpe");  // adds a BOS unless the file says otherwise
   none.bos.reset();
-  check_refuses([&] { make_tokenizer(none, "model.gguf")->encode_pair("a"); }, {"add_bos_token"});
+  check_refuses([&] { make_tokenizer(none, "model.gguf")->around(); }, {"add_bos_token"});
   none.add_bos = false;
-  CHECK(make_tokenizer(none, "model.gguf")->encode_pair("a").ids.size() == 1);
+  CHECK(make_tokenizer(none, "model.gguf")->around().front.empty());
 }
 
 // As src/llama-vocab.cpp of llama.cpp has them.
@@ -141,14 +142,14 @@ TEST_CASE("vocabulary: every name that llama.cpp reads alike is the same tokeniz
   std::vector<std::string> hashes;
   for (const auto& [name, others] : groups) {
     const auto first = make_tokenizer(metadata(name), "model.gguf");
-    const Ids ids = first->encode_pair("it's 12345 THE earth").ids;
+    const Ids ids = framed(*first, "it's 12345 THE earth");
     // Llama 3's adds a BOS.
     CHECK((ids[0] == 0) == (std::string(name) == "llama-bpe"));
     for (const char* other : others) {
       CAPTURE(other);
       const auto same = make_tokenizer(metadata(other), "model.gguf");
       CHECK(same->hash() == first->hash());
-      CHECK(same->encode_pair("it's 12345 THE earth").ids == ids);
+      CHECK(framed(*same, "it's 12345 THE earth") == ids);
     }
     CHECK(std::count(hashes.begin(), hashes.end(), first->hash()) == 0);
     hashes.push_back(first->hash());
@@ -170,7 +171,7 @@ TEST_CASE("vocabulary: roles, bos and eos, and what is saved") {
   CHECK(tokenizer->special().eos == 2);
   CHECK(tokenizer->special().pad == 1);
   CHECK(tokenizer->special().unk == 3);
-  const Ids ids = tokenizer->encode_pair("the</s> earth").ids;
+  const Ids ids = framed(*tokenizer, "the</s> earth");
   REQUIRE(ids.size() > 3);
   CHECK(ids.front() == 0);
   CHECK(ids.back() == 2);
@@ -178,7 +179,7 @@ TEST_CASE("vocabulary: roles, bos and eos, and what is saved") {
   const std::string dir = scratch / "saved";
   tokenizer->save(dir);
   const auto again = load_tokenizer(dir);
-  CHECK(again->encode_pair("the</s> earth").ids == ids);
+  CHECK(framed(*again, "the</s> earth") == ids);
   CHECK(again->hash() == tokenizer->hash());
   CHECK(again->special().bos == 0);
   CHECK(again->special().eos == 2);

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the golden files of WordPiece, pairs, truncation and offsets with `tokenizers` (0.23).
+"""Makes the golden files of WordPiece and of special tokens with `tokenizers` (0.23).
 
 Writes beside itself: wordpiece.json (a tokenizer.json of BERT's kind trained on text.txt and the
-texts below), encodings.json (texts, alone and in pairs, through several tokenizers: ids, type ids,
-special-token masks and offsets in bytes) and characters.json (hashes of what normalization makes of
-every character).
+texts below), encodings.json (ids of texts through several tokenizers, and of pairs and cut texts
+through BERT's) and characters.json (hashes of what normalization makes of every character).
 """
 import hashlib
 import json
@@ -55,31 +54,21 @@ ADVERSARIAL = [
 ]
 
 
-def byte_offsets(text, offsets):
-    starts = [0]
-    for c in text:
-        starts.append(starts[-1] + len(c.encode()))
-    return [[starts[a], starts[b]] for a, b in offsets]
+def row(tokenizer, text):
+    return {"first": text, "ids": tokenizer.encode(text).ids}
 
 
-def row(tokenizer, first, second=None, most=None):
-    if most is None:
-        tokenizer.no_truncation()
-    else:
+def framed_row(tokenizer, first, second=None, most=None):
+    """A text or a pair, at most that many tokens; `segment`: how many are of the first segment."""
+    if most is not None:
         tokenizer.enable_truncation(most)
     e = tokenizer.encode(first) if second is None else tokenizer.encode(first, second)
-    texts = (first, second)
-    offsets = [[0, 0] if s is None else byte_offsets(texts[s], [o])[0]
-               for o, s in zip(e.offsets, e.sequence_ids)]
-    out = {"first": first, "ids": e.ids, "offsets": [x for o in offsets for x in o]}
-    if second is not None or most is not None:
-        out.update({"types": e.type_ids, "mask": e.special_tokens_mask,
-                    "sequence": [-1 if s is None else s for s in e.sequence_ids]})
+    tokenizer.no_truncation()
+    out = {"first": first, "ids": e.ids, "segment": e.type_ids.count(0)}
     if second is not None:
         out["second"] = second
     if most is not None:
         out["most"] = most
-    tokenizer.no_truncation()
     return out
 
 
@@ -89,14 +78,13 @@ PAIRS = [("In the beginning God created", "the heaven and the earth."), ("", "")
 LONG = "And the evening and the morning were the first day unto them that dwelt therein"
 
 
-def rows(tokenizer, pairs, texts):
-    out = [row(tokenizer, text) for text in texts]
-    out += [row(tokenizer, a, b) for a, b in pairs]
+def framed_rows(tokenizer):
+    out = [framed_row(tokenizer, a, b) for a, b in PAIRS]
     for most in (6, 7, 8, 9, 12, 13, 20):
-        out.append(row(tokenizer, LONG, None, most))
+        out.append(framed_row(tokenizer, LONG, None, most))
         for a, b in ((LONG, "the sea"), ("the sea", LONG), (LONG, LONG), ("a b c", "d e f"),
                      (LONG + LONG, LONG), ("", LONG)):
-            out.append(row(tokenizer, a, b, most))
+            out.append(framed_row(tokenizer, a, b, most))
     return out
 
 
@@ -180,11 +168,11 @@ def main():
     uncased = train_wordpiece(True)
     uncased.save(str(HERE / "wordpiece.json"))
     few = ADVERSARIAL[::2] + random_unicode(16)
-    sets = [{"file": "wordpiece.json", "change": {}, "rows": rows(uncased, PAIRS, texts)}]
+    sets = [{"file": "wordpiece.json", "change": {}, "rows": [row(uncased, t) for t in texts]}]
 
     def more(file, base, change, chosen):
         description, tokenizer = changed(base, change)
-        sets.append({"file": file, **description, "rows": rows(tokenizer, PAIRS, chosen)})
+        sets.append({"file": file, **description, "rows": [row(tokenizer, t) for t in chosen]})
 
     bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
             "strip_accents": None, "lowercase": False}
@@ -231,7 +219,9 @@ def main():
             out.write(head[:-1] + ', "rows": [\n')
             out.write(",\n".join(json.dumps(r, separators=(",", ":")) for r in group["rows"]))
             out.write("\n]}" + ("," if i + 1 < len(sets) else "") + "\n")
-        out.write('], "decoded": [\n')
+        out.write('], "framed": [\n')
+        out.write(",\n".join(json.dumps(r, separators=(",", ":")) for r in framed_rows(uncased)))
+        out.write('\n], "decoded": [\n')
         out.write(",\n".join(json.dumps(r, separators=(",", ":")) for r in decoded) + "\n]}\n")
     (HERE / "characters.json").write_text(json.dumps(characters(), indent=1) + "\n")
 

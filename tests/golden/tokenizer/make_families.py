@@ -4,7 +4,7 @@ tokenizer.json that Llama 2, Llama 3, Mistral, Qwen 2 and SmolLM2 have, around s
 
 Writes beside itself: sentencepiece.json (a BPE of characters with bytes for unknown ones, trained on
 text.txt), families.json (for each family what it changes in sentencepiece.json or tokenizer.json,
-texts with ids and offsets, ids with texts; and pieces that Split makes) and pieces.json (hashes of
+texts with ids, ids with texts; and pieces that Split makes) and pieces.json (hashes of
 the pieces around every character).
 """
 import hashlib
@@ -13,7 +13,7 @@ import random
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from make_encodings import ADVERSARIAL, byte_offsets, random_unicode
+from make_encodings import ADVERSARIAL, random_unicode, row
 from make_golden import HERE, TEXTS, random_texts
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -137,16 +137,6 @@ def families():
     ]
 
 
-def rows(tokenizer, texts):
-    out = []
-    for text in texts:
-        e = tokenizer.encode(text)
-        offsets = [byte_offsets(text, [o])[0] if s == 0 else [0, 0]
-                   for o, s in zip(e.offsets, e.sequence_ids)]
-        out.append({"first": text, "ids": e.ids, "offsets": [x for o in offsets for x in o]})
-    return out
-
-
 def decoded(tokenizer, texts):
     out = []
     for text in texts:
@@ -215,7 +205,7 @@ def main():
         tokenizer = Tokenizer.from_str(json.dumps(root))
         some = texts if family["name"] in ("llama3", "qwen2", "smollm", "llama2") else texts[::2]
         lines.append(json.dumps(family)[:-1] + ', "rows": [\n' + ",\n".join(
-            json.dumps(r, separators=(",", ":")) for r in rows(tokenizer, some)) +
+            json.dumps(row(tokenizer, text), separators=(",", ":")) for text in some) +
             '\n], "decoded": [\n' + ",\n".join(
                 json.dumps(r, separators=(",", ":")) for r in decoded(tokenizer, some[::3])) + "\n]}")
     splits = ",\n".join(json.dumps(pieces(s), separators=(",", ":")) for s in SPLITS)
