@@ -76,15 +76,14 @@ void read_part(const SortedJson& description, const std::string& where, bool ins
   }
   if (type == "ByteLevel") return;
   check_format(!around, where, ": two post_processors that add tokens are not supported");
-  if (type == "BertProcessing" || type == "RobertaProcessing") {
+  if (type == "BertProcessing") {
     around = {.front = {token_id(description, "cls", where)},
               .back = {token_id(description, "sep", where)}};
     return;
   }
-  check_format(
-      type == "TemplateProcessing", where, ": post_processor of type \"", type,
-      "\" is not supported; supported are ByteLevel, BertProcessing, RobertaProcessing and "
-      "TemplateProcessing");
+  check_format(type == "TemplateProcessing", where, ": post_processor of type \"", type,
+               "\" is not supported; supported are ByteLevel, BertProcessing and "
+               "TemplateProcessing");
   around = read_template(description, where);
 }
 

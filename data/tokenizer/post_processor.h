@@ -8,8 +8,8 @@
 
 namespace brine::data {
 
-// From null, ByteLevel, BertProcessing, RobertaProcessing, TemplateProcessing (its template for one
-// text) or a Sequence of ByteLevel and one other. Errors start with `where`.
+// From null, ByteLevel, BertProcessing, TemplateProcessing (its template for one text) or a
+// Sequence of ByteLevel and one other. Errors start with `where`.
 TokensAround read_post_processor(const nlohmann::json& description, const std::string& where);
 
 }  // namespace brine::data

@@ -253,7 +253,7 @@ std::optional<int32_t> find_token(const TokenizerModel& model, const std::string
   return int32_t(found - model.tokens.begin());
 }
 
-void add_special(TokenizerModel& model, std::optional<int32_t> id, bool lstrip) {
+void add_special(TokenizerModel& model, std::optional<int32_t> id) {
   if (!id) return;
   auto at = std::lower_bound(model.added.begin(), model.added.end(), *id,
                              [](const AddedToken& t, int32_t value) { return t.id < value; });
@@ -261,7 +261,6 @@ void add_special(TokenizerModel& model, std::optional<int32_t> id, bool lstrip) 
   AddedToken token;
   token.id = *id;
   token.content = model.tokens[size_t(*id)];
-  token.lstrip = lstrip;
   model.added.insert(at, token);
 }
 

@@ -80,7 +80,7 @@ struct SideFiles {
 // The id of a token, added ones first.
 std::optional<int32_t> find_token(const TokenizerModel& model, const std::string& name);
 // Makes the token, if there is one, an added token; one that is listed already is not changed.
-void add_special(TokenizerModel& model, std::optional<int32_t> id, bool lstrip = false);
+void add_special(TokenizerModel& model, std::optional<int32_t> id);
 
 // ---- writing ----
 

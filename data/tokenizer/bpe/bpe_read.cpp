@@ -135,29 +135,18 @@ SortedJson bos_in_front(const BpeModel& model, const std::string& where) {
   return template_around(model, model.special.bos, std::nullopt);
 }
 
-SortedJson roberta_processing(const BpeModel& model, const SideFiles& sides,
-                              const std::string& where) {
-  check_format(model.special.cls && model.special.sep, where,
-               ": RobertaTokenizer, but the vocabulary has no cls_token and sep_token");
-  auto token = [&](int32_t id) { return SortedJson::array({model.tokens[size_t(id)], id}); };
-  return {{"type", "RobertaProcessing"},
-          {"sep", token(*model.special.sep)},
-          {"cls", token(*model.special.cls)},
-          {"trim_offsets", flag(sides.config.object(), "trim_offsets", true, sides.config.path)},
-          {"add_prefix_space", model.pre_tokenizer.prefix_space()}};
-}
-
-// A byte-level BPE of vocab.json and merges.txt is GPT-2's, OPT's or RoBERTa's: the configuration
-// decides, or without one the vocabulary: OPT's has </s>.
+// A byte-level BPE of vocab.json and merges.txt is GPT-2's or OPT's: the configuration decides, or
+// without one the vocabulary: OPT's has </s>.
 void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model) {
   const std::string kind = sides.tokenizer_class(), type = sides.model_type();
-  check_format(kind.empty() || kind == "GPT2Tokenizer" || kind == "RobertaTokenizer" ||
-                   kind == "PreTrainedTokenizer" || kind == "TokenizersBackend",
+  check_format(kind.empty() || kind == "GPT2Tokenizer" || kind == "PreTrainedTokenizer" ||
+                   kind == "TokenizersBackend",
                where, ": tokenizer_class \"", kind,
                "\" is not supported for vocab.json and merges.txt");
-  const bool roberta = kind == "RobertaTokenizer" || (kind.empty() && type == "roberta");
+  check_format(!kind.empty() || type != "roberta", sides.model.path, ": model_type \"", type,
+               "\" is not supported for vocab.json and merges.txt");
   const bool configured = !sides.config.text.empty();
-  const bool opt = !configured && !roberta && type != "gpt2" && find_token(model, "</s>");
+  const bool opt = !configured && type != "gpt2" && find_token(model, "</s>");
   const SortedJson& config = sides.config.object();
   const bool prefix = flag(config, "add_prefix_space", false, sides.config.path);
   const SortedJson pre = {{"type", "ByteLevel"}, {"add_prefix_space", prefix}};
@@ -166,30 +155,17 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
   place_added(model, count_tokens(model.tokens), where);
   read_roles(sides, model);
   SpecialIds& special = model.special;
-  if (roberta) {
-    auto usual = [&](std::optional<int32_t>& id, const char* role, const char* name) {
-      if (!sides.role(role)) id = find_token(model, name);
-    };
-    usual(special.bos, "bos_token", "<s>");
-    usual(special.cls, "cls_token", "<s>");
-    usual(special.sep, "sep_token", "</s>");
-    usual(special.mask, "mask_token", "<mask>");
-  }
   // OPT's files give </s> this role too, so that "<unk>" in a text is not a special token.
   if (opt && !sides.role("unk_token")) special.unk = special.bos;
   // Tokens with a role are special ones, as in transformers; but <unk> only if a file gives it the
   // role, since no text becomes unknown.
-  for (auto id : {special.bos, special.eos, special.pad, special.cls, special.sep})
+  for (auto id : {special.bos, special.eos, special.pad, special.cls, special.sep, special.mask})
     add_special(model, id);
-  if (roberta || sides.role("unk_token")) add_special(model, special.unk);
-  add_special(model, special.mask, roberta);
-  Json frame = parse_ordered_json(bpe_frame());
-  SortedJson post;
-  if (roberta) post = roberta_processing(model, sides, where);
-  if (!roberta && (opt || flag(config, "add_bos_token", false, sides.config.path)))
-    post = bos_in_front(model, where);
-  if (post.is_null()) return;
+  if (sides.role("unk_token")) add_special(model, special.unk);
+  if (!opt && !flag(config, "add_bos_token", false, sides.config.path)) return;
+  const SortedJson post = bos_in_front(model, where);
   model.around = read_post_processor(post, where);
+  Json frame = parse_ordered_json(bpe_frame());
   frame["post_processor"] = parse_ordered_json(json_text(post));
   model.frame = json_text(frame);
 }

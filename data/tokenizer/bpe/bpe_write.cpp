@@ -58,13 +58,12 @@ std::string config_of(const BpeTokenizer& tokenizer) {
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     return json_text(config, 2) + "\n";
   }
-  const bool roberta = tokenizer.special().cls.has_value();
   const TokensAround& around = tokenizer.model().around;
-  if (!roberta) config["add_bos_token"] = !around.front.empty() || !around.back.empty();
+  config["add_bos_token"] = !around.front.empty() || !around.back.empty();
   config["add_prefix_space"] = tokenizer.model().pre_tokenizer.prefix_space();
   config["clean_up_tokenization_spaces"] = false;
   config["errors"] = "replace";
-  config["tokenizer_class"] = roberta ? "RobertaTokenizer" : "GPT2Tokenizer";
+  config["tokenizer_class"] = "GPT2Tokenizer";
   return json_text(config, 2) + "\n";
 }
 

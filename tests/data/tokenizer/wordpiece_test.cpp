@@ -165,7 +165,8 @@ TEST_CASE("wordpiece files: what encodes in another way or is malformed is refus
   has(wordpiece_refusal([](json& t) { t["normalizer"] = 3; }), "normalizer");
   has(wordpiece_refusal([](json& t) { t["normalizer"]["lowercase"] = "yes"; }), "'lowercase'");
   has(wordpiece_refusal([](json& t) { t["decoder"]["type"] = "BPEDecoder"; }), "\"BPEDecoder\"");
-  has(wordpiece_refusal([](json& t) { t["post_processor"]["type"] = "Other"; }), "\"Other\"");
+  has(wordpiece_refusal([](json& t) { t["post_processor"]["type"] = "RobertaProcessing"; }),
+      "post_processor of type \"RobertaProcessing\"");
   has(wordpiece_refusal([](json& t) { t["post_processor"]["single"] = json::array(); }),
       "'single'");
   has(wordpiece_refusal([](json& t) { t["post_processor"]["special_tokens"].erase("[SEP]"); }),

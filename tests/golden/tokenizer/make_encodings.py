@@ -197,14 +197,11 @@ def main():
     opt = {"type": "TemplateProcessing", "single": [token("</s>"), text("A", 0)],
            "pair": [token("</s>"), text("A", 0), text("B", 1)],
            "special_tokens": {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}}
-    roberta = {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0],
-               "trim_offsets": True, "add_prefix_space": True}
     space = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     trim = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     more("tokenizer.json", small, {}, few)
     more("tokenizer.json", small, {"post_processor": opt}, texts)
-    more("tokenizer.json", small, {"post_processor": roberta}, few)
-    more("tokenizer.json", small, {"post_processor": roberta, "pre_tokenizer": space}, texts)
+    more("tokenizer.json", small, {"pre_tokenizer": space}, texts)
     more("tokenizer.json", small, {"post_processor": {
         "type": "Sequence", "processors": [trim, opt]}}, few[:20])
     more("tokenizer.json", small, {"normalizer": {"type": "Lowercase"}}, few[:20])
