@@ -102,8 +102,7 @@ void PreTokenizer::add_split(const SortedJson& description, const std::string& w
   static const std::pair<const char*, Fate> fates[] = {{"Isolated", Fate::isolated},
                                                        {"Removed", Fate::removed},
                                                        {"MergedWithPrevious", Fate::with_previous},
-                                                       {"MergedWithNext", Fate::with_next},
-                                                       {"Contiguous", Fate::contiguous}};
+                                                       {"MergedWithNext", Fate::with_next}};
   const SortedJson& behavior = member(description, "behavior");
   auto found = std::find_if(std::begin(fates), std::end(fates),
                             [&](const auto& fate) { return behavior == fate.first; });
@@ -200,8 +199,7 @@ void PreTokenizer::cut_split(size_t step, std::string_view text, const UseWord& 
   std::vector<Piece> pieces;
   bool last = false;
   pieces_of(how, text, [&](const Piece& piece) {
-    const bool joins = (how.fate == Fate::contiguous && piece.match == last) ||
-                       (how.fate == Fate::with_previous && piece.match && !last);
+    const bool joins = how.fate == Fate::with_previous && piece.match && !last;
     if (joins && !pieces.empty())
       pieces.back().end = piece.end;
     else if (how.fate != Fate::removed || !piece.match)

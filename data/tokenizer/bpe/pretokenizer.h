@@ -39,7 +39,7 @@ class PreTokenizer {
 
  private:
   // Split: what becomes of a match of its pattern.
-  enum class Fate : uint8_t { isolated, removed, with_previous, with_next, contiguous };
+  enum class Fate : uint8_t { isolated, removed, with_previous, with_next };
   struct Step {
     enum class Kind : uint8_t { gpt2, digits, split };
     Kind kind;

@@ -51,19 +51,19 @@ struct RegexStart {
 
 // One step of a compiled expression. A match is a path from the first one to `accept`.
 struct RegexStep {
-  enum class Kind : uint8_t { set, repeat, split, jump, look, atomic, accept };
+  enum class Kind : uint8_t { set, repeat, split, jump, look, accept };
   Kind kind;
   bool possessive = false;                // repeat: characters are not given back
   bool negative = false;                  // look
   uint32_t set = 0;                       // set, repeat: which one
   uint32_t min_count = 1, max_count = 1;  // repeat: how many characters
-  uint32_t next = 0, other = 0;           // split: tried first, then; look, atomic: after, inside
+  uint32_t next = 0, other = 0;           // split: tried first, then; look: after, inside
   RegexStart start = {};                  // split: of `next`
 };
 
-// Supported are alternatives, the groups (?:a) (a) (?i:a) (?>a), lookahead (?=a) (?!a), the
-// quantifiers ? * + {n,m}, also lazy and possessive, sets with ranges, the classes \s \S \p{L}
-// \p{N} \P{L} \P{N}, and '.'. Everything else, and an expression that matches the empty text, is
+// Supported are alternatives, the groups (?:a) (a) (?i:a), lookahead (?=a) (?!a), the quantifiers
+// ? * + {n,m}, of sets also possessive, sets with ranges, the classes \s \S \p{L} \p{N} \P{L}
+// \P{N}, and '.'. Everything else, and an expression that matches the empty text, is
 // refused by name.
 class Regex {
  public:

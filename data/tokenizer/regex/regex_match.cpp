@@ -147,13 +147,9 @@ size_t RegexMatches::run(uint32_t step, size_t at) {
         step = now.next;
         break;
       case StepKind::look:
-      case StepKind::atomic: {
-        const size_t end = run(now.other, at);
-        ok = (end != kNone) != now.negative;
-        if (ok && now.kind == StepKind::atomic) at = end;
+        ok = (run(now.other, at) != kNone) != now.negative;
         step = now.next;
         break;
-      }
       case StepKind::accept:
         choices_.resize(bottom);
         return at;

@@ -17,9 +17,9 @@ constexpr size_t kLongestPattern = 10000;
 constexpr int kDeepestGroup = 32;
 
 struct Part {
-  enum class Kind : uint8_t { set, sequence, either, repeat, look, atomic };
+  enum class Kind : uint8_t { set, sequence, either, repeat, look };
   Kind kind = Kind::sequence;
-  bool negative = false, lazy = false;
+  bool negative = false, possessive = false;
   CharSet set = {};
   uint32_t min_count = 1, max_count = 1;
   std::vector<Part> parts = {};
@@ -72,7 +72,6 @@ class Parser {
     };
     static const Opening openings[] = {{"?:", Part::Kind::sequence, false, false},
                                        {"?i:", Part::Kind::sequence, false, true},
-                                       {"?>", Part::Kind::atomic, false, false},
                                        {"?=", Part::Kind::look, false, false},
                                        {"?!", Part::Kind::look, true, false}};
     const Opening plain = {"", Part::Kind::sequence, false, false};
@@ -224,15 +223,13 @@ class Parser {
     }
     if (atom.kind == Part::Kind::look) refuse("a quantifier after a lookahead");
     out.parts.push_back(std::move(atom));
-    // After {n} the two characters have other meanings in Oniguruma.
-    const bool possessive = !counted && take("+");
-    out.lazy = (!counted || out.min_count != out.max_count) && !possessive && take("?");
+    // After {n} it has another meaning in Oniguruma.
+    out.possessive = !counted && take("+");
+    if (out.possessive && out.parts[0].kind != Part::Kind::set)
+      refuse("a possessive quantifier after a group");
     if (!done() && std::string_view("?*+{").find(pattern_[at_]) != std::string_view::npos)
       refuse("a quantifier after a quantifier");
-    if (!possessive) return out;
-    Part whole{.kind = Part::Kind::atomic};
-    whole.parts.push_back(std::move(out));
-    return whole;
+    return out;
   }
 
   std::string_view pattern_;
@@ -295,8 +292,7 @@ class Compiler {
         repeat(part);
         break;
       case Part::Kind::look:
-      case Part::Kind::atomic:
-        inner(part);
+        look(part);
         break;
     }
   }
@@ -319,8 +315,7 @@ class Compiler {
   void either(const Part& part) {
     std::vector<size_t> ends;
     for (size_t i = 0; i + 1 < part.parts.size(); ++i) {
-      const size_t split = step({.kind = Kind::split, .start = start_of(part.parts[i])});
-      steps_[split].next = here();
+      const size_t split = maybe(part.parts[i]);
       add(part.parts[i]);
       ends.push_back(step({.kind = Kind::jump}));
       steps_[split].other = here();
@@ -331,8 +326,9 @@ class Compiler {
 
   void repeat(const Part& part) {
     const Part& body = part.parts[0];
-    if (body.kind == Part::Kind::set && !part.lazy) {
+    if (body.kind == Part::Kind::set) {
       step({.kind = Kind::repeat,
+            .possessive = part.possessive,
             .set = keep(body.set),
             .min_count = part.min_count,
             .max_count = part.max_count});
@@ -342,43 +338,29 @@ class Compiler {
       parser_.refuse("an unlimited repetition of what may be empty");
     for (uint32_t i = 0; i < part.min_count; ++i) add(body);
     if (part.max_count == kUnlimited) {
-      const size_t split = maybe(part);
+      const size_t split = maybe(body);
       add(body);
       step({.kind = Kind::jump, .next = uint32_t(split)});
-      leave(split, part.lazy);
+      steps_[split].other = here();
       return;
     }
     std::vector<size_t> splits;
     for (uint32_t i = part.min_count; i < part.max_count; ++i) {
-      splits.push_back(maybe(part));
+      splits.push_back(maybe(body));
       add(body);
     }
-    for (size_t split : splits) leave(split, part.lazy);
+    for (size_t split : splits) steps_[split].other = here();
   }
 
-  // A choice between the steps that follow and those at leave().
-  size_t maybe(const Part& part) {
-    const RegexStart any{.always = true};
-    const size_t split =
-        step({.kind = Kind::split, .start = part.lazy ? any : start_of(part.parts[0])});
-    (part.lazy ? steps_[split].other : steps_[split].next) = here();
+  // A choice between the steps that follow, which is tried first, and those that are set later.
+  size_t maybe(const Part& body) {
+    const size_t split = step({.kind = Kind::split, .start = start_of(body)});
+    steps_[split].next = here();
     return split;
   }
-  void leave(size_t split, bool lazy) {
-    (lazy ? steps_[split].next : steps_[split].other) = here();
-  }
 
-  void inner(const Part& part) {
-    const Part& body = part.parts[0];
-    const bool run = part.kind == Part::Kind::atomic && body.kind == Part::Kind::repeat &&
-                     body.parts[0].kind == Part::Kind::set && !body.lazy;
-    if (run) {
-      add(body);
-      steps_.back().possessive = true;
-      return;
-    }
-    const size_t outer = step({.kind = part.kind == Part::Kind::look ? Kind::look : Kind::atomic,
-                               .negative = part.negative});
+  void look(const Part& part) {
+    const size_t outer = step({.kind = Kind::look, .negative = part.negative});
     steps_[outer].other = here();
     for (const Part& p : part.parts) add(p);
     step({.kind = Kind::accept});
