@@ -5,8 +5,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_set>
+#include <vector>
 
-#include "data/io/json_keys.h"
 #include "tensor/base/error.h"
 
 namespace brine {
@@ -18,40 +19,30 @@ namespace {
 
 constexpr size_t kMostShown = 200;  // bytes of a key
 
-// Checks a parser's events for duplicate keys of an object.
+// Parses a text; `twice` becomes the first duplicate key of an object.
 template <class Json>
-struct Watch {
-  JsonKeys keys = {};
-  std::optional<std::string> twice = {};
-
-  void see(typename Json::parse_event_t event, const Json& parsed) {
-    using Event = typename Json::parse_event_t;
-    if (event == Event::object_start) keys.begin_object();
-    if (event == Event::object_end) keys.end_object();
-    if (event != Event::key || twice) return;
+Json parse(std::string_view text, bool throws, std::optional<std::string>& twice,
+           const std::string& where, int max_levels) {
+  using Event = typename Json::parse_event_t;
+  std::vector<std::unordered_set<std::string>> keys;  // of the objects around a place
+  auto see = [&](int depth, Event event, Json& parsed) {
+    const bool opens = event == Event::object_start || event == Event::array_start;
+    check_format(!opens || depth < max_levels, where, ": more than ", max_levels, " levels deep");
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event != Event::key || twice) return true;
     const std::string& key = parsed.template get_ref<const std::string&>();
-    if (!keys.add(key)) twice = key;
-  }
-};
-
-template <class Json>
-Json parse(std::string_view text, bool throws, std::optional<std::string>& twice) {
-  Watch<Json> watch;
-  Json value = Json::parse(
-      text,
-      [&](int, typename Json::parse_event_t event, Json& parsed) {
-        watch.see(event, parsed);
-        return true;
-      },
-      throws);
-  twice = std::move(watch.twice);
-  return value;
+    if (!keys.back().insert(key).second) twice = key;
+    return true;
+  };
+  return Json::parse(text, see, throws);
 }
 
 template <class Json>
-Json parse_once(std::string_view text, bool throws, const std::string& where) {
+Json parse_once(std::string_view text, bool throws, const std::string& where,
+                int max_levels = INT_MAX) {
   std::optional<std::string> twice;
-  Json value = parse<Json>(text, throws, twice);
+  Json value = parse<Json>(text, throws, twice, where, max_levels);
   if (!twice || value.is_discarded()) return value;
   const bool cut = twice->size() > kMostShown;
   if (cut) twice->resize(kMostShown);
@@ -62,8 +53,8 @@ Json parse_once(std::string_view text, bool throws, const std::string& where) {
 
 }  // namespace
 
-json parse_json(std::string_view text, const std::string& where) {
-  return parse_once<json>(text, true, where);
+json parse_json(std::string_view text, const std::string& where, int max_levels) {
+  return parse_once<json>(text, true, where, max_levels);
 }
 ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
   return parse_once<ordered_json>(text, true, where);
@@ -73,7 +64,7 @@ ordered_json parse_json_or_discard(std::string_view text, const std::string& whe
 }
 ordered_json parse_json_or_discard(std::string_view text) {
   std::optional<std::string> twice;
-  ordered_json value = parse<ordered_json>(text, false, twice);
+  ordered_json value = parse<ordered_json>(text, false, twice, "JSON", INT_MAX);
   return twice ? ordered_json(ordered_json::value_t::discarded) : value;
 }
 

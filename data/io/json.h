@@ -5,6 +5,7 @@
 // reported as Error "WHERE: key "x" is a duplicate"; `where` is the file's name.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -17,8 +18,10 @@ using Json = nlohmann::ordered_json;  // keeps the order of keys; slow for many 
 
 namespace brine {
 
-// Throws nlohmann::json::parse_error with the position.
-nlohmann::json parse_json(std::string_view text, const std::string& where = "JSON");
+// Throws nlohmann::json::parse_error with the position. More than `max_levels` objects and lists in
+// one another are an error like a duplicate key: each may take 60 bytes of memory.
+nlohmann::json parse_json(std::string_view text, const std::string& where = "JSON",
+                          int max_levels = INT_MAX);
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where = "JSON");
 // is_discarded() if the text is not JSON.
 nlohmann::ordered_json parse_json_or_discard(std::string_view text, const std::string& where);

@@ -1,11 +1,9 @@
-// The safetensors header, read in one pass without a document tree, which would need several times
-// the memory.
+// The safetensors header as JSON.
 #include "data/safetensors/safetensors_header.h"
 
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
-#include "data/io/json_keys.h"
 #include "data/io/printable.h"
 
 namespace brine::data {
@@ -13,118 +11,70 @@ namespace {
 
 using nlohmann::json;
 
-// Follows {"__metadata__": {string: string}, NAME: {"dtype": string, "shape": [...],
-// "data_offsets": [begin, end]}}. A handler that returns false has set `error`, and parsing ends.
-class HeaderReader : public nlohmann::json_sax<json> {
- public:
-  SafetensorsHeader header;
-  std::string error;
+constexpr int kLevels = 4;  // one more than the format has
 
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool) override { return unexpected("a boolean"); }
-  bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t& text) override {
-    return unexpected("the number " + text);
-  }
-  bool binary(binary_t&) override { return unexpected("binary data"); }
+bool has_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
-  bool number_unsigned(number_unsigned_t value) override {
-    if (!in_array_) return unexpected("a number");
-    numbers_.push_back(value);
-    return true;
-  }
+[[noreturn]] void unexpected(const std::string& where, const json& value,
+                             const std::string& place) {
+  const char* what = value.is_number_float()      ? "the number "
+                     : value.is_number_unsigned() ? "a number"
+                     : value.is_number()          ? "a negative number"
+                     : value.is_string()          ? "a string"
+                     : value.is_object()          ? "an object"
+                     : value.is_array()           ? "an array"
+                     : value.is_boolean()         ? "a boolean"
+                                                  : "null";
+  throw Error(join(where, ": unexpected ", what, value.is_number_float() ? json_text(value) : "",
+                   " ", place),
+              ErrorKind::format);
+}
 
-  bool string(string_t& text) override {
-    if (level_ == Level::metadata) {
-      if (has_nul(text)) return fail("a NUL byte in the metadata of '" + shown(field_) + "'");
-      header.metadata[field_] = text;
-      return true;
-    }
-    if (level_ != Level::tensor || field_ != "dtype") return unexpected("a string");
-    record().dtype = text;
-    return true;
-  }
+std::vector<uint64_t> numbers_of(const json& list, const std::string& where,
+                                 const std::string& place) {
+  if (!list.is_array()) unexpected(where, list, place);
+  for (const json& item : list)
+    if (!item.is_number_unsigned()) unexpected(where, item, place);
+  return list.get<std::vector<uint64_t>>();
+}
 
-  bool start_object(size_t) override {
-    keys_.begin_object();
-    if (level_ == Level::outside) return enter(Level::top);
-    if (level_ != Level::top) return unexpected("an object");
-    if (name_ == "__metadata__") return enter(Level::metadata);
-    header.records.emplace_back().name = name_;
-    return enter(Level::tensor);
-  }
-
-  bool key(string_t& text) override {
-    if (has_nul(text)) return fail("a NUL byte in the name '" + json_text(json(text)) + "'");
-    if (level_ == Level::top) {
-      name_ = text;
-      return keys_.add(text) || fail("'" + shown(text) + "' occurs twice");
-    }
-    field_ = text;
-    bool known = text == "dtype" || text == "shape" || text == "data_offsets";
-    if (level_ == Level::tensor && !known) return unexpected("the key '" + shown(text) + "'");
-    return keys_.add(text) ||
-           fail("key '" + shown(text) + "' of '" + shown(name_) + "' occurs twice");
-  }
-
-  bool end_object() override {
-    if (level_ == Level::tensor && keys_.count() != 3)
-      return fail("'" + shown(name_) + "' needs dtype, shape and data_offsets");
-    keys_.end_object();
-    return enter(level_ == Level::top ? Level::outside : Level::top);
-  }
-
-  bool start_array(size_t) override {
-    if (level_ != Level::tensor || field_ == "dtype" || in_array_) return unexpected("an array");
-    in_array_ = true;
-    return true;
-  }
-
-  bool end_array() override {
-    in_array_ = false;
-    if (field_ == "shape") {
-      record().shape = std::move(numbers_);
+// {"dtype": string, "shape": [...], "data_offsets": [begin, end]}
+SafetensorsRecord record_of(const std::string& name, const json& object, const std::string& where) {
+  const std::string quoted = "'" + shown(name) + "'";
+  if (!object.is_object()) unexpected(where, object, "as the value of " + quoted);
+  SafetensorsRecord record;
+  record.name = name;
+  for (const auto& [key, value] : object.items()) {
+    const std::string place = join("in ", quoted, ", key '", shown(key), "'");
+    if (key == "dtype") {
+      if (!value.is_string()) unexpected(where, value, place);
+      record.dtype = value.get<std::string>();
+    } else if (key == "shape") {
+      record.shape = numbers_of(value, where, place);
     } else {
-      if (numbers_.size() != 2)
-        return fail("data_offsets of '" + shown(name_) + "' must be two numbers");
-      record().begin = numbers_[0];
-      record().end = numbers_[1];
+      check_format(key == "data_offsets", where, ": unexpected the key '", shown(key), "' in ",
+                   quoted);
+      const std::vector<uint64_t> ends = numbers_of(value, where, place);
+      check_format(ends.size() == 2, where, ": data_offsets of ", quoted, " must be two numbers");
+      record.begin = ends[0];
+      record.end = ends[1];
     }
-    numbers_.clear();
-    return true;
   }
+  check_format(object.size() == 3, where, ": ", quoted, " needs dtype, shape and data_offsets");
+  return record;
+}
 
-  bool parse_error(size_t at, const std::string&, const json::exception& reason) override {
-    return fail(join("bad JSON at byte ", at, ": ", reason.what()));
+void read_metadata(const json& object, const std::string& where,
+                   std::map<std::string, std::string>& metadata) {
+  if (!object.is_object()) unexpected(where, object, "as the value of '__metadata__'");
+  for (const auto& [key, value] : object.items()) {
+    if (!value.is_string()) unexpected(where, value, "in '__metadata__', key '" + shown(key) + "'");
+    const auto text = value.get<std::string>();
+    check_format(!has_nul(key) && !has_nul(text), where, ": a NUL byte in the metadata of '",
+                 shown(key), "'");
+    metadata[key] = text;
   }
-
- private:
-  enum class Level { outside, top, metadata, tensor };
-
-  bool fail(std::string reason) {
-    error = std::move(reason);
-    return false;
-  }
-  bool unexpected(const std::string& what) {
-    std::string where = level_ == Level::outside ? "at the start"
-                        : level_ == Level::top
-                            ? "as the value of '" + shown(name_) + "'"
-                            : "in '" + shown(name_) + "', key '" + shown(field_) + "'";
-    return fail("unexpected " + what + " " + where);
-  }
-  bool enter(Level level) {
-    level_ = level;
-    return true;
-  }
-  static bool has_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
-  SafetensorsRecord& record() { return header.records.back(); }
-
-  Level level_ = Level::outside;
-  bool in_array_ = false;
-  std::string name_, field_;
-  std::vector<uint64_t> numbers_;
-  JsonKeys keys_;
-};
+}
 
 }  // namespace
 
@@ -162,10 +112,22 @@ SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_
   check_format(text.starts_with('{'), file, ": header does not begin with '{'");
   // The JSON lexer would treat a NUL byte as the end of the text.
   check_format(text.find('\0') == text.npos, file, ": NUL byte in the header");
-  HeaderReader reader;
-  bool ok = json::sax_parse(text.begin(), text.end(), &reader);
-  check_format(ok, file, ": header: ", reader.error);
-  return std::move(reader.header);
+  const std::string where = file + ": header";
+  json root;
+  try {
+    root = parse_json(text, where, kLevels);
+  } catch (const json::exception& e) {
+    throw Error(join(where, ": bad JSON: ", e.what()), ErrorKind::format);
+  }
+  SafetensorsHeader header;
+  for (const auto& [name, object] : root.items()) {
+    check_format(!has_nul(name), where, ": a NUL byte in the name '", json_text(json(name)), "'");
+    if (name == "__metadata__")
+      read_metadata(object, where, header.metadata);
+    else
+      header.records.push_back(record_of(name, object, where));
+  }
+  return header;
 }
 
 std::string format_safetensors_header(const std::string& file, const SafetensorsHeader& header) {

@@ -34,7 +34,7 @@ struct SafetensorsRecord {
 
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
-  std::vector<SafetensorsRecord> records;  // in the order of the text
+  std::vector<SafetensorsRecord> records;
 };
 
 // Checks the grammar only: types of values, duplicate and missing keys, NUL, UTF-8. Throws Error

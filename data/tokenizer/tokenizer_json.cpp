@@ -13,27 +13,8 @@
 namespace brine::data {
 namespace {
 
-constexpr int kMostLevels = 64;
+constexpr int kMostLevels = 64;  // objects are written recursively
 constexpr uint64_t kMostTemplate = 16 << 20;
-
-// Objects are written recursively; the limit keeps a file from causing deep recursion.
-void refuse_deep(const std::string& text, const std::string& path) {
-  int depth = 0;
-  bool quoted = false;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if (quoted) {
-      if (c == '\\') ++at;
-      if (c == '"') quoted = false;
-      continue;
-    }
-    if (c == '"') quoted = true;
-    if (c == '{' || c == '[') ++depth;
-    if (c == '}' || c == ']') --depth;
-    check_format(depth <= kMostLevels, path, ": more than ", kMostLevels, " levels deep at byte ",
-                 at);
-  }
-}
 
 }  // namespace
 
@@ -48,8 +29,7 @@ void rethrow_naming(const std::string& path) {
 }
 
 SortedJson parse_json(const std::string& text, const std::string& path) {
-  refuse_deep(text, path);
-  return reading(path, [&] { return brine::parse_json(text, path); });
+  return reading(path, [&] { return brine::parse_json(text, path, kMostLevels); });
 }
 
 const SortedJson& member(const SortedJson& object, const char* key) {

@@ -28,7 +28,7 @@ auto reading(const std::string& path, Read read) {
   }
 }
 
-// Parses the text of the file at `path`; a nesting of more than 64 brackets is an error.
+// Parses the text of the file at `path`; more than 64 levels of nesting are an error.
 SortedJson parse_json(const std::string& text, const std::string& path);
 
 // The member `key`, null if it is missing.

@@ -191,9 +191,10 @@ TEST_CASE("safetensors: every broken header is refused with its reason") {
       {"{\"\xff\":" + good + "}", "bad JSON"},
       {"{\"a\":" + good + "}" + std::string(1, '\0') + "junk", "NUL byte in the header"},
       {"{\"a\\u0000b\":" + good + "}", "NUL byte in the name"},
-      {"{\"a\":" + good + ",\"a\":" + good + "}", "'a' occurs twice"},
-      {"{\"__metadata__\":{},\"__metadata__\":{},\"a\":" + good + "}", "occurs twice"},
-      {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"},\"a\":" + good + "}", "'k' of"},
+      {"{\"a\":" + good + ",\"a\":" + good + "}", "key \"a\" is a duplicate"},
+      {"{\"__metadata__\":{},\"__metadata__\":{},\"a\":" + good + "}", "is a duplicate"},
+      {"{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"},\"a\":" + good + "}",
+       "key \"k\" is a duplicate"},
       {"{\"__metadata__\":{\"k\":1},\"a\":" + good + "}", "unexpected a number"},
       {"{\"__metadata__\":{\"k\":null}}", "unexpected null"},
       {"{\"__metadata__\":{\"k\":{}}}", "unexpected an object"},
@@ -204,7 +205,8 @@ TEST_CASE("safetensors: every broken header is refused with its reason") {
       {"{\"a\":[]}", "unexpected an array"},
       {"{\"a\":{}}", "needs dtype, shape and data_offsets"},
       {one("\"dtype\":\"F32\",\"shape\":[1]"), "needs dtype"},
-      {one("\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"), "twice"},
+      {one("\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"),
+       "is a duplicate"},
       {one("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1"), "the key 'x'"},
       {one("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\\n\":1"),
        "the key 'x\\x0a'"},
@@ -234,7 +236,7 @@ TEST_CASE("safetensors: every broken header is refused with its reason") {
       {"{\"a\":" + second + "}", "leaves a hole", 8},
       {"{\"a\":" + good + ",\"b\":" + entry("F32", "[1]", "[5,9]") + "}", "leaves a hole", 9},
       {"{\"a\":" + good + "}", "1 bytes after the last tensor", 5},
-      {std::string("{\"a\":") + std::string(100'000, '['), "unexpected an array"},
+      {std::string("{\"a\":") + std::string(100'000, '['), "more than 4 levels deep"},
   };
   for (const Bad& bad : cases) {
     CAPTURE(bad.header.substr(0, 200));
