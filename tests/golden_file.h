@@ -32,17 +32,12 @@ class GoldenFile {
   std::string text(const char* key, const std::string& otherwise) const {
     return reader_.has_attribute("config", key) ? text(key) : otherwise;
   }
-  double real(const char* key, double otherwise) const {
-    return reader_.has_attribute("config", key) ? reader_.double_attribute("config", key)
-                                                : otherwise;
-  }
   std::vector<std::string> weights() const { return reader_.datasets("weights"); }
   // In the stored type; floats as `type`.
   Tensor operator()(const std::string& name, Dtype type = Dtype::f64) const {
     Tensor t = reader_.read(name);
     return is_float(t.dtype()) ? t.to(type) : t;
   }
-  double value(const std::string& name) const { return reader_.read(name).to_vector().at(0); }
   Visibility visible() const {
     std::vector<int64_t> lengths = reader_.ints_attribute("config", "lengths");
     return {number("causal") != 0, Tensor::from(lengths, {int64_t(lengths.size())})};
