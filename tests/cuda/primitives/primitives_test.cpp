@@ -1,7 +1,7 @@
 // The primitives on the device, as on the CPU: strided inputs, every type, and ops with gradients.
 #include "tensor/kernels/primitives.h"
 
-#include "tests/autograd/references.h"
+#include "autograd/ops.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;
@@ -161,25 +161,4 @@ TEST_CASE("cuda: an index outside is an error, wherever the index is") {
   CHECK_THROWS_WITH_AS(gather(x, 0, index.to(kCuda)), says, Error);
   CHECK_THROWS_WITH_AS(add(x, normal({4}, 2)), doctest::Contains("add: one input is on cuda"),
                        Error);
-}
-
-TEST_CASE("cuda: methods composed from primitives") {
-  const Visibility visible{.causal = true,
-                           .lengths = Tensor::from(std::vector<int64_t>{7, 3}, {2})};
-  const Shape shape{2, 2, 7, 4};
-  compare_both("attention", [&](const On& on, Dtype dtype) {
-    return with_gradients(
-        {normal(shape, 1, dtype), normal(shape, 2, dtype), normal(shape, 3, dtype)}, on,
-        [&](const std::vector<Tensor>& in) {
-          return reference::attention(in[0], in[1], in[2], visible);
-        });
-  });
-  compare_both("linear attention", [&](const On& on, Dtype dtype) {
-    return with_gradients(
-        {normal(shape, 4, dtype), normal(shape, 5, dtype), normal(shape, 6, dtype)}, on,
-        [&](const std::vector<Tensor>& in) {
-          return reference::linear_attention(reference::elu_features(in[0]),
-                                             reference::elu_features(in[1]), in[2], visible, 1e-3);
-        });
-  });
 }
