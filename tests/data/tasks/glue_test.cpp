@@ -7,7 +7,6 @@
 #include "tests/data/tasks/task_files.h"
 #include "tests/refusals.h"
 #include "tests/scratch.h"
-#include "tests/skip.h"
 
 using namespace brine;
 using namespace brine::data;
@@ -163,39 +162,4 @@ TEST_CASE("tasks: names of tasks and splits; a file of the user as a split") {
   write_task_file(s.path(), "MNLI", "own.tsv",
                   "gold_label\tsentence2\tsentence1\nentailment\tb\ta\n");
   check_rows(read_split("mnli", s.path(), "own.tsv"), true, {{"a", "b", 0}});
-}
-
-TEST_CASE("glue: official files have the official number of rows (needs development data)") {
-  Path dir = test::kSharedData + "glue";
-  if (!std::filesystem::is_directory(dir)) {
-    return test::skip("BRINE_TEST_DATA names no folder with glue");
-  }
-  struct Count {
-    const char *task, *split;
-    size_t rows;
-  };
-  for (const Count& c : std::initializer_list<Count>{{"cola", "train", 8551},
-                                                     {"cola", "dev", 1043},
-                                                     {"cola", "test", 1063},
-                                                     {"sst2", "train", 67349},
-                                                     {"sst2", "dev", 872},
-                                                     {"sst2", "test", 1821},
-                                                     {"mrpc", "train", 3668},
-                                                     {"mrpc", "dev", 408},
-                                                     {"mrpc", "test", 1725},
-                                                     {"stsb", "train", 5749},
-                                                     {"stsb", "dev", 1500},
-                                                     {"stsb", "test", 1379},
-                                                     {"qnli", "dev", 5463},
-                                                     {"qnli", "test", 5463},
-                                                     {"mnli", "train.subset.tsv", 9888}}) {
-    CAPTURE(c.task);
-    CAPTURE(c.split);
-    CHECK(read_split(c.task, dir, c.split).rows.size() == c.rows);
-  }
-  // The first row of each kind, read by eye.
-  TaskExamples mrpc = read_split("mrpc", dir, "dev");
-  CHECK(mrpc.rows[1].target == 0);
-  CHECK(mrpc.rows[1].second.starts_with("His wife said he was \" 100 percent behind"));
-  CHECK(read_split("cola", dir, "dev").rows.back().first == "John talked to Bill about himself.");
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <iostream>
 #include <map>
-#include <set>
 
 #include "tensor/base/error.h"
 #include "tests/data/tasks/task_files.h"
@@ -158,20 +157,4 @@ TEST_CASE("books: stretches of every book, without their headings") {
   write_text(s / "b.txt", "# Title: Two\nagain\n");
   CHECK_THROWS_WITH_AS(read_split("books", s.path(), "dev"),
                        ((s / "b.txt").string() + ": a second book 'Two'").c_str(), Error);
-}
-
-TEST_CASE("books: 42 real ones (needs development data)") {
-  Path dir = test::kSharedData + "books";
-  if (!std::filesystem::is_directory(dir)) {
-    return test::skip("BRINE_TEST_DATA names no folder with books");
-  }
-  TaskExamples dev = read_split("books", dir, "dev");
-  CHECK(dev.labels.size() == 42);
-  CHECK(dev.rows.size() == 42);
-  std::set<double> seen;
-  for (const TaskExample& row : dev.rows) {
-    seen.insert(row.target);
-    CHECK(row.first.size() > 10000);
-  }
-  CHECK(seen.size() == 42);
 }
