@@ -95,30 +95,4 @@ TEST_CASE("best-columns attends to the columns with the largest attention mass")
   }
 }
 
-TEST_CASE("top decodes to the rows of a full pass, for sequences of different lengths") {
-  NoGrad off;
-  const int64_t T = 23, lag = 3;  // sequence 1 is that many tokens behind sequence 0
-  Block block = make_block("top", true, Dtype::f64);
-  const Inputs in = inputs(2, T, Dtype::f64);
-  const Tensor all = block.module->forward({.q = in.q, .k = in.k, .v = in.v, .hidden = {}});
-  auto state = block.module->make_state({.batch = 2, .capacity = T, .dtype = Dtype::f64});
-  const Tensor prompt = block.module->forward({.q = rows(in.q, 2, 0, 7),
-                                               .k = rows(in.k, 2, 0, 7),
-                                               .v = rows(in.v, 2, 0, 7),
-                                               .hidden = {},
-                                               .visible = {.lengths = lengths_of({7, 7 - lag})},
-                                               .state = state.get()});
-  CHECK(close_to_scale(rows(prompt, 0, 0, 1), rows(rows(all, 0, 0, 1), 1, 0, 7), 1e-13));
-  for (int64_t t = 7; t < T; ++t) {
-    // Row t of sequence 0, row t - lag of sequence 1.
-    auto next = [&](const Tensor& x, int axis) {
-      return concat({rows(rows(x, 0, 0, 1), axis, t, 1), rows(rows(x, 0, 1, 1), axis, t - lag, 1)},
-                    0);
-    };
-    const Tensor y = block.module->step(
-        {.q = next(in.q, 2), .k = next(in.k, 2), .v = next(in.v, 2), .hidden = {}}, *state);
-    CHECK(close_to_scale(y, next(all, 1), 1e-13));
-  }
-}
-
 }  // namespace brine::test

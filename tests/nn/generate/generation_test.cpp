@@ -1,4 +1,4 @@
-// A whole model token by token: prompts of unequal lengths, positions, saving, batches.
+// The decoding state of a whole model: batches, saving, positions, refusals.
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
 #include "nn/models/opt/opt.h"
@@ -61,13 +61,6 @@ Tensor part(const Tensor& all, int64_t b, int64_t from, int64_t n) {
   return all.select(0, b).slice(0, from, n).contiguous();
 }
 
-// The oracle: a pass over the whole prefix -> logits [V] after its last token.
-Tensor by_prefix(nn::Model& model, const Tensor& ids) {
-  NoGrad off;
-  const Tensor hidden = model.hidden({.ids = ids.view({1, ids.numel()})});
-  return model.logits(hidden.slice(1, ids.numel() - 1, 1).contiguous()).view({-1});
-}
-
 // Tokens n = 0.. of step n of all sequences.
 Tensor column(const Tensor& all, const std::vector<int64_t>& at) {
   Tensor out = Tensor::empty({all.dim(0)}, Dtype::i32);
@@ -78,28 +71,6 @@ Tensor column(const Tensor& all, const std::vector<int64_t>& at) {
 }
 
 }  // namespace
-
-TEST_CASE("model state: prompts of any length, then token by token, equal a pass over the prefix") {
-  each_model([](nn::Model& model) {
-    const Tensor tokens = ids({3, 48}, 8, 53);
-    std::vector<int64_t> at = {1, 30, 12};
-    nn::ModelState state(model, {.batch = 3, .capacity = 46});
-    for (int64_t b = 0; b < 3; ++b) {
-      const Tensor hidden = nn::prefill(model, state, b, part(tokens, b, 0, at[size_t(b)]));
-      CHECK(close_to_scale(model.logits(hidden).view({-1}),
-                           by_prefix(model, part(tokens, b, 0, at[size_t(b)])), 1e-4));
-    }
-    for (int n = 0; n < 16; ++n) {
-      const Tensor logits = model.logits(nn::step(model, state, column(tokens, at)));
-      for (int64_t b = 0; b < 3; ++b) {
-        const int64_t length = ++at[size_t(b)];
-        CHECK(state.length(b) == length);
-        CHECK(close_to_scale(logits.select(0, b), by_prefix(model, part(tokens, b, 0, length)),
-                             1e-4));
-      }
-    }
-  });
-}
 
 TEST_CASE(
     "model state: a sequence of a batch, and one that was saved, have the bits of one alone") {

@@ -1,5 +1,5 @@
 // The parts of layers, and a family of this file alone that is put together from them: it trains,
-// is saved, loaded and extended, and generates, without a word of it anywhere else.
+// is saved, loaded and extended, without a word of it anywhere else.
 #include <nlohmann/json.hpp>
 
 #include "nn/io/extend.h"
@@ -185,11 +185,6 @@ nn::ModelConfig parts_config(const PartsConfig& sizes, const std::string& attent
   config.model_type = "parts";
   config.as<PartsConfig>() = sizes;
   config.attention = attention;
-  if (attention == "recent") {
-    data::Schema keys;
-    config.method().describe(keys);
-    keys.set_text("k", {"5"});
-  }
   return config;
 }
 
@@ -245,39 +240,6 @@ TEST_CASE("parts: a family of one file trains, is saved, loaded, extended") {
     CHECK(longer.model->hidden({.ids = ids({1, 60}, 7, 37)}).dim(1) == 60);
     CHECK(same_bits(longer.model->hidden(call), expected) == (sizes.positions != "learned"));
   }
-}
-
-TEST_CASE("parts: generation from prompts of unequal lengths follows the full pass") {
-  int made = 0;
-  for (const char* attention : {"flash", "dense", "recent"}) {
-    for (const PartsConfig& sizes : kKinds) {
-      INFO(attention << " " << sizes.positions);
-      auto model = nn::make_model(parts_config(sizes, attention), 3);
-      nn::ParameterStore store(*model, nn::ParameterStore::Gradients::later);
-      NoGrad off;
-      const Tensor tokens = ids({2, 20}, 9, 37);
-      const Tensor whole = model->logits(model->hidden({.ids = tokens}));
-      nn::ModelState state(*model, {.batch = 2, .capacity = 20});
-      const int64_t prompts[] = {7, 12};
-      for (int64_t b : {0, 1}) {
-        const Tensor prompt = tokens.select(0, b).slice(0, 0, prompts[b]).contiguous();
-        const Tensor x = model->logits(nn::prefill(*model, state, b, prompt));
-        CHECK(close_to_scale(x.view({37}), whole.select(0, b).select(0, prompts[b] - 1), 2e-5));
-      }
-      for (int64_t n = 0; n < 8; ++n) {
-        Tensor next = Tensor::empty({2}, Dtype::i32);
-        for (int64_t b : {0, 1}) {
-          next.data<int32_t>()[b] = tokens.data<int32_t>()[b * 20 + prompts[b] + n];
-        }
-        const Tensor x = model->logits(nn::step(*model, state, next));
-        for (int64_t b : {0, 1}) {
-          CHECK(close_to_scale(x.select(0, b), whole.select(0, b).select(0, prompts[b] + n), 2e-5));
-        }
-      }
-      ++made;
-    }
-  }
-  CHECK(made == 9);
 }
 
 TEST_CASE("parts: groups of heads keep fewer keys; a number that does not divide is refused") {
