@@ -4,7 +4,6 @@
 
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <doctest/doctest.h>
@@ -252,36 +251,6 @@ TEST_CASE("checkpoint: a fault at every system call leaves the last intact one")
     }
     CHECK((committed > 0 && committed < calls));
   }
-}
-
-TEST_CASE("checkpoint: a run killed at any moment finds its newest finished checkpoint") {
-  Scratch run;
-  int64_t before = 0;
-  for (int round = 0; round < 25; ++round) {
-    int pipe_ends[2];
-    REQUIRE(::pipe(pipe_ends) == 0);
-    pid_t child = ::fork();
-    if (child == 0) {
-      for (int64_t step = before + 1;; ++step) {
-        save(run.path(), step);
-        (void)!::write(pipe_ends[1], &step, sizeof step);
-      }
-    }
-    ::close(pipe_ends[1]);
-    ::usleep(useconds_t(1000 + 7919 * round % 60'000));
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-    int64_t reported = before, step = 0;
-    while (::read(pipe_ends[0], &step, sizeof step) == ssize_t(sizeof step)) reported = step;
-    ::close(pipe_ends[0]);
-    remove_stale_temporaries(run.path());
-    int64_t good = good_step(run.path());
-    CHECK((good == reported || good == reported + 1));
-    before = good;
-  }
-  CHECK(before > 0);
-  save(run.path(), before + 1);
-  CHECK(steps_in(run.path()) == std::vector<int64_t>{before + 1, before});
 }
 
 TEST_CASE("checkpoint: a size limit is one clear error") {
