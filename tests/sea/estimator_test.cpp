@@ -1,11 +1,10 @@
-// The estimator: golden stages and gradients, lengths, causality, skipping, refusals.
+// The estimator: golden stages, gradients, skipping, refusals; the settings of the block.
 #include "sea/paper/paper_estimator.h"
 
 #include <nlohmann/json.hpp>
 
 #include "nn/models/model_config.h"
 #include "nn/optim/parameter_store.h"
-#include "tensor/kernels/dense.h"
 #include "tests/golden_file.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
@@ -133,68 +132,6 @@ TEST_CASE("estimator: every weight has the golden file's name and shape") {
       INFO(join(name, " ", path));
       REQUIRE(g.file.has("weights/" + path));
       CHECK(g.file("weights/" + path).shape() == shape);
-    }
-  }
-}
-
-TEST_CASE("estimator: later tokens change nothing earlier, bit for bit") {
-  NoGrad off;
-  for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
-    sea::SeaConfig config{.keys = 4, .columns = 16, .decoder = preset};
-    nn::Init init{.random = {.seed = 7}};
-    const auto owner =
-        sea::make_estimator(init, {.heads = 2, .head_size = 8, .max_positions = 128}, config);
-    sea::Estimator& block = *owner;
-    Tensor q = normal({1, 2, 101, 8}, 1), k = normal({1, 2, 101, 8}, 2),
-           v = normal({1, 2, 101, 8}, 3);
-    sea::Estimate before = block({q, k, v}, {});
-    const int64_t cut = 70;
-    for (Tensor* x : {&q, &k, &v}) {
-      *x = x->clone();
-      for (int64_t h = 0; h < 2; ++h) {
-        float* row = x->data<float>() + (h * 101 + cut) * 8;
-        std::fill(row, row + 31 * 8, -1.5f);
-      }
-    }
-    sea::Estimate after = block({q, k, v}, {});
-    CHECK(same_bits(before.estimate.slice(2, 0, cut), after.estimate.slice(2, 0, cut)));
-    CHECK_FALSE(same_bits(before.estimate.slice(2, cut, 1), after.estimate.slice(2, cut, 1)));
-  }
-}
-
-TEST_CASE("estimator: padding changes neither the scores nor the gradients of valid rows") {
-  for (bool causal : {true, false}) {
-    sea::SeaConfig config{.keys = 4, .columns = 8, .decoder = DecoderPreset::paper};
-    nn::AttentionShape shape = causal ? kCausal : kEncoder;
-    auto f = [&](int64_t T, Tensor lengths, double tail) {
-      nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
-      const auto owner = sea::make_estimator(init, shape, config);
-      sea::Estimator& block = *owner;
-      std::vector<Tensor> x;
-      for (uint64_t seed : {1, 2, 3}) {
-        Tensor a = normal({1, 2, 11, 8}, seed, Dtype::f64),
-               b = Tensor::full({1, 2, T, 8}, tail, Dtype::f64);
-        Tensor to = b.slice(2, 0, 11);
-        BRINE_CALL(a, copy, to, a);
-        x.push_back(require_grad(b));
-      }
-      Tensor s = block({x[0], x[1], x[2]}, {causal, lengths}).scores;
-      Tensor dy = Tensor::zeros(s.shape(), Dtype::f64), rows = dy.slice(2, 0, 11);
-      BRINE_CALL(dy, copy, rows, normal({1, 2, 11, 8}, 9, Dtype::f64));
-      backward(s, dy);
-      std::vector<Tensor> out = {s.detach().slice(2, 0, 11).contiguous()};
-      for (const Tensor& leaf : x) out.push_back(grad(leaf).slice(2, 0, 11).contiguous());
-      for (const auto& p : block.named_parameters()) {
-        if (has_grad(p.parameter->value)) out.push_back(grad(p.parameter->value));
-      }
-      return out;
-    };
-    const Tensor eleven = Tensor::from(std::vector<int64_t>{11}, {1});
-    std::vector<Tensor> alone = f(11, {}, 0), padded = f(17, eleven, 3), other = f(17, eleven, -40);
-    REQUIRE(alone.size() == padded.size());
-    for (size_t i = 0; i < alone.size(); ++i) {
-      CHECK(close_to_scale(padded[i], alone[i], 1e-10, join("tensor ", i)));
-      CHECK(same_bits(padded[i], other[i]));
     }
   }
 }

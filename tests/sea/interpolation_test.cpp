@@ -194,25 +194,4 @@ TEST_CASE("widen = probabilities: no loss of a row reaches later tokens") {
   }
 }
 
-TEST_CASE("widen = probabilities decodes as widen = scores, bit for bit") {
-  NoGrad off;
-  const int64_t T = 12;
-  const Inputs in = inputs(2, T + 1, Dtype::f32);
-  auto decoded = [&](const std::string& widen) {
-    Block block = make_block("sea", true, Dtype::f32, 5, 300, {{"widen", widen}});
-    auto state = block.module->make_state({.batch = 2, .capacity = 32});
-    auto part = [&](int64_t from, int64_t n) {
-      return nn::AttentionInput{.q = rows(in.q, 2, from, n),
-                                .k = rows(in.k, 2, from, n),
-                                .v = rows(in.v, 2, from, n),
-                                .hidden = rows(in.hidden, 1, from, n)};
-    };
-    nn::AttentionInput prompt = part(0, T);
-    prompt.state = state.get();
-    block.module->forward(prompt);
-    return block.module->step(part(T, 1), *state);
-  };
-  CHECK(same_bits(decoded("scores"), decoded("probabilities")));
-}
-
 }  // namespace brine::test

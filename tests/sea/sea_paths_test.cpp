@@ -94,30 +94,6 @@ TEST_CASE("sea: content before rotation enters the learned prior, and must be gi
   check_refuses([&] { scores({}); }, {"sea", "rotary", "before rotation"});
 }
 
-TEST_CASE("sea: the gates scale the masked context and mix it with the average, each its own") {
-  for (bool causal : {true, false}) {
-    Block block = make_block("sea", causal, Dtype::f64);
-    Inputs in = inputs(1, 19, Dtype::f64);
-    nn::Tap tap("sea");
-    const Tensor y = pass(block, in, {}, {}, {.dense_path = true}, &tap).y;
-    const double *p = tap.get("probabilities").data<double>(), *v = in.v.data<double>(),
-                 *gate = tap.get("gates").data<double>(), *c = tap.get("c_avg").data<double>();
-    auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
-    std::vector<double> wanted(size_t(y.numel()));
-    for (int64_t row = 0; row < kHeads * 19; ++row) {
-      const int64_t h = row / 19, t = row % 19;
-      const double scale = sigmoid(gate[row * 2]), mix = sigmoid(gate[row * 2 + 1]);
-      for (int64_t i = 0; i < kSize; ++i) {
-        double context = 0;
-        for (int64_t j = 0; j < 19; ++j) context += p[row * 19 + j] * v[(h * 19 + j) * kSize + i];
-        wanted[size_t((t * kHeads + h) * kSize + i)] =
-            mix * scale * context + (1 - mix) * c[row * kSize + i];
-      }
-    }
-    CHECK(close(y.to_vector(), wanted, 1e-12, 1e-12));
-  }
-}
-
 TEST_CASE("sea: the block attends to a forced selection") {
   Block block = make_block("sea", true, Dtype::f64);
   Inputs in = inputs(1, 24, Dtype::f64);
