@@ -19,8 +19,6 @@ struct NaiveRow {
   std::vector<bool> candidate;  // without the query's block and, in a decoder, later ones
 };
 
-using Numbers = std::vector<double>;
-
 // x [B, H, T, d] times w [H, d, r] of one head.
 Numbers projected(const Numbers& row, const Numbers& w, int64_t h, int64_t r) {
   Numbers y(size_t(r), 0);

@@ -5,42 +5,6 @@
 namespace brine::test {
 namespace {
 
-std::vector<MaskCase> cases() {
-  std::vector<MaskCase> out = {{.B = 2, .T = 37, .K = 12, .k = 4, .lengths = {37, 22}},
-                               {.B = 2, .T = 21, .K = 12, .k = 4, .lengths = {3, 0}},
-                               {.B = 1, .T = 90, .K = 12, .k = 4},
-                               {.B = 1, .T = 4, .K = 12, .k = 4}};
-  for (size_t i = 0, n = out.size(); i < n; ++i) {
-    out.push_back(out[i]);
-    out.back().causal = false;
-  }
-  for (MaskCase& m : out) m.H = kHeads;
-  return out;
-}
-
-// 1 for the min(k, w) keys of each row with the largest q . k, by sorting; the later of equal ones.
-std::vector<double> largest(const std::vector<double>& q, const std::vector<double>& k,
-                            const MaskCase& m) {
-  std::vector<double> mask(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        std::vector<std::pair<double, int64_t>> scores;
-        for (int64_t j = 0; j < m.width(b, t); ++j) {
-          double s = 0;
-          for (int64_t c = 0; c < kSize; ++c)
-            s += q[m.index(b, h, t, c, kSize)] * k[m.index(b, h, j, c, kSize)];
-          scores.push_back({s, j});
-        }
-        std::sort(scores.rbegin(), scores.rend());
-        for (size_t i = 0; i < scores.size() && i < size_t(m.k); ++i)
-          mask[m.index(b, h, t, scores[i].second, m.T)] = 1;
-      }
-    }
-  }
-  return mask;
-}
-
 // The attention mass of every column, [B, H, T, K].
 std::vector<double> column_mass(const std::vector<double>& attention, const MaskCase& m) {
   std::vector<double> mass(size_t(m.B * m.H * m.T * m.K), 0);
@@ -59,10 +23,11 @@ std::vector<double> column_mass(const std::vector<double>& attention, const Mask
 }  // namespace
 
 TEST_CASE("top attends to the k largest scores of every row and head") {
-  for (const MaskCase& m : cases()) {
+  for (const MaskCase& m : rival_cases(4)) {
     INFO(m.name());
     const Inputs in = inputs(m.B, m.T, Dtype::f64);
-    check_method("top", m, in, largest(in.q.to_vector(), in.k.to_vector(), m));
+    check_method("top", m, in,
+                 largest_scores(products(in.q.to_vector(), in.k.to_vector(), kSize, m), m));
   }
 }
 
@@ -85,7 +50,7 @@ TEST_CASE("top takes the later of keys with equal scores") {
 }
 
 TEST_CASE("best-columns attends to the columns with the largest attention mass") {
-  for (const MaskCase& m : cases()) {
+  for (const MaskCase& m : rival_cases(4)) {
     INFO(m.name());
     const Inputs in = inputs(m.B, m.T, Dtype::f64);
     const std::vector<double> dense =

@@ -5,8 +5,6 @@
 namespace brine::test {
 namespace {
 
-using Numbers = std::vector<double>;
-
 constexpr int64_t kChannels = kHeads * kSize, kIndexHeads = 2, kIndexSize = 4;
 
 Block indexer(bool causal, int64_t k, int64_t warmup = 0) {
@@ -69,23 +67,6 @@ Numbers naive_scores(Block& block, const Inputs& in, const MaskCase& m) {
   return scores;
 }
 
-// 1 for the min(k, w) keys with the largest scores, the later of equal ones, in every head.
-Numbers naive_largest(const Numbers& scores, const MaskCase& m) {
-  Numbers mask(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t t = 0; t < m.T; ++t) {
-      std::vector<std::pair<double, int64_t>> order;
-      for (int64_t j = 0; j < m.width(b, t); ++j)
-        order.push_back({scores[size_t((b * m.T + t) * m.T + j)], j});
-      std::sort(order.rbegin(), order.rend());
-      for (size_t i = 0; i < order.size() && i < size_t(m.k); ++i) {
-        for (int64_t h = 0; h < m.H; ++h) mask[m.index(b, h, t, order[i].second, m.T)] = 1;
-      }
-    }
-  }
-  return mask;
-}
-
 double naive_index_loss(const Numbers& scores, const Inputs& in, const MaskCase& m) {
   const Numbers p = naive_attention(in.q.to_vector(), in.k.to_vector(), {}, kSize, m);
   double total = 0, rows = 0;
@@ -112,7 +93,7 @@ TEST_CASE("indexer attends to the keys of the largest index scores, the same for
       INFO(m.name());
       const Inputs in = inputs(m.B, m.T, Dtype::f64);
       Block block = indexer(m.causal, k);
-      check_block(block, m, in, naive_largest(naive_scores(block, in, m), m));
+      check_block(block, m, in, largest_scores(naive_scores(block, in, m), m));
     }
   }
 }

@@ -6,6 +6,42 @@
 
 namespace brine::test {
 
+using Numbers = std::vector<double>;
+
+// Products of rows of a and b [B, H, T, n]: [B, H, T, T].
+inline Numbers products(const Numbers& a, const Numbers& b, int64_t n, const MaskCase& m) {
+  Numbers s(size_t(m.B * m.H * m.T * m.T), 0);
+  for (int64_t row = 0; row < m.B * m.H * m.T; ++row) {
+    for (int64_t j = 0; j < m.T; ++j) {
+      for (int64_t c = 0; c < n; ++c)
+        s[size_t(row * m.T + j)] +=
+            a[size_t(row * n + c)] * b[size_t((row / m.T * m.T + j) * n + c)];
+    }
+  }
+  return s;
+}
+
+// [B, H, T, T]: 1 for the min(k, w) keys of each row with the largest scores [B, G, T, T], by
+// sorting; the later of equal ones.
+inline Numbers largest_scores(const Numbers& scores, const MaskCase& m) {
+  const int64_t G = int64_t(scores.size()) / (m.B * m.T * m.T);
+  Numbers mask(size_t(m.B * m.H * m.T * m.T), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        std::vector<std::pair<double, int64_t>> order;
+        const int64_t row = (b * G + h * G / m.H) * m.T + t;
+        for (int64_t j = 0; j < m.width(b, t); ++j)
+          order.push_back({scores[size_t(row * m.T + j)], j});
+        std::sort(order.rbegin(), order.rend());
+        for (size_t i = 0; i < order.size() && i < size_t(m.k); ++i)
+          mask[m.index(b, h, t, order[i].second, m.T)] = 1;
+      }
+    }
+  }
+  return mask;
+}
+
 // P V with P [B, H, T, T], heads concatenated: [B, T, H d].
 inline std::vector<double> weighted(const std::vector<double>& p, const std::vector<double>& v,
                                     const MaskCase& m) {
@@ -54,7 +90,7 @@ inline std::vector<MaskCase> rival_cases(int64_t k) {
     out.push_back(out[i]);
     out.back().causal = false;
   }
-  for (MaskCase& m : out) m.H = kHeads;
+  for (MaskCase& m : out) m.H = kHeads, m.K = 12;
   return out;
 }
 

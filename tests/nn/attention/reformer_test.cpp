@@ -9,8 +9,6 @@
 namespace brine::test {
 namespace {
 
-using Numbers = std::vector<double>;
-
 Block reformer(bool causal, int64_t k, int64_t rounds, int64_t redraw = 0) {
   return make_block("reformer", causal, Dtype::f64, 5, 300,
                     {{"k", std::to_string(k)},

@@ -5,8 +5,6 @@
 namespace brine::test {
 namespace {
 
-using Numbers = std::vector<double>;
-
 constexpr int64_t kIterations = 5;
 constexpr double kTemperature = 0.6;
 
