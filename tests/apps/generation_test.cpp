@@ -8,10 +8,10 @@
 #include "data/safetensors/safetensors.h"
 #include "nn/io/model_io.h"
 #include "nn/models/model_config.h"
-#include "nn/models/opt/opt.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
+#include "tests/small_models.h"
 
 namespace brine::tests {
 namespace {
@@ -28,13 +28,7 @@ struct Made {
   std::unique_ptr<nn::ParameterStore> store;
 
   explicit Made(const std::string& attention, uint64_t seed = 3) {
-    config.as<nn::OptConfig>() = {.vocab_size = kVocabulary,
-                                  .hidden_size = 24,
-                                  .num_hidden_layers = 2,
-                                  .num_attention_heads = 3,
-                                  .ffn_dim = 40,
-                                  .max_position_embeddings = kPositions,
-                                  .init_std = 0.4};
+    config.as<nn::OptConfig>() = test::small_opt(kVocabulary, kPositions, 0.4);
     config.attention = attention;
     data::Schema keys = data::schema_of(config);
     if (keys.find("attention.k")) keys.set_text("attention.k", {"4"});

@@ -14,10 +14,10 @@
 #include "distill/teachers/dump_teacher.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
-#include "nn/models/opt/opt.h"
 #include "tensor/functions/top_logits.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 
@@ -35,14 +35,9 @@ struct Sizes {
 
 inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
   nn::ModelConfig c;
-  c.as<nn::OptConfig>() = {.vocab_size = 37,
-                           .hidden_size = s.hidden,
-                           .num_hidden_layers = 2,
-                           .num_attention_heads = 3,
-                           .ffn_dim = 40,
-                           .max_position_embeddings = s.tokens,
-                           .dropout = s.dropout,
-                           .init_std = 0.15};
+  auto& opt = c.as<nn::OptConfig>() = small_opt(37, s.tokens, 0.15);
+  opt.hidden_size = s.hidden;
+  opt.dropout = s.dropout;
   c.attention = method;
   data::Schema keys;
   c.method().describe(keys);

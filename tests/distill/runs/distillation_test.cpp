@@ -7,12 +7,12 @@
 
 #include "data/io/file_io.h"
 #include "distill/runs/memory_check.h"
-#include "nn/models/opt/opt.h"
 #include "tensor/device/allocator.h"
 #include "tests/distill/attention_keys.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
+#include "tests/small_models.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -26,13 +26,7 @@ struct Place {
 
   Place() {
     nn::ModelConfig config;
-    config.as<nn::OptConfig>() = {.vocab_size = 260,
-                                  .hidden_size = 24,
-                                  .num_hidden_layers = 2,
-                                  .num_attention_heads = 3,
-                                  .ffn_dim = 40,
-                                  .max_position_embeddings = 16,
-                                  .init_std = 0.15};
+    config.as<nn::OptConfig>() = small_opt(260, 16, 0.15);
     config.attention = "flash";
     const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
     nn::ParameterStore store(*model);

@@ -8,12 +8,12 @@
 #include "data/io/file_io.h"
 #include "distill/losses/loss_table.h"
 #include "nn/io/model_io.h"
-#include "nn/models/opt/opt.h"
 #include "tests/distill/attention_keys.h"
 #include "tests/distill/runs.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
@@ -29,13 +29,7 @@ struct Site {
       config = encoder_config("flash", 0);
       config.as<nn::BertConfig>().max_position_embeddings = 48;
     } else {
-      config.as<nn::OptConfig>() = {.vocab_size = 260,
-                                    .hidden_size = 24,
-                                    .num_hidden_layers = 2,
-                                    .num_attention_heads = 3,
-                                    .ffn_dim = 40,
-                                    .max_position_embeddings = 48,
-                                    .init_std = 0.15};
+      config.as<nn::OptConfig>() = small_opt(260, 48, 0.15);
     }
     config.attention = "flash";
     const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);

@@ -1,10 +1,10 @@
 // The decoding state of a whole model: batches, saving, positions, refusals.
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
-#include "nn/models/opt/opt.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
@@ -17,13 +17,7 @@ struct Made {
 
 Made make(const std::string& attention, bool post_norm = false) {
   Made m;
-  m.config.as<nn::OptConfig>() = {.vocab_size = 53,
-                                  .hidden_size = 24,
-                                  .num_hidden_layers = 2,
-                                  .num_attention_heads = 3,
-                                  .ffn_dim = 40,
-                                  .max_position_embeddings = 48,
-                                  .init_std = 0.3};
+  m.config.as<nn::OptConfig>() = small_opt(53, 48, 0.3);
   if (post_norm) {
     auto& opt = m.config.as<nn::OptConfig>();
     opt.do_layer_norm_before = false;

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizer/bpe/bpe.h"
-#include "nn/models/opt/opt.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
@@ -21,13 +21,8 @@ std::unique_ptr<data::Tokenizer> tokenizer(
 
 nn::LoadedModel tiny() {
   nn::LoadedModel m;
-  m.config.as<nn::OptConfig>() = {.vocab_size = 261,
-                                  .hidden_size = 24,
-                                  .num_hidden_layers = 1,
-                                  .num_attention_heads = 3,
-                                  .ffn_dim = 40,
-                                  .max_position_embeddings = 48,
-                                  .init_std = 0.3};
+  m.config.as<nn::OptConfig>() = small_opt(261, 48, 0.3);
+  m.config.as<nn::OptConfig>().num_hidden_layers = 1;
   m.model = nn::make_model(m.config, 3);
   m.store = std::make_unique<nn::ParameterStore>(*m.model);
   return m;

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/models/model_config.h"
-#include "nn/models/opt/opt.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
@@ -104,13 +104,7 @@ TEST_CASE("bert: every token sees every other, and no padding") {
 
 TEST_CASE("packing: a decoder's left and interior padding changes nothing; places are counted so") {
   nn::ModelConfig config;
-  config.as<nn::OptConfig>() = {.vocab_size = 37,
-                                .hidden_size = 24,
-                                .num_hidden_layers = 2,
-                                .num_attention_heads = 3,
-                                .ffn_dim = 40,
-                                .max_position_embeddings = 20,
-                                .init_std = 0.2};
+  config.as<nn::OptConfig>() = small_opt(37, 20, 0.2);
   auto model = nn::make_model(config, 1);
   NoGrad off;
   Tensor plain = ids({1, 6}, 5, 37);

@@ -7,20 +7,15 @@
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 #include "tests/refusals.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
 
-nn::ModelConfig small_opt(double dropout = 0) {
+nn::ModelConfig opt_config(double dropout = 0) {
   nn::ModelConfig c;
-  c.as<nn::OptConfig>() = {.vocab_size = 37,
-                           .hidden_size = 24,
-                           .num_hidden_layers = 2,
-                           .num_attention_heads = 3,
-                           .ffn_dim = 40,
-                           .max_position_embeddings = 20,
-                           .dropout = dropout,
-                           .init_std = 0.2};
+  c.as<nn::OptConfig>() = small_opt(37, 20, 0.2);
+  c.as<nn::OptConfig>().dropout = dropout;
   return c;
 }
 
@@ -73,7 +68,7 @@ Stepped step(nn::Model& model, nn::ParameterStore& store, const Tensor& ids, boo
 }  // namespace
 
 TEST_CASE("opt: parameters bear exactly the names of Hugging Face's checkpoints") {
-  nn::ModelConfig config = small_opt();
+  nn::ModelConfig config = opt_config();
   auto model = nn::make_model(config, 1);
   std::vector<std::string> names;
   for (const auto& t : nn::state_of(*model)) names.push_back(t.name);
@@ -87,7 +82,7 @@ TEST_CASE("opt: parameters bear exactly the names of Hugging Face's checkpoints"
 }
 
 TEST_CASE("opt: logits do not depend on later tokens, bit for bit") {
-  nn::ModelConfig config = small_opt();
+  nn::ModelConfig config = opt_config();
   for (const char* method : {"dense", "flash", "recent"}) {
     config.attention = method;
     auto model = nn::make_model(config, 1);
@@ -107,7 +102,7 @@ TEST_CASE("opt: logits do not depend on later tokens, bit for bit") {
 }
 
 TEST_CASE("opt: more tokens than positions are refused, as many are not") {
-  nn::ModelConfig config = small_opt();
+  nn::ModelConfig config = opt_config();
   auto model = nn::make_model(config, 1);
   NoGrad off;
   CHECK(model->hidden({.ids = ids({1, 20}, 5, 37)}).shape() == Shape{1, 20, 24});
@@ -120,7 +115,7 @@ TEST_CASE("opt: more tokens than positions are refused, as many are not") {
 
 TEST_CASE(
     "opt: recomputation gives the bits of plain training, dropout and layer losses included") {
-  nn::ModelConfig config = small_opt(0.3);
+  nn::ModelConfig config = opt_config(0.3);
   auto model = nn::make_model(config, 1);
   nn::ParameterStore store(*model);
   Tensor tokens = ids({2, 17}, 5, 37);
@@ -135,7 +130,7 @@ TEST_CASE(
 }
 
 TEST_CASE("opt: the packed projection of a store is that of three separate ones") {
-  nn::ModelConfig config = small_opt();
+  nn::ModelConfig config = opt_config();
   auto model = nn::make_model(config, 1, Dtype::f64);
   NoGrad off;
   Tensor tokens = ids({2, 9}, 5, 37), separate = model->hidden({.ids = tokens});
@@ -144,7 +139,7 @@ TEST_CASE("opt: the packed projection of a store is that of three separate ones"
 }
 
 TEST_CASE("opt: the embedding's gradient has both parts, of the input and of the tied head") {
-  nn::ModelConfig config = small_opt();
+  nn::ModelConfig config = opt_config();
   auto model = nn::make_model(config, 1, Dtype::f64);
   nn::ParameterStore store(*model);
   Tensor tokens = ids({1, 6}, 5, 37), dy = normal({1, 6, 37}, 8, Dtype::f64);
