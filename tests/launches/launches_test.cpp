@@ -138,8 +138,7 @@ std::vector<Case> full_cases() {
 struct Group {
   std::vector<Case> cases;
   size_t inference, forward, backward;
-  // Passes of which no thread has many bytes: not those with T x T maps, nor a mask that is shown.
-  bool forward_shares, shares;
+  bool forward_shares, shares;  // whether check_shares() is for the forward pass, and for the others
 };
 
 // The losses of attention maps, forward and backward.
