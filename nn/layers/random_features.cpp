@@ -4,7 +4,7 @@
 #define EIGEN_DONT_PARALLELIZE
 #include "nn/layers/random_features.h"
 
-#include <Eigen/Dense>
+#include <Eigen/QR>
 #include <cmath>
 
 namespace brine::nn {
