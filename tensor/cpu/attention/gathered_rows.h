@@ -9,9 +9,10 @@
 
 namespace brine::BRINE_CPU {
 
-// Calls f.operator()<D>(): D = d for the common head sizes, otherwise 0.
+// f.operator()<D>(): D = d for the common head sizes, otherwise 0. Returns a function, whose caller
+// is then compiled once, not for each size.
 template <class F>
-void dispatch_width(int64_t d, F&& f) {
+auto function_of_width(int64_t d, F&& f) {
   switch (d) {
     case 32:
       return f.template operator()<32>();
@@ -58,12 +59,14 @@ void dots_of_vector(T* out, const T* x, const S* origin, T factor, const int32_t
     for (int i = 1; i < V; ++i) sum += x_vectors[i] * load_as<T>(row + i * W);
     return sum;
   };
-  if (count >= W) return store(out, factor * folded<T>(product));
-  int32_t rest[W];  // lanes beyond the last entry repeat the first one's
-  for (int l = 0; l < W; ++l) rest[l] = columns[l < count ? l : 0];
-  columns = rest;
-  const Vector<T> sums = factor * folded<T>(product);
-  for (int64_t l = 0; l < count; ++l) out[l] = sums[l];
+  int32_t rest[W];
+  if (count < W) {  // lanes beyond the last entry repeat the first one's
+    for (int l = 0; l < W; ++l) rest[l] = columns[l < count ? l : 0];
+    columns = rest;
+  }
+  const Vector<T> products = factor * folded<T>(product);
+  if (count >= W) return store(out, products);
+  for (int64_t l = 0; l < count; ++l) out[l] = products[l];
 }
 
 // out[e] = factor (x . rows[key(e)])

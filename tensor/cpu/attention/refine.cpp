@@ -57,15 +57,15 @@ struct Candidates {
 };
 
 // out = the columns of the `take` entries with the largest q . k.
-template <int D, class T, class S>
-void refine_row(int32_t* out, const T* q, const S* k, const RowEntries& at, int64_t take,
-                int64_t d) {
+template <class T, class S, class Dots>
+void refine_row(int32_t* out, Dots dots_of, const T* q, const S* k, const RowEntries& at,
+                int64_t take, int64_t d) {
   if (at.count <= take) return (void)std::copy_n(at.columns, at.count, out);
   thread_local Candidates<T> candidates;
   candidates.resize(at.count);
   T* scores = candidates.scores.data();
   OrderKey<T>* keys = candidates.keys.data();
-  dots<D>(scores, q, k, d, T(1), at);
+  dots_of(scores, q, k, d, T(1), at);
   for (int64_t e = 0; e < at.count; ++e) keys[e] = order_key(scores[e]);
   const Threshold<OrderKey<T>> border = find_threshold(LaneGroup<1>{}, keys, at.count, take);
   choose(candidates.chosen.data(), at.columns, keys, at.count, border);
@@ -95,16 +95,15 @@ void refine(FlatCsr fine, Tensor q, Tensor k, FlatCsr csr, int64_t keys) {
     const R* xq = q.data<R>();
     const S* xk = k.data<S>();
     auto* columns = fine.columns.data<int32_t>();
-    dispatch_width(d, [&]<int D>() {
-      for_pieces(csr.batch * rows.H * tiles, csr.entries() * d, [&](int64_t i) {
-        const int64_t bh = i / tiles, first = i % tiles * kRefinedRows;
-        const S* keys_of_head = xk + bh / group * rows.S * d;
-        for (int64_t t = first; t < std::min(T, first + kRefinedRows); ++t) {
-          const int64_t row = bh * T + t;
-          refine_row<D>(columns + results(row).first, xq + row * d, keys_of_head, rows(row), keys,
-                        d);
-        }
-      });
+    const auto dots_of = function_of_width(d, []<int D>() { return dots<D, R, S>; });
+    for_pieces(csr.batch * rows.H * tiles, csr.entries() * d, [&](int64_t i) {
+      const int64_t bh = i / tiles, first = i % tiles * kRefinedRows;
+      const S* keys_of_head = xk + bh / group * rows.S * d;
+      for (int64_t t = first; t < std::min(T, first + kRefinedRows); ++t) {
+        const int64_t row = bh * T + t;
+        refine_row(columns + results(row).first, dots_of, xq + row * d, keys_of_head, rows(row),
+                   keys, d);
+      }
     });
   });
 }

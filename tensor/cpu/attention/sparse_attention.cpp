@@ -67,17 +67,18 @@ void for_tiles(const FlatCsr& csr, int64_t d, F&& f) {
 }
 
 // dp = dy . v; ds = p (dp - sum p dp) scale [entries]; dq = sum_e ds_e k_key(e).
-template <int D, class T, class S>
+template <class T, class S>
 void backward_rows(T* ds, T* dq, const T* dy, const S* k, const S* v, const T* p,
                    const FlatCsr& csr, int64_t group, int64_t d, T scale) {
   MaskRows rows(csr);
+  const auto dots_of = function_of_width(d, []<int D>() { return dots<D, T, S>; });
   for_tiles(csr, d, [&](int64_t bh, int64_t first, int64_t end) {
     const int64_t keys = bh / group * rows.S * d;
     for (int64_t t = first; t < end; ++t) {
       const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
       T* s = ds + at.first;
       const T* w = p + at.first;
-      dots<D>(s, dy + (bh * rows.T + t) * d, v + keys, d, T(1), at);
+      dots_of(s, dy + (bh * rows.T + t) * d, v + keys, d, T(1), at);
       T total = 0;
 #pragma omp simd reduction(+ : total)
       for (int64_t e = 0; e < at.count; ++e) total += w[e] * s[e];
@@ -148,10 +149,11 @@ void add_head(const KeySpan<T>& keys, const KeyInputs<T, S>& in, const MaskRows&
 }
 
 // dk_j and dv_j: the sums of the entries on key j over the heads of its group.
-template <int D, class T, class S>
+template <class T, class S>
 void backward_keys(T* dk, T* dv, const KeyInputs<T, S>& in, const FlatCsr& csr, int64_t group,
                    int64_t d) {
   MaskRows rows(csr);
+  const auto add = function_of_width(d, []<int D>() { return add_head<D, T, S>; });
   int64_t groups = csr.batch * csr.heads / group, keys = rows.S;
   // The number of pieces does not affect the result.
   int64_t pieces = std::clamp<int64_t>(4 * omp_get_max_threads() / std::max<int64_t>(groups, 1), 1,
@@ -163,7 +165,7 @@ void backward_keys(T* dk, T* dv, const KeyInputs<T, S>& in, const FlatCsr& csr, 
     if (dk) std::fill(span.dk + span.begin * d, span.dk + span.end * d, T(0));
     if (dv) std::fill(span.dv + span.begin * d, span.dv + span.end * d, T(0));
     for (int64_t bh = bg * group; bh < (bg + 1) * group; ++bh) {
-      add_head<D>(span, in, rows, bh, d);
+      add(span, in, rows, bh, d);
     }
   });
 }
@@ -182,20 +184,19 @@ void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr 
     const S *xk = k.data<S>(), *xv = v.data<S>();
     T *out = y.data<T>(), *weights = p.data<T>();
     MaskRows rows(csr);
-    dispatch_width(d, [&]<int D>() {
-      for_tiles(csr, d, [&](int64_t bh, int64_t first, int64_t end) {
-        const int64_t keys = bh / group * rows.S * d;
-        for (int64_t t = first; t < end; ++t) {
-          const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
-          T* w = weights + at.first;
-          dots<D>(w, xq + (bh * rows.T + t) * d, xk + keys, d, T(scale), at);
-          if (at.count > 0) softmax_in_place(w, at.count);
-        }
-        for (int64_t t = first; t < end; ++t) {  // of no entries: 0
-          const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
-          weighted_sum(out + (bh * rows.T + t) * d, weights + at.first, xv + keys, d, at);
-        }
-      });
+    const auto dots_of = function_of_width(d, []<int D>() { return dots<D, T, S>; });
+    for_tiles(csr, d, [&](int64_t bh, int64_t first, int64_t end) {
+      const int64_t keys = bh / group * rows.S * d;
+      for (int64_t t = first; t < end; ++t) {
+        const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
+        T* w = weights + at.first;
+        dots_of(w, xq + (bh * rows.T + t) * d, xk + keys, d, T(scale), at);
+        if (at.count > 0) softmax_in_place(w, at.count);
+      }
+      for (int64_t t = first; t < end; ++t) {  // of no entries: 0
+        const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
+        weighted_sum(out + (bh * rows.T + t) * d, weights + at.first, xv + keys, d, at);
+      }
     });
   });
 }
@@ -207,12 +208,10 @@ void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tenso
   dispatch_stored(dy.dtype(), q.dtype(), [&]<class T, class S>() {
     T *gq = data_or_null<T>(dq), *gk = data_or_null<T>(dk), *gv = data_or_null<T>(dv);
     const T *g = dy.data<T>(), *w = p.data<T>();
-    dispatch_width(d, [&]<int D>() {
-      T* s = data_or_null<T>(ds);
-      if (s) backward_rows<D>(s, gq, g, k.data<S>(), v.data<S>(), w, csr, group, d, T(scale));
-      const KeyInputs<T, S> in{g, q.data<S>(), s, w};
-      if (gk || gv) backward_keys<D>(gk, gv, in, csr, group, d);
-    });
+    T* s = data_or_null<T>(ds);
+    if (s) backward_rows(s, gq, g, k.data<S>(), v.data<S>(), w, csr, group, d, T(scale));
+    const KeyInputs<T, S> in{g, q.data<S>(), s, w};
+    if (gk || gv) backward_keys(gk, gv, in, csr, group, d);
   });
 }
 
