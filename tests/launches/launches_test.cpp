@@ -138,7 +138,7 @@ std::vector<Case> full_cases() {
 struct Group {
   std::vector<Case> cases;
   size_t inference, forward, backward;
-  bool forward_shares, shares;  // whether check_shares() is for the forward pass, and for the others
+  bool forward_shares, shares;  // whether check_shares() sees the forward pass, the others
 };
 
 // The losses of attention maps, forward and backward.
