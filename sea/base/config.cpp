@@ -187,6 +187,8 @@ namespace {
 
 void validate_blocks(const SeaConfig& c, const nn::AttentionShape& shape) {
   check(shape.causal, "sea: mask = blocks is for causal models; an encoder takes mask = columns");
+  check(c.block >= 1 && c.tile >= 1, "sea: block and tile are at least 1, not ", c.block, " and ",
+        c.tile);
   check(c.tile <= kMostTileRows && c.block % c.tile == 0, "sea: tile = ", c.tile,
         " does not divide block = ", c.block, "; a tile of ", std::gcd(c.tile, c.block),
         " rows would fit");
