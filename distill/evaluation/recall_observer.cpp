@@ -20,18 +20,6 @@ std::unique_ptr<Teacher> next_to(const nn::LoadedModel& teacher, const nn::Loade
 
 }  // namespace
 
-MaskBudget mask_budget(const nn::ModelConfig& model, const RecallSettings& settings) {
-  const nn::MaskSettings mask = model.method().mask();
-  check(mask.k.has_value(), "eval: attention method '", model.attention,
-        "' has no mask, so no mask recall");
-  MaskBudget out;
-  // Masks without a mode have the same number of keys in every row and head.
-  out.select.mode = mask.mode.value_or(SelectMode::per_query);
-  out.select.k = settings.k ? settings.k : *mask.k;
-  out.columns = settings.columns ? settings.columns : mask.columns.value_or(64);
-  return out;
-}
-
 RecallObserver::RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
                                const RecallSettings& settings)
     : RecallObserver(model.config, settings, next_to(teacher, model)) {}
@@ -42,10 +30,13 @@ RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSetting
 RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
                                std::unique_ptr<Teacher> source)
     : source_(std::move(source)), causal_(model.shape().causal), from_(settings.from) {
-  const MaskBudget mask = mask_budget(model, {.columns = settings.columns});
-  select_.mode = mask.select.mode;
-  default_k_ = mask.select.k;
-  columns_ = mask.columns;
+  const nn::MaskSettings mask = model.method().mask();
+  check(mask.k.has_value(), "eval: attention method '", model.attention,
+        "' has no mask, so no mask recall");
+  // Masks without a mode have the same number of keys in every row and head.
+  select_.mode = mask.mode.value_or(SelectMode::per_query);
+  default_k_ = *mask.k;
+  columns_ = settings.columns ? settings.columns : mask.columns.value_or(64);
   layers_.resize(size_t(model.shape().layers));
   restart(settings.k);
 }

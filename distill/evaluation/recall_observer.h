@@ -22,14 +22,6 @@ struct RecallSettings {
   int64_t columns = 0;  // K of the best columns; 0: the model's, or 64
 };
 
-// How many keys a method's mask has, and the columns of its ceiling: what recall is counted with.
-struct MaskBudget {
-  SelectConfig select;
-  int64_t columns = 64;  // K of the best columns
-};
-// Of the model's attention; `k` and `columns` as in RecallSettings. Throws when it has no mask.
-MaskBudget mask_budget(const nn::ModelConfig& model, const RecallSettings& settings);
-
 class RecallObserver : public nn::LayerObserver, public BatchMeasure {
  public:
   // Throws when the two models differ in layers, heads or head size, or the model has no mask.
