@@ -81,6 +81,18 @@ class Pages(unittest.TestCase):
                 self.assertIn(spec["step"], steps, path)
                 self.assertIn(spec.get("join", spec["step"]), steps, path)
 
+    def test_descriptions_with_other_keys(self):
+        self.change("docs/paper/blocks/tables.toml", "columns =", "colums =")
+        self.refused("docs/paper/blocks/tables.toml", "table", "unknown key colums")
+
+    def test_an_experiment_without_rows_for_a_table(self):
+        (self.root / "tables.toml").write_text('[[table]]\nname = "by-k"\nstep = "other"\n')
+        (self.root / "rows.jsonl").write_text('{"step": "s", "values": {"y": 1}}\n')
+        code, text = self.run_script(self.root)
+        self.assertEqual(code, 1)
+        self.assertIn("by-k: no row fits", text)
+        self.assertEqual(self.run_script(self.root, "--check")[0], 2)
+
     def drawn(self, *rows):
         """What is printed of these rows, and the chart that the program gets."""
         (self.root / "tables.toml").write_text("""
