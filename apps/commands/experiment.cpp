@@ -1,8 +1,8 @@
 // brine experiment: the runs of a table or figure, and their results as rows.
-#include <filesystem>
 #include <iostream>
 
 #include "apps/cli/program.h"
+#include "apps/cli/unused_flags.h"
 #include "apps/experiment/experiment.h"
 #include "apps/terminal/commit.h"
 #include "apps/terminal/stop_signals.h"
@@ -17,7 +17,8 @@ struct ExperimentCommand {
 
   void describe(data::Schema& s) { what.describe(s); }
 
-  int run(const RunContext&) {
+  int run(const RunContext& context) {
+    if (what.figure) refuse_all_but(context, {"name", "figure"}, "with --figure");
     StopSignals signals;
     const experiment::Execution how{.directory = what.out,
                                     .commit = commit_name(),

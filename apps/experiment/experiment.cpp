@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/figure/line_chart.h"
 #include "data/io/directory_lock.h"
@@ -67,8 +68,7 @@ std::string results(const Plan& plan, const Rows& rows) {
   return out.str();
 }
 
-std::string drawn(const std::string& file) {
-  const Row json = parse_ordered_json(data::read_file(file, 1 << 28), file);
+figure::LineChart chart_of(const Row& json, const std::string& file) {
   figure::LineChart chart{.title = text_at(file, json, "title"),
                           .x_label = text_at(file, json, "x_label"),
                           .y_label = text_at(file, json, "y_label"),
@@ -80,13 +80,23 @@ std::string drawn(const std::string& file) {
     for (const Row& point : line.at("points"))
       chart.lines.back().points[point.at(0).get<double>()].push_back(point.at(1).get<double>());
   }
-  return figure::svg(chart);
+  return chart;
+}
+
+std::string drawn(const std::string& file) {
+  const Row json = parse_ordered_json(data::read_file(file, 1 << 28), file);
+  try {
+    return figure::svg(chart_of(json, file));
+  } catch (const Row::exception& error) {
+    throw Error(join(file, ": no chart: ", error.what()), ErrorKind::format);
+  }
 }
 
 }  // namespace
 
 void Request::describe(data::Schema& s) {
-  s.field("name", name, "Experiment of configs/experiments, or a TOML file", {.positional = true});
+  s.field("name", name, "Experiment of configs/experiments, or a TOML file; --figure: a JSON file",
+          {.positional = true});
   s.choice("scale", scale, kScales,
            "small: what two cores finish in a night; paper: the paper's own setting");
   s.field("out", out, "Directory of rows, runs, logs; none: runs/experiments/NAME-SCALE");
