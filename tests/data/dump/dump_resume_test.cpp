@@ -45,17 +45,20 @@ TEST_CASE("dump: killed before every system call that changes a file, then conti
   int calls = run_with_fault({}, [&] { write_whole(dir / "count", spec); }).calls;
   CHECK(contents(dir / "count") == wanted);
   REQUIRE(calls > 20);
+  int killed_again = 0;
   for (Fault fault : {Fault::kill, Fault::torn}) {
     for (int at = 1; at <= calls; ++at) {
       Path path = dir / "killed";
       std::filesystem::remove_all(path);
       ChildEnd end = run_with_fault({fault, at}, [&] { write_whole(path, spec); });
       REQUIRE(end.killed);
-      run_with_fault({fault, 1 + at % 9}, [&] { write_whole(path, spec); });  // while it continues
+      end = run_with_fault({fault, 1 + at % 9}, [&] { write_whole(path, spec); });
+      killed_again += end.killed;  // while it continues
       write_whole(path, spec);
       CHECK(contents(path) == wanted);
     }
   }
+  CHECK(killed_again > calls);
 }
 
 TEST_CASE("dump: an error of every system call surfaces, and the dump can be continued") {
