@@ -137,8 +137,9 @@ std::vector<Case> full_cases() {
 // Cases, and how many launches each of their passes has at least.
 struct Group {
   std::vector<Case> cases;
-  size_t inference, forward, backward;
-  bool forward_shares, shares;  // whether check_shares() sees the forward pass, the others
+  size_t inference = 0, forward = 0, backward = 0;
+  // Whether check_shares() sees the forward pass, and the others.
+  bool forward_shares = false, shares = false;
 };
 
 // The losses of attention maps, forward and backward.
@@ -206,8 +207,14 @@ void check_shares(const std::string& what, const std::vector<emulator::Launch>& 
 TEST_CASE("launches: attention to 131,072 tokens fits a device and is not left to a few threads") {
   const OnEmulator device;
   for (const Group& g :
-       {Group{sea_cases(), 11, 11, 31, true, true}, Group{block_cases(), 4, 0, 9, false, true},
-        Group{full_cases(), 0, 1, 1, false, false}}) {
+       {Group{.cases = sea_cases(),
+       .inference = 11,
+       .forward = 11,
+       .backward = 31,
+       .forward_shares = true,
+       .shares = true},
+        Group{.cases = block_cases(), .inference = 4, .backward = 9, .shares = true},
+        Group{.cases = full_cases(), .forward = 1, .backward = 1}}) {
     for (const Case& c : g.cases) {
       INFO(c.name());
       for (const std::string shared : {"64", "227"}) {
