@@ -95,8 +95,7 @@ void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
 // Time, rate and memory of the components of every method's block, forward and backward.
 void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods);
-// A training step of an encoder layer of BERT's size, and a distillation step of the quickstart's
-// model.
+// A training step of an encoder layer of BERT's size, and a distillation step of a small decoder.
 void bench_train(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.

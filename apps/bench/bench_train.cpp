@@ -1,4 +1,4 @@
-// Whole steps: an encoder layer of BERT's size, and a distillation step of the quickstart's model.
+// Whole steps: an encoder layer of BERT's size, and a distillation step of a small decoder.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -108,9 +108,9 @@ distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab) {
   return batch;
 }
 
-// The quickstart's models: a teacher of 4 layers x 256 with 8 heads and a student with its weights,
-// SEA `lean` with k = 16 and 64 columns. Random weights, no dropout. A step is that of the trainer,
-// which waits for a device once.
+// A teacher of 4 layers x 256 with 8 heads (configs/small-teacher.toml) and a student with its
+// weights, SEA `lean` with k = 16 and 64 columns. Random weights, no dropout. A step is that of the
+// trainer, which waits for a device once.
 BenchRow bench_distill() {
   const int64_t B = sized(4, 1), T = sized(512, 64);
   nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", 4096},

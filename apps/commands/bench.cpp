@@ -1,4 +1,4 @@
-// brine bench: the speed of kernels, attention methods and whole training steps.
+// brine bench: the speed of attention methods, whole training steps and generation.
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -49,7 +49,7 @@ struct Bench {
     return report.failed() ? 1 : 0;
   }
 };
-const RegisterSubcommand<Bench> registration("bench", "Measure kernels, attention and training",
+const RegisterSubcommand<Bench> registration("bench", "Measure attention, training and generation",
                                              {"brine bench attention", "docs/results.md"});
 
 }  // namespace

@@ -44,7 +44,7 @@ class Shape(NamedTuple):
     features: int
 
 
-QUICKSTART = Shape(4, 256, 8, 1024, 4096, 64, 16, 27)
+SMALL = Shape(4, 256, 8, 1024, 4096, 64, 16, 27)
 GOLDEN = Path(__file__).parent.parent / "golden/causal_lean_t33.h5"
 MALLOC = {"malloc": {}, "memory kept": {"MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1",
                                         "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}}
@@ -134,7 +134,7 @@ def run(args, tokens, approx, adamw, compiled, pipe):
     torch.set_default_device(args.device)
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = args.compute == "tf32"
-    on_gpu, before, shape = args.device != "cpu", resident(), QUICKSTART
+    on_gpu, before, shape = args.device != "cpu", resident(), SMALL
     teacher, student = Decoder(shape, tokens, sea=False).eval(), Decoder(shape, tokens, sea=True)
     student.load_state_dict(teacher.state_dict(), strict=False)
     ids = torch.randint(shape.words, (args.batch, tokens))
