@@ -216,10 +216,10 @@ TaskSplit split_named(const Task& task, const std::string& name) {
   return split;
 }
 
-std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind) {
+std::vector<TaskSplit> dev_splits_of(const Task& task) {
   std::vector<TaskSplit> out;
   for (const TaskSplit& split : task.splits) {
-    if (split.name.starts_with(kind)) out.push_back(split);
+    if (split.name.starts_with("dev")) out.push_back(split);
   }
   return out;
 }

@@ -65,8 +65,8 @@ const Task& task_named(const std::string& name);
 // training split. Throws an Error that lists the known splits.
 TaskSplit split_named(const Task& task, const std::string& name);
 
-// The splits whose name starts with `kind` ("dev": both of MNLI's).
-std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind);
+// The development splits: MNLI has two.
+std::vector<TaskSplit> dev_splits_of(const Task& task);
 
 // Reads a split from GLUE's directory or from the task's folder in it. Every malformed row is
 // an Error "FILE:LINE: reason".

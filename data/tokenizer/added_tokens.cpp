@@ -46,7 +46,8 @@ void AddedTokenFinder::add(const AddedToken& token, std::string content) {
 }
 
 AddedTokenFinder::Found AddedTokenFinder::next(std::string_view text, size_t from) const {
-  for (size_t at = from; at < text.size() && !patterns_.empty(); ++at) {
+  if (patterns_.empty()) return {text.size(), text.size(), -1};
+  for (size_t at = from; at < text.size(); ++at) {
     if (only_byte_ >= 0) {
       const void* found = std::memchr(text.data() + at, only_byte_, text.size() - at);
       if (!found) break;

@@ -43,7 +43,7 @@ TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
 
 std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name) {
   if (!name.empty()) return {data::split_named(task, name)};
-  std::vector<data::TaskSplit> splits = data::splits_of(task, "dev");
+  std::vector<data::TaskSplit> splits = data::dev_splits_of(task);
   check(!splits.empty(), "task ", task.name, ": has no dev split");
   return splits;
 }

@@ -58,8 +58,7 @@ std::string config_of(const BpeTokenizer& tokenizer) {
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     return json_text(config, 2) + "\n";
   }
-  const TokensAround& around = tokenizer.model().around;
-  config["add_bos_token"] = !around.front.empty() || !around.back.empty();
+  config["add_bos_token"] = !tokenizer.model().around.front.empty();
   config["add_prefix_space"] = tokenizer.model().pre_tokenizer.prefix_space();
   config["clean_up_tokenization_spaces"] = false;
   config["errors"] = "replace";

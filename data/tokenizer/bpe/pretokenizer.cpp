@@ -140,7 +140,11 @@ std::string PreTokenizer::prepare(std::string_view text, bool first) const {
       prefix_space_ ||
       (!space_.empty() && (scheme_ == Scheme::always || (scheme_ == Scheme::first && first)));
   if (wanted && !has_space) out += space;
-  for (const char& c : text) out += c == ' ' ? space : std::string_view(&c, 1);
+  for (size_t at = 0, end = 0; at < text.size(); at = end + 1) {
+    end = std::min(text.find(' ', at), text.size());
+    out += text.substr(at, end - at);
+    if (end < text.size()) out += space;
+  }
   return out;
 }
 

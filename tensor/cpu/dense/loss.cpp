@@ -1,6 +1,5 @@
 // Losses over the vocabulary. A row is processed in chunks that stay in L1, with the running
 // maximum and the running sum of exponentials relative to it, so memory is read once.
-#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 #include <cmath>
@@ -9,6 +8,7 @@
 #include "tensor/base/math.h"
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/lanes.h"
+#include "tensor/cpu/core/pieces.h"
 
 namespace brine::BRINE_CPU {
 namespace {

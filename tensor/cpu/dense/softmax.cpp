@@ -1,5 +1,4 @@
 // Softmax over the visible keys of each row, or over the entries of a mask.
-#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
 
 #include <cmath>
@@ -7,6 +6,7 @@
 #include "tensor/base/math.h"
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/lanes.h"
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
 
 namespace brine::BRINE_CPU {

@@ -12,7 +12,7 @@ namespace {
 
 // Calls f(row, visible) for every row [b, h, t] of phi [B, H, T, m].
 template <class F>
-void each_row(const Tensor& phi, const Tensor& lengths, F f) {
+void each_feature_row(const Tensor& phi, const Tensor& lengths, F f) {
   const int64_t H = phi.dim(1), tokens = phi.dim(2), rows = phi.dim(0) * H * tokens;
   const RowWidths widths({.causal = false, .lengths = lengths}, tokens);
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, phi.dim(3)));
@@ -54,7 +54,7 @@ void relu_features(Tensor phi, double eps, Tensor lengths, int64_t features) {
   dispatch_float(phi.dtype(), [&]<class T>() {
     const int64_t m = phi.dim(3);
     T* y = phi.data<T>();
-    each_row(phi, lengths, [=](int64_t r, bool visible) {
+    each_feature_row(phi, lengths, [=](int64_t r, bool visible) {
       T* row = y + r * m;
       const T floor = visible ? T(eps) : T(0);
 #pragma omp simd
@@ -71,7 +71,7 @@ void relu_features_backward(Tensor dx, Tensor dphi, Tensor phi, double eps, Tens
     const int64_t m = phi.dim(3);
     const T *y = phi.data<T>(), *dy = dphi.data<T>();
     T* to = dx.data<T>();
-    each_row(phi, lengths, [=](int64_t r, bool visible) {
+    each_feature_row(phi, lengths, [=](int64_t r, bool visible) {
       const int64_t at = r * m;
 #pragma omp simd
       for (int64_t i = at; i < at + m; ++i) to[i] = visible && y[i] > T(eps) ? dy[i] : T(0);
@@ -88,7 +88,7 @@ void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool key
     if (keys) maxima = key_maxima<T>(phi, lengths, features);
     T* y = phi.data<T>();
     const T* px = x.data<T>();
-    each_row(phi, lengths, [&](int64_t r, bool visible) {
+    each_feature_row(phi, lengths, [&](int64_t r, bool visible) {
       T* row = y + r * m;
       const T* in = px + r * d;
       if (!visible) return std::fill(row, row + m, T(0));
@@ -111,7 +111,7 @@ void softmax_features_backward(Tensor dprojected, Tensor dx, Tensor dphi, Tensor
     const T floor = T(eps / std::sqrt(double(features))), scale = T(1 / std::sqrt(double(d)));
     const T *y = phi.data<T>(), *dy = dphi.data<T>(), *px = x.data<T>();
     T *to = dprojected.data<T>(), *out = dx.data<T>();
-    each_row(phi, lengths, [=](int64_t r, bool visible) {
+    each_feature_row(phi, lengths, [=](int64_t r, bool visible) {
       T sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (int64_t i = r * m; i < r * m + features; ++i) {
@@ -132,7 +132,7 @@ void exp_features(Tensor phi, Tensor bias, Tensor lengths) {
     const T low = T(kLowLogFeature), high = T(kHighLogFeature);
     T* y = phi.data<T>();
     const T* b = bias.data<T>();
-    each_row(phi, lengths, [=](int64_t r, bool visible) {
+    each_feature_row(phi, lengths, [=](int64_t r, bool visible) {
       T* row = y + r * m;
       const T* add = b + r / rows % G * m;
       if (!visible) return std::fill(row, row + m, T(0));

@@ -36,7 +36,7 @@ struct Sizes {
 // Calls f(row of the image, sequence, query) for every row of the image; the query is
 // outside [0, T) in the halo.
 template <class F>
-void each_row(const Sizes& s, F f) {
+void each_image_row(const Sizes& s, F f) {
   parallel_for(s.B * s.height, std::max<int64_t>(1, kGrain / s.row()),
                [&](int64_t begin, int64_t end) {
                  for (int64_t r = begin; r < end; ++r) f(r, r / s.height, r % s.height - s.halo);
@@ -60,7 +60,7 @@ void image_from_heads(Tensor image, Tensor x, int64_t halo, Tensor lengths) {
     const RowWidths widths({.causal = false, .lengths = lengths}, s.tokens);
     const T* from = x.data<T>();
     T* to = image.data<T>();
-    each_row(s, [&](int64_t r, int64_t b, int64_t t) {
+    each_image_row(s, [&](int64_t r, int64_t b, int64_t t) {
       T* row = to + r * s.row();
       if (t < 0 || t >= widths.length(b)) return std::fill(row, row + s.row(), T(0));
       const int64_t channels = s.H * s.c;
@@ -81,7 +81,7 @@ void image_from_heads_backward(Tensor dx, Tensor dimage, int64_t halo, Tensor le
     const RowWidths widths({.causal = false, .lengths = lengths}, s.tokens);
     const T* from = dimage.data<T>();
     T* to = dx.data<T>();
-    each_row(s, [&](int64_t r, int64_t b, int64_t t) {
+    each_image_row(s, [&](int64_t r, int64_t b, int64_t t) {
       if (t < 0 || t >= s.tokens) return;
       const bool visible = t < widths.length(b);
       const int64_t channels = s.H * s.c;

@@ -155,7 +155,7 @@ TEST_CASE("tasks: names of tasks and splits; a file of the user as a split") {
                 {"task cola", "valid", "train", "dev", "test", "FILE.tsv"});
   check_refuses([&] { split_named(task_named("wordnet"), "x.tsv"); },
                 {"task wordnet", "x.tsv", "train", "dev", "test"});
-  CHECK(splits_of(task_named("mnli"), "dev").size() == 2);
+  CHECK(dev_splits_of(task_named("mnli")).size() == 2);
   CHECK_THROWS_WITH_AS(read_split("cola", "", "dev"), "task cola: its data directory must be given",
                        Error);
   Scratch s;
