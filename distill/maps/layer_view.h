@@ -1,7 +1,6 @@
 // What pictures of a layer's attention are made from: the tensors of one sequence.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "nn/attention/observer.h"
