@@ -37,7 +37,20 @@ AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t 
           .maps = {.cells = cells, .layers = some_layers, .heads = some_heads}};
 }
 
+// A text goes through the first model, so another one has its curves to show, or nothing.
+void check_others(const Inputs& inputs) {
+  const std::vector<ModelInput>& models = inputs.models;
+  for (size_t i = 1; i < models.size(); ++i) {
+    const bool curves = std::any_of(
+        inputs.runs.begin(), inputs.runs.end(),
+        [&](const RunInput& run) { return run.path == models[i].path && !run.log.empty(); });
+    check(curves, "report: the text goes through the first model, ", models[0].path, ", and ",
+          models[i].path, " is no run with curves; leave it out");
+  }
+}
+
 void attend(Report& report, const Request& r) {
+  check_others(report.inputs);
   const ModelInput& input = report.inputs.models.front();
   nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
   const nn::ModelShape shape = m.config.shape();

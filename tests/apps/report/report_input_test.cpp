@@ -56,6 +56,15 @@ TEST_CASE("report: flags without a text are refused, full attention has no recal
   check_says(refusal("teacher --window 1"), {"--window", "without a text"});
 }
 
+TEST_CASE("report: next to a text, a second model without curves is refused") {
+  check_says(refusal(std::string("student export ") + kText), {"first model, student", "export"});
+  check_says(refusal(std::string("export export ") + kText), {"first model, export", "curves"});
+  // The first may have none, and a run has its own.
+  const Json data = page_data(written(std::string("export student ") + kText));
+  CHECK(data.at("attention").at("name") == "export");
+  CHECK(chart_of(data, "curve-loss").at("lines").size() == 1);
+}
+
 TEST_CASE("report: an empty text is refused in one line") {
   check_says(refusal("student --text ''"), {"--text", "empty"});
   check_says(refusal("student --tokens ''"), {"--tokens", "empty"});
