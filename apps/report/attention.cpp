@@ -25,8 +25,8 @@ void drop_without_rows(std::vector<distill::Recall>& layers) {
   if (none) layers.clear();
 }
 
-}  // namespace
-
+// The text of each token; "12" for an id without one. Never invalid UTF-8: what is not a part of a
+// character is shown as "\xe2".
 std::vector<std::string> token_texts(const data::Tokenizer* tokenizer,
                                      const std::vector<int32_t>& ids) {
   std::vector<std::string> out;
@@ -42,26 +42,20 @@ std::vector<std::string> token_texts(const data::Tokenizer* tokenizer,
   return out;
 }
 
-Attention attention_of(nn::LoadedModel& m, const std::string& name, const std::vector<int32_t>& ids,
-                       const AttentionCall& call) {
-  const nn::ModelShape shape = m.config.shape();
-  const bool self = call.teacher.empty() || call.teacher == distill::kSelf;
+}  // namespace
+
+Attention attention_of(nn::LoadedModel& m, const std::string& name, const distill::TextPass& pass) {
+  const bool self = pass.teacher.empty() || pass.teacher == distill::kSelf;
   const std::string place = nn::tokenizer_place(m.directory);
   const auto tokenizer = place.empty() ? nullptr : data::load_tokenizer(place);
   Attention out{.name = name,
                 .method = m.config.attention,
-                .teacher = self ? "the model's own dense attention" : call.teacher,
+                .teacher = self ? "the model's own dense attention" : pass.teacher,
                 .source = m.directory,
-                .layers = shape.layers,
-                .heads = shape.heads,
-                .k = distill::kept_keys_of(m.config, call.k).value_or(0),
+                .k = distill::kept_keys_of(m.config, pass.k).value_or(0),
                 .settings = settings_of(m.config),
-                .ids = ids,
-                .tokens = token_texts(tokenizer.get(), ids),
-                .text = {}};
-  out.text = distill::attend_to_text(
-      m, {.ids = ids, .k = call.k, .teacher = call.teacher, .maps = call.maps});
-  out.sparse = m.model->attention_traits().sparse;
+                .tokens = token_texts(tokenizer.get(), pass.ids),
+                .text = distill::attend_to_text(m, pass)};
   drop_without_rows(out.text.recall);
   return out;
 }

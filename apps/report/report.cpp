@@ -23,7 +23,8 @@ void check_list(const std::vector<int64_t>& list, int64_t size, const char* what
   }
 }
 
-AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t heads) {
+distill::TextPass pass_of(const Request& r, std::vector<int32_t> ids, const nn::ModelShape& shape) {
+  const auto tokens = int64_t(ids.size()), layers = shape.layers, heads = shape.heads;
   check_list(r.layers, layers, "layer");
   check_list(r.heads, heads, "head");
   const std::set<int64_t> some_layers = set_of(r.layers), some_heads = set_of(r.heads);
@@ -32,8 +33,9 @@ AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t 
   const int64_t cells = r.cells ? std::min(distill::cells_at_most(tokens, r.cells),
                                            distill::cells_for(tokens, shown, kMostAskedCells))
                                 : distill::cells_for(tokens, shown, kMostCells);
-  return {.teacher = r.teacher,
+  return {.ids = std::move(ids),
           .k = r.text.k,
+          .teacher = r.teacher,
           .maps = {.cells = cells, .layers = some_layers, .heads = some_heads}};
 }
 
@@ -53,16 +55,14 @@ void attend(Report& report, const Request& r) {
   check_others(report.inputs);
   const ModelInput& input = report.inputs.models.front();
   nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
-  const nn::ModelShape shape = m.config.shape();
-  const std::vector<int32_t> ids = r.text.ids(m, "report");
-  AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads);
+  distill::TextPass pass = pass_of(r, r.text.ids(m, "report"), m.config.shape());
   if (!m.model->attention_traits().sparse) {
-    if (!call.teacher.empty())
+    if (!pass.teacher.empty())
       log_info("report: ", input.name, " keeps every key, so --teacher is not compared with it");
-    call.teacher.clear();
+    pass.teacher.clear();
   }
-  report.attention = attention_of(m, input.name, ids, call);
-  log_info("report: ", ids.size(), " tokens through ", input.name);
+  report.attention = attention_of(m, input.name, pass);
+  log_info("report: ", pass.ids.size(), " tokens through ", input.name);
 }
 
 std::string title_of(const Report& report) {
