@@ -17,6 +17,15 @@ enum class Value { mass, largest };
 
 constexpr size_t kKeysOfHead = 48;  // bytes of a head's layer and number in the JSON
 
+// One picture of a head.
+struct Plane {
+  std::string id;  // "teacher", "teacher.most", "estimate", "selected", "widened", "widened.most",
+                   // "mask", "student", "student.most"
+  int64_t rows = 0, columns = 0;
+  bool shares = false;  // linear from 0 to 1, else masses
+  std::vector<uint8_t> bytes;
+};
+
 Plane plane_of_masses(const std::string& id, const CellMap& map, Value value) {
   Plane out{.id = id, .rows = map.rows().cells(), .columns = map.columns().cells(), .bytes = {}};
   for (int64_t r = 0; r < out.rows; ++r) {
@@ -52,21 +61,8 @@ Plane plane_of_shares(const std::string& id, const CellMap& map, bool by_key, bo
   return out;
 }
 
-}  // namespace
-
-uint8_t byte_of_mass(double mass) {
-  if (!(mass >= figure::kLeastMass)) return 0;
-  return uint8_t(1 + std::lround(254 * figure::place_of_mass(mass)));
-}
-
-double mass_of_byte(uint8_t byte) {
-  return byte == 0 ? 0 : std::pow(figure::kLeastMass, 1 - (byte - 1) / 254.0);
-}
-
-uint8_t byte_of_share(double share) {
-  return uint8_t(std::lround(255 * std::clamp(share, 0.0, 1.0)));
-}
-
+// The planes of a head; ".most", the largest entry of each cell, only where cells are averaged.
+// "mask" and "selected" are shares of the visible entries.
 std::vector<Plane> planes_of(const distill::HeadMaps& maps, bool causal) {
   std::vector<Plane> out;
   auto add = [&](const std::string& id, const CellMap& map) {
@@ -105,6 +101,21 @@ data::Json packed(const std::vector<Plane>& planes) {
   return {{"planes", list}, {"bytes", data::base64(data::deflated(bytes))}};
 }
 
+}  // namespace
+
+uint8_t byte_of_mass(double mass) {
+  if (!(mass >= figure::kLeastMass)) return 0;
+  return uint8_t(1 + std::lround(254 * figure::place_of_mass(mass)));
+}
+
+double mass_of_byte(uint8_t byte) {
+  return byte == 0 ? 0 : std::pow(figure::kLeastMass, 1 - (byte - 1) / 254.0);
+}
+
+uint8_t byte_of_share(double share) {
+  return uint8_t(std::lround(255 * std::clamp(share, 0.0, 1.0)));
+}
+
 std::string packed_masses(const std::vector<float>& masses) {
   std::string bytes;
   for (const float mass : masses) bytes += char(byte_of_mass(mass));
@@ -116,13 +127,13 @@ PackedHeads pack_heads(const distill::TextMaps& maps, size_t bytes) {
   out.maps = maps;
   while (true) {
     out.heads.clear();
-    out.bytes = 0;
+    size_t taken = 0;
     for (const distill::HeadMaps& head : out.maps.heads) {
       out.heads.push_back(packed(planes_of(head, out.maps.causal)));
-      out.bytes += out.heads.back().dump().size() + kKeysOfHead;
+      taken += out.heads.back().dump().size() + kKeysOfHead;
     }
     const int64_t cells = distill::coarser_cells(maps.tokens, maps.cells, out.maps.cells);
-    if (out.bytes <= bytes || cells == 0) return out;
+    if (taken <= bytes || cells == 0) return out;
     out.maps = maps.coarser(cells);
   }
 }

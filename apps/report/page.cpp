@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/figure/colours.h"
+#include "apps/report/pack.h"
 #include "apps/report/page_files.h"
 #include "apps/report/report.h"
 #include "data/io/json.h"

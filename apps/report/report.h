@@ -7,7 +7,6 @@
 
 #include "apps/report/attention.h"
 #include "apps/report/inputs.h"
-#include "apps/report/pack.h"
 
 namespace brine::report {
 
