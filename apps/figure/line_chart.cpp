@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 
-#include "apps/figure/colours.h"
 #include "tensor/base/error.h"
 
 namespace brine::figure {
@@ -14,6 +14,12 @@ namespace {
 constexpr double kWidth = 720, kHeight = 440;
 constexpr size_t kMostMarks = 60;  // points of a line with marks; more would hide it
 constexpr double kLeft = 78, kRight = 190, kTop = 44, kBottom = 56;
+
+// Okabe and Ito's colours, which readers with any colour vision can distinguish; they repeat after
+// eight, with other dashes.
+constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                    "#e69f00", "#56b4e9", "#000000", "#8c6d1f"};
+constexpr const char* kDashes[] = {"", "7 3", "2 3", "9 3 2 3"};  // of stroke-dasharray
 
 std::string text_of(const char* format, auto... values) {
   char text[512];
@@ -71,8 +77,7 @@ class Axis {
   bool logarithmic_, whole_;
 };
 
-std::string mark(size_t kind, double x, double y, const std::string& colour_name) {
-  const char* colour = colour_name.c_str();
+std::string mark(size_t kind, double x, double y, const char* colour) {
   switch (kind % 3) {
     case 0:
       return text_of("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/>\n", x, y, colour);
@@ -111,22 +116,22 @@ std::string grid(const LineChart& chart, const Axis& x, const Axis& y) {
 }
 
 std::string drawn(const Line& line, size_t number, const Axis& x, const Axis& y) {
-  const std::string colour = line_colour(number);
+  const char* colour = kColours[number % std::size(kColours)];
   std::string path, marks;
   for (const auto& [at, values] : line.points) {
     const double px = x.place(at), py = y.place(mean(values));
     path += text_of("%s%.1f %.1f", path.empty() ? "M" : "L", px, py);
     if (line.points.size() <= kMostMarks) marks += mark(number, px, py, colour);
   }
-  const std::string dash = line_dash(number);
+  const char* dash = kDashes[number / std::size(kColours) % std::size(kDashes)];
   const double row = kTop + 10 + 20 * double(number), left = kWidth - kRight + 14;
-  std::string out = text_of("<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"",
-                            colour.c_str(), dash.c_str()) +
-                    path + "\"/>\n" + marks;
+  std::string out =
+      text_of("<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"", colour, dash) +
+      path + "\"/>\n" + marks;
   if (line.name.empty()) return out;
   out +=
       text_of("<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"M%.1f %.1fh26\"/>\n",
-              colour.c_str(), dash.c_str(), left, row);
+              colour, dash, left, row);
   return out + mark(number, left + 13, row, colour) + label(left + 33, row + 4, "start", line.name);
 }
 

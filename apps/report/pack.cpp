@@ -5,7 +5,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "apps/figure/colours.h"
 #include "data/codec/packed_text.h"
 
 namespace brine::report {
@@ -103,13 +102,18 @@ data::Json packed(const std::vector<Plane>& planes) {
 
 }  // namespace
 
+double place_of_mass(double mass) {
+  if (mass <= kLeastMass) return 0;
+  return std::min(1.0, 1 - std::log10(mass) / std::log10(kLeastMass));
+}
+
 uint8_t byte_of_mass(double mass) {
-  if (!(mass >= figure::kLeastMass)) return 0;
-  return uint8_t(1 + std::lround(254 * figure::place_of_mass(mass)));
+  if (!(mass >= kLeastMass)) return 0;
+  return uint8_t(1 + std::lround(254 * place_of_mass(mass)));
 }
 
 double mass_of_byte(uint8_t byte) {
-  return byte == 0 ? 0 : std::pow(figure::kLeastMass, 1 - (byte - 1) / 254.0);
+  return byte == 0 ? 0 : std::pow(kLeastMass, 1 - (byte - 1) / 254.0);
 }
 
 uint8_t byte_of_share(double share) {

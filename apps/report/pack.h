@@ -10,7 +10,12 @@
 
 namespace brine::report {
 
-// A mass as a byte: 0 at and below figure::kLeastMass, else 1 + 254 times its place on the
+// The place of a mass on the logarithmic scale of maps, which page/data.js has too: 0 at and below
+// kLeastMass, 1 at 1.
+inline constexpr double kLeastMass = 1e-5;
+double place_of_mass(double mass);
+
+// A mass as a byte: 0 at and below kLeastMass, else 1 + 254 times its place on the
 // logarithmic scale: a step is 4.6 %, so the error at most 2.3 %.
 uint8_t byte_of_mass(double mass);
 double mass_of_byte(uint8_t byte);

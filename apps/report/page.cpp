@@ -3,7 +3,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "apps/figure/colours.h"
 #include "apps/report/pack.h"
 #include "apps/report/page_files.h"
 #include "apps/report/report.h"
@@ -200,9 +199,8 @@ Json json_of(const RunInput& run) {
 }
 
 Json everything_but_maps(const Report& report) {
-  Json out = {{"title", report.title},     {"program", report.program},
-              {"command", report.command}, {"leastMass", figure::kLeastMass},
-              {"charts", Json::array()},   {"runs", Json::array()},
+  Json out = {{"title", report.title},   {"program", report.program}, {"command", report.command},
+              {"leastMass", kLeastMass}, {"charts", Json::array()},   {"runs", Json::array()},
               {"attention", nullptr}};
   for (const Chart& chart : report.charts) {
     const figure::LineChart drawn = shown(chart.lines);

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "apps/figure/colours.h"
 #include "data/io/file_io.h"
 #include "tests/apps/report/page.h"
 #include "tests/apps/world.h"
@@ -169,7 +168,7 @@ TEST_CASE("report in a browser: choosing a layer and head shows their numbers (n
                                         {3, T - 2}}) {
         const double value = values[size_t(row * T + column)];
         const bool shares = view == "mask";
-        const test::Colour wanted = viridis(shares ? value : figure::place_of_mass(value));
+        const test::Colour wanted = viridis(shares ? value : report::place_of_mass(value));
         CHECK(close(drawn(browser, view, row, column), wanted));
         brighter += value > 0.01;
       }

@@ -8,7 +8,6 @@
 #include <set>
 #include <sstream>
 
-#include "apps/figure/colours.h"
 #include "tests/apps/report/page.h"
 #include "tests/apps/world.h"
 #include "tests/skip.h"
@@ -36,8 +35,8 @@ distill::TextAttention pass_over(const Json& attention, const std::string& teach
 
 TEST_CASE("report: masses as bytes are within 2.4 percent, shares within half a step") {
   CHECK(report::byte_of_mass(0) == 0);
-  CHECK(report::byte_of_mass(0.99 * figure::kLeastMass) == 0);
-  CHECK(report::byte_of_mass(figure::kLeastMass) == 1);
+  CHECK(report::byte_of_mass(0.99 * report::kLeastMass) == 0);
+  CHECK(report::byte_of_mass(report::kLeastMass) == 1);
   CHECK(report::byte_of_mass(NAN) == 0);
   CHECK(report::byte_of_mass(1) == 255);
   CHECK(report::byte_of_mass(2) == 255);
