@@ -15,8 +15,8 @@ namespace brine::report {
 inline constexpr double kLeastMass = 1e-5;
 double place_of_mass(double mass);
 
-// A mass as a byte: 0 at and below kLeastMass, else 1 + 254 times its place on the
-// logarithmic scale: a step is 4.6 %, so the error at most 2.3 %.
+// A mass as a byte: 0 at and below kLeastMass, else 1 + 254 times its place on the logarithmic
+// scale: a step is 4.6 %, so the error at most 2.3 %.
 uint8_t byte_of_mass(double mass);
 double mass_of_byte(uint8_t byte);
 // A share in [0, 1] in 255 steps.

@@ -133,6 +133,13 @@ std::string block_text(const std::vector<std::string>& tokens, int64_t begin, in
   return out;
 }
 
+Json block_texts(const std::vector<std::string>& tokens, const distill::Blocks& blocks) {
+  Json out = Json::array();
+  for (int64_t c = 0; c < blocks.cells(); ++c)
+    out.push_back(block_text(tokens, blocks.begin(c), blocks.begin(c + 1)));
+  return out;
+}
+
 // The mean of each block of a list.
 std::vector<float> averaged(const std::vector<float>& values, const distill::Blocks& blocks) {
   std::vector<float> out;
@@ -154,23 +161,10 @@ Json heat_of(const Attention& a, const distill::Blocks& blocks) {
   return layers;
 }
 
-// The attention of a student with these maps, or none.
-Json json_of(const Attention& a, const PackedHeads& packed) {
-  const distill::TextMaps& maps = packed.maps;
-  const distill::Blocks cells(maps.tokens, maps.cells);
+// The attention of a student, to which add_maps() adds what depends on the side of maps.
+Json json_of(const Attention& a) {
+  const distill::TextMaps& maps = a.text.maps;
   const distill::Blocks listed(maps.tokens, std::min(maps.tokens, kMostTokens));
-  Json starts = Json::array(), texts = Json::array(), tokens = Json::array();
-  for (int64_t c = 0; c <= cells.cells(); ++c) starts.push_back(cells.begin(c));
-  for (int64_t c = 0; c < cells.cells(); ++c)
-    texts.push_back(block_text(a.tokens, cells.begin(c), cells.begin(c + 1)));
-  for (int64_t c = 0; c < listed.cells(); ++c)
-    tokens.push_back(block_text(a.tokens, listed.begin(c), listed.begin(c + 1)));
-  Json heads = Json::array();
-  for (size_t i = 0; i < maps.heads.size(); ++i) {
-    Json head = {{"layer", maps.heads[i].layer}, {"head", maps.heads[i].head}};
-    head.update(packed.heads[i]);
-    heads.push_back(std::move(head));
-  }
   Json out = {{"name", a.name},
               {"method", a.method},
               {"teacher", a.teacher},
@@ -179,14 +173,27 @@ Json json_of(const Attention& a, const PackedHeads& packed) {
               {"k", a.k},
               {"columns", maps.columns},
               {"tokens", maps.tokens},
-              {"cells", maps.cells},
-              {"starts", starts},
-              {"texts", texts},
-              {"words", tokens},
-              {"heat", heat_of(a, listed)},
-              {"maps", heads}};
+              {"words", block_texts(a.tokens, listed)},
+              {"heat", heat_of(a, listed)}};
   if (!a.text.recall.empty()) out["recall"] = distill::to_json(distill::mask_rows(a.text.recall));
   return out;
+}
+
+// Replaces maps that were added before. `heads` may be none.
+void add_maps(Json& attention, const Attention& a, const distill::TextMaps& maps,
+              const std::vector<Json>& heads) {
+  const distill::Blocks cells(maps.tokens, maps.cells);
+  Json starts = Json::array(), list = Json::array();
+  for (int64_t c = 0; c <= cells.cells(); ++c) starts.push_back(cells.begin(c));
+  for (size_t i = 0; i < heads.size(); ++i) {
+    Json head = {{"layer", maps.heads[i].layer}, {"head", maps.heads[i].head}};
+    head.update(heads[i]);
+    list.push_back(std::move(head));
+  }
+  attention["cells"] = maps.cells;
+  attention["starts"] = std::move(starts);
+  attention["texts"] = block_texts(a.tokens, cells);
+  attention["maps"] = std::move(list);
 }
 
 Json json_of(const RunInput& run) {
@@ -239,13 +246,8 @@ std::string assembled(const std::string& title, const Json& data) {
 std::string page(const Report& report, const Request& request) {
   Json data = everything_but_maps(report);
   if (report.attention) {
-    const distill::TextMaps& maps = report.attention->text.maps;
-    distill::TextMaps none{.tokens = maps.tokens,
-                           .cells = maps.cells,
-                           .columns = maps.columns,
-                           .heads = {},
-                           .heat = maps.heat};
-    data["attention"] = json_of(*report.attention, {.maps = std::move(none), .heads = {}});
+    data["attention"] = json_of(*report.attention);
+    add_maps(data["attention"], *report.attention, report.attention->text.maps, {});
   }
   const size_t limit = size_t(request.max_bytes);
   const size_t used = assembled(report.title, data).size();  // what is left is for maps
@@ -253,7 +255,8 @@ std::string page(const Report& report, const Request& request) {
         "; give fewer inputs");
   if (!report.attention) return assembled(report.title, data);
   const size_t left = limit - used > kMapSlack ? limit - used - kMapSlack : 0;
-  data["attention"] = json_of(*report.attention, pack_heads(report.attention->text.maps, left));
+  const PackedHeads packed = pack_heads(report.attention->text.maps, left);
+  add_maps(data["attention"], *report.attention, packed.maps, packed.heads);
   const std::string out = assembled(report.title, data);
   check(out.size() <= limit, "report: the page has ", out.size(),
         " bytes with the coarsest maps, --max-bytes ", limit, "; give some --layers or --heads");
