@@ -7,10 +7,9 @@ brine.maps = (function () {
   // Letters of a picture that is saved are dark on white, whatever the page is.
   let saving = false;
   function ink() {
-    if (saving) return "#000";
-    return inkOfPage();
+    return saving ? "#000"
+      : getComputedStyle(document.documentElement).getPropertyValue("--ink");
   }
-  function inkOfPage() { return getComputedStyle(document.documentElement).getPropertyValue("--ink"); }
 
   // The picture of a plane, one pixel for a cell, as a canvas.
   function pixels(plane) {

@@ -26,7 +26,6 @@
     const first = Math.floor(cell * all / cells), end = Math.floor((cell + 1) * all / cells);
     return end - first === 1 ? String(first) : first + "\u2013" + (end - 1);
   }};
-  const plainAxis = (name) => ({name, label: (cell) => String(cell)});
   const quoted = (cell) => "\u201c" + brine.visible(student.texts[cell]) + "\u201d";
 
   // ---- the maps of one head
@@ -76,19 +75,19 @@
     views[id] = new brine.maps.View({group, id, rowAxis: tokenAxis("query"),
       columnAxis: tokenAxis("key"), ...options});
     element(place).append(views[id].figure);
-    return views[id];
   }
 
-  function makeViews(planes) {
-    for (const place of ["maps", "masking"]) element(place).replaceChildren();
-    group.views = [];
-    for (const id of ["teacher", "widened", "mask", "student"]) if (planes[id]) view(id, "maps", {});
-    if (planes.estimate) {
+  // Every head has the same kinds of maps, of the same size.
+  function makeViews(kinds) {
+    const has = (id) => kinds.includes(id);
+    for (const id of ["teacher", "widened", "mask", "student"]) if (has(id)) view(id, "maps", {});
+    if (has("estimate")) {
       view("estimate", "masking", {linked: false, columnAxis});
-      if (planes.selected) view("selected", "masking", {linked: false, columnAxis});
-      if (planes.mask) view("mask2", "masking", {});
+      if (has("selected")) view("selected", "masking", {linked: false, columnAxis});
+      if (has("mask")) view("mask2", "masking", {});
     }
-    for (const id of ["masking-title", "masking-about", "masking"]) show(id, Boolean(planes.estimate));
+    for (const id of ["masking-title", "masking-about", "masking"]) show(id, has("estimate"));
+    group.reset(student.cells, student.cells);
   }
 
   function draw() {
@@ -103,7 +102,6 @@
     }
   }
 
-  const kindOf = (planes) => Object.keys(planes).join(" ");
   async function select(layer, head) {
     const found = headOf(layer, head) || student.maps[0];
     if (!found) return;
@@ -111,25 +109,15 @@
     state.head = found.head;
     const planes = await brine.planes(found);
     if (state.layer !== found.layer || state.head !== found.head) return;  // chosen meanwhile
-    const remade = kindOf(state.planes) !== kindOf(planes);
     state.planes = planes;
-    if (remade) {
-      for (const id of Object.keys(views)) delete views[id];
-      makeViews(planes);
-    }
-    const side = planes.teacher.rows, old = group.cursor;
-    if (remade || !group.size || group.size.rows !== side) group.reset(side, side);
     element("head-title").textContent = `Layer ${found.layer}, head ${found.head}`;
     element("layer").value = String(found.layer);
     element("head").value = String(found.head);
     draw();
     thumbnails.mark();
-    if (old && old.row < side) {
-      group.cursor = null;
-      group.move({row: old.row, column: Math.min(old.column, side - 1)});
-    } else {
-      group.move({row: side - 1, column: 0});
-    }
+    const {row, column} = group.cursor || {row: student.cells - 1, column: 0};
+    group.cursor = null;  // its numbers are those of another head
+    group.move({row, column});
   }
 
   // ---- thumbnails of all heads
@@ -254,8 +242,8 @@
       plane = {id: "heat", rows: layers.length, columns, shares: false, bytes: all};
       if (!map) {
         map = new brine.maps.View({group: textGroup, id: "heat", square: false, plotHeight: 200,
-          rowAxis: plainAxis("layer"), columnAxis: {name: "token, position in the text", label: (i) =>
-            wordsOf(i)}});
+          rowAxis: {name: "layer", label: String},
+          columnAxis: {name: "token, position in the text", label: (i) => wordsOf(i)}});
         element("heat").append(brine.make("output", {id: "readout-heat", "aria-live": "polite",
           class: "note"}), map.figure);
       }
@@ -293,6 +281,7 @@
     brine.options(element("thumbnail-kind"), ["teacher", "widened", "mask", "student"]
       .filter((id) => kinds.includes(id)).map((id) => [id, titles[id]]));
     show("value-label", kinds.includes("teacher.most"));
+    makeViews(kinds);
     element("attention-about").textContent = `${student.name}: ${student.method}, ` +
       (student.k ? `k = ${student.k} keys of a query and head, ` : "all keys, ") +
       (student.columns ? `K = ${student.columns} columns, ` : "") + `${student.tokens} tokens` +
