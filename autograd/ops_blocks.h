@@ -13,16 +13,18 @@ void check_blocks(const char* op, const BlockConfig& config);
 BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,
                            int64_t blocks, Device device);
 
-// `parts` clusters of each `size` rows of x [B, G, T, d] in f32 or f64, complete ones alone. A row
-// is one key, or as many as its logarithm in x_logs [B, G, T] says. Section 8.2.
-KeyParts block_parts(const Tensor& x, const Tensor& x_logs, int64_t size, int64_t parts);
-// The P parts of pairs of blocks from those of each: clusters of these.
-KeyParts parts_of_pairs(const KeyParts& blocks, int64_t parts);
-// The parts of keys [B, G, T, d] by the levels 0, 1... of super-blocks.
-std::vector<KeyParts> block_parts_by_level(const Tensor& keys, const BlockConfig& config,
-                                           int levels);
+// The 4-bit copies and the moments of the complete blocks of keys [B, G, T, d] in f32 or f64, with
+// the moments of super-blocks up to `levels` levels; key_scale [G, d]. docs/method.md section 8.2.
+KeyCodes key_codes(const Tensor& keys, const Tensor& key_scale, const BlockConfig& config,
+                   int levels = 1);
+// The moments of super-blocks [B, G, n / 2, 2 d] from those of their halves [B, G, n, 2 d].
+Tensor moments_of_pairs(const Tensor& halves);
+// The scale [G, d] of the channels of keys [B, G, T, d]: the square root of the root mean square of
+// k - mean key of its block, over complete blocks; 1 where a channel is constant or there is no
+// block. docs/method.md section 8.6.
+Tensor calibrated_key_scale(const Tensor& keys, const Tensor& lengths, int64_t block);
 
-// Chooses blocks (docs/method.md sections 8.1 to 8.4 and 8.6) for the rows of `tiles` (undefined:
+// Chooses blocks (docs/method.md section 8) for the rows of `tiles` (undefined:
 // all) of sequences with `visible`; T tokens.
 BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
                         const Visibility& visible, int64_t T, const Tensor& tiles = {});

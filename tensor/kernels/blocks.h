@@ -7,16 +7,12 @@
 
 namespace brine {
 
-// ---- select_blocks: the parts of blocks, the blocks that tiles of rows keep
-// For each `size` rows of x [B, G, T, d], N at most T / size times: `parts` clusters, their means
-// [B, G, N parts, d] and the logarithms of their numbers of keys [B, G, N parts], kNoKeysLog for
-// none. A row is one key, or as many as its logarithm in x_logs [B, G, T] says. The first row is
-// the centre of the first cluster, that of each next one the row farthest from all centres (of
-// equal ones the first); a row belongs to its nearest centre (of equal ones the first).
-BRINE_KERNEL(block_parts, Tensor means, Tensor logs, Tensor x, Tensor x_logs, int64_t size,
-             int64_t parts)
-// See tensor/mask/blocks.h. mask.counts and mask.entries are written, for rows of padding nothing
-// is chosen.
+// ---- select_blocks: copies of keys in 4 bits, the blocks that tiles of rows keep
+// keys.codes, keys.steps and keys.moments[0] of the N = T / block complete blocks of k [B, G, T, d]
+// in f32 or f64; key_scale [G, d].
+BRINE_KERNEL(key_codes, KeyCodes keys, Tensor k, Tensor key_scale, int64_t block)
+// See tensor/mask/blocks.h. mask.counts and mask.entries are written; rows of padding choose
+// nothing. A score that is NaN throws, on a GPU at the next synchronization.
 BRINE_KERNEL(select_blocks, BlockMask mask, BlockScores scores, BlockConfig config,
              Visibility visible)
 // One row of every sequence, at width[b] - 1: the mask is read where it is not the first of its

@@ -15,15 +15,13 @@
 namespace brine {
 
 struct BlockConfig {
-  int64_t block = 32;     // B: keys of a block
-  int64_t parts = 1;      // P: clusters of a block's keys, each scored by its mean; at most block
-  int64_t chosen = 15;    // n: blocks that a row chooses
-  int64_t sinks = 1;      // first blocks that every row keeps
-  int64_t local = 1;      // blocks before the block of a row that it keeps
-  int64_t tile = 16;      // R: rows that share upwards what they choose
-  int64_t columns = 512;  // K: blocks that are scored at once
-  int64_t survivors = 2;  // super-blocks for each chosen block whose blocks are scored
-  double opinion = 0;     // share of softmax(q . mean key / sqrt(d)) in the choice
+  int64_t block = 32;       // B: keys of a block
+  int64_t chosen = 15;      // n: blocks that a row chooses; 0: a window
+  int64_t sinks = 1;        // first blocks that every row keeps
+  int64_t local = 1;        // blocks before the block of a row that it keeps
+  int64_t tile = 32;        // R: rows that share upwards what they choose
+  int64_t candidates = 96;  // blocks of a row whose keys are scored
+  int64_t columns = 1024;   // K: blocks that the first pass scores at once
 
   // The smallest z with at most K super-blocks of 2^z blocks before block `row_block`.
   BRINE_HD int level(int64_t row_block) const {
@@ -31,19 +29,24 @@ struct BlockConfig {
     while ((row_block >> z) > columns) ++z;
     return z;
   }
-  // Whether all rows of block `row_block` keep block b, whatever the estimate.
+  // Whether all rows of block `row_block` keep block b, whatever the scores.
   BRINE_HD bool is_fixed(int64_t b, int64_t row_block) const {
     return b < sinks || b >= row_block - local;
   }
+  // The complete blocks before `row_block` that are not fixed: a row may choose these.
+  BRINE_HD int64_t free_blocks(int64_t row_block) const {
+    const int64_t n = row_block - sinks - local;
+    return n > 0 ? n : 0;
+  }
+  // The blocks that every row keeps, with its own.
+  int64_t fixed() const { return sinks + local + 1; }
   // The most blocks that a tile of one of `blocks` blocks keeps.
   int64_t most_kept(int64_t blocks) const {
-    return std::min(blocks, sinks + local + 1 + tile * chosen);
+    return std::min(blocks, fixed() + std::min(blocks, tile * chosen));
   }
 };
 
 inline constexpr int64_t kMostTileRows = 64;
-// In place of the logarithm of 0 keys: exp() of a score with it is 0 next to any other.
-inline constexpr double kNoKeysLog = -1e4;
 
 // The blocks of every tile and group, in ascending order. In decoding there is one tile for each
 // sequence, that of its newest token.
@@ -62,26 +65,32 @@ BRINE_HD int32_t block_entry(int64_t block, int64_t row) { return int32_t(block 
 BRINE_HD int64_t entry_block(int32_t entry) { return entry / 64; }
 BRINE_HD int64_t entry_row(int32_t entry) { return entry % 64; }
 
-// Clusters of keys: their means [B, G, n, d], the logarithms of their numbers of keys [B, G, n].
-struct KeyParts {
-  Tensor means, logs;
+// Copies of the keys of N complete blocks in 4 bits, and the moments of blocks (docs/method.md
+// section 8.2).
+struct KeyCodes {
+  // u8 [B, G, N, block, ceil(d / 2)]: z + 8 of channel c in the low half of byte c, of channel
+  // ceil(d / 2) + c in the high half.
+  Tensor codes;
+  Tensor steps;  // a [B, G, N, block]
+  // By level z, of complete super-blocks of 2^z blocks [B, G, N / 2^z, 2 d]: their mean key, then
+  // the deviations of their keys.
+  std::vector<Tensor> moments = {};
 };
 
-// What the scores of blocks are computed from, of rows of tiles in the order of the mask.
+// What blocks are chosen by, of rows of tiles in the order of the mask.
 struct BlockScores {
-  Tensor q;                              // [B, H, rows, d]
-  Tensor gain;                           // [H] of the products with mean keys
-  std::vector<KeyParts> key_parts = {};  // of complete super-blocks, by level: n >= P blocks / 2^z
-  // Of the learned prior, or undefined: psi [B, H, rows, m], its gain [H], sums of whole
-  // super-blocks.
-  Tensor psi_q = {}, prior_gain = {};
-  std::vector<Tensor> psi_sums = {};
-  Tensor psi_k = {};  // [B, G, T, m] of every key; or of one row each f64 [B, G, m], the sum of
-                      // those of its block
-  double least_share = 0;
-  bool half = false;   // products of q and mean keys may be of numbers rounded to bf16, on a GPU
-  Tensor shares = {};  // [B, H, rows, blocks]: the probabilities; then only the groups of psi_k
-                       // are read
+  Tensor q = {};          // [B, H, rows, d]
+  Tensor key_scale = {};  // sigma [G, d]
+  KeyCodes keys = {};
+  // Instead of all these: shares of attention [B, H, rows, blocks] of `groups` groups of heads.
+  Tensor shares = {};
+  int64_t groups = 0;
 };
+
+// A sum of n numbers has eight strands: strand i sums numbers i, i + 8... in this order; then
+// neighbouring strands are added, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). Every device sums
+// scores so, and takes products in f32 by one chain of fused multiply-adds: it chooses the same
+// blocks.
+inline constexpr int kStrands = 8;
 
 }  // namespace brine
