@@ -12,13 +12,13 @@ namespace brine {
 // in f32 or f64; key_scale [G, d].
 BRINE_KERNEL(key_codes, KeyCodes keys, Tensor k, Tensor key_scale, int64_t block)
 // See tensor/mask/blocks.h. mask.counts and mask.entries are written; rows of padding choose
-// nothing. A score that is NaN throws, on a GPU at the next synchronization.
-BRINE_KERNEL(select_blocks, BlockMask mask, BlockScores scores, BlockConfig config,
-             Visibility visible)
+// nothing. nan_count i64 [1]: of how many rows and heads a score is NaN.
+BRINE_KERNEL(select_blocks, BlockMask mask, Tensor nan_count, BlockScores scores,
+             BlockConfig config, Visibility visible)
 // One row of every sequence, at width[b] - 1: the mask is read where it is not the first of its
 // tile.
-BRINE_KERNEL(select_blocks_step, BlockMask mask, BlockScores scores, BlockConfig config,
-             Tensor width)
+BRINE_KERNEL(select_blocks_step, BlockMask mask, Tensor nan_count, BlockScores scores,
+             BlockConfig config, Tensor width)
 
 // ---- block_attention: attention over lists of blocks
 // y [B, H, rows, d] = softmax(scale q k^T) v over the visible keys of the blocks that a row keeps;
