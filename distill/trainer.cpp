@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "data/checkpoint/checkpoint.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/changed_settings.h"
@@ -89,6 +88,24 @@ void TrainerConfig::describe(data::Schema& s) {
   s.section("loss_scale", loss_scale);
   s.section("optimizer", optimizer);
   s.section("schedule", schedule);
+}
+
+void check_configuration(const std::string& run_dir, data::Json before, data::Json now) {
+  std::string list;
+  for (const std::string& line : changed_settings(std::move(before), std::move(now)))
+    list += "; " + line;
+  if (!list.empty())
+    throw ChangedConfiguration(run_dir + ": the configuration changed since" + list);
+}
+
+std::vector<data::CheckpointFile> checkpoint_files(TrainerParts& parts, const data::Json& state) {
+  std::vector<data::CheckpointFile> files = {
+      text_file("config.json", nn::config_text(parts.config, parts.tokenizer.get())),
+      tensor_file("model.safetensors", nn::tensors_of(*parts.model)),
+      text_file("trainer.json", json_text(state, 2) + "\n")};
+  const std::string& generation = parts.config.token_settings.generation_config;
+  if (!generation.empty()) files.push_back(text_file(nn::kGenerationConfig, generation));
+  return files;
 }
 
 Trainer::Trainer(TrainerParts& parts, TrainerHost host)
@@ -373,12 +390,7 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
     state["first_step"] = config_.first_step;
   }
   if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
-  std::vector<data::CheckpointFile> files = {
-      text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer.get())),
-      tensor_file("model.safetensors", nn::tensors_of(*parts_.model)),
-      text_file("trainer.json", json_text(state, 2) + "\n")};
-  const std::string& generation = parts_.config.token_settings.generation_config;
-  if (!generation.empty()) files.push_back(text_file(nn::kGenerationConfig, generation));
+  std::vector<data::CheckpointFile> files = checkpoint_files(parts_, state);
   if (!moments.empty()) {
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
     files.push_back(tensor_file(kMomentsFile, std::move(moments)));
@@ -400,12 +412,7 @@ std::vector<std::string> Trainer::resume() {
   data::Json before = state.at("configuration"), now = parse_ordered_json(host_.configuration);
   const bool limited = before.contains("max_seconds") && before["max_seconds"].is_number();
   if (limited && !config_.max_seconds) config_.max_seconds = before["max_seconds"].get<double>();
-  const std::vector<std::string> changed = changed_settings(std::move(before), std::move(now));
-  if (!changed.empty()) {
-    std::string list;
-    for (const std::string& line : changed) list += "; " + line;
-    throw ChangedConfiguration(host_.run_dir + ": the configuration changed since" + list);
-  }
+  check_configuration(host_.run_dir, std::move(before), std::move(now));
   const data::Safetensors weights(dir / "model.safetensors");
   load_weights(weights, *parts_.model, *parts_.store);
   optimizer_.set_steps(state.at("optimizer_steps"));

@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "data/checkpoint/checkpoint.h"
 #include "data/tokenizer/tokenizer.h"
 #include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/health/mask_health.h"
@@ -149,5 +151,9 @@ class Trainer {
 struct ChangedConfiguration : Error {
   using Error::Error;
 };
+void check_configuration(const std::string& run_dir, data::Json before, data::Json now);
+
+// The files of a checkpoint without an optimizer's moments; `state` becomes trainer.json.
+std::vector<data::CheckpointFile> checkpoint_files(TrainerParts& parts, const data::Json& state);
 
 }  // namespace brine::distill

@@ -5,7 +5,6 @@
 
 #include "autograd/ops.h"
 #include "sea/base/mask.h"
-#include "sea/blocks/block_attention.h"
 #include "sea/columns/decode_state.h"
 #include "sea/paper/paper_estimator.h"
 #include "tensor/meter/cost_meter.h"
@@ -49,12 +48,6 @@ LayerTokens tokens_of(const nn::AttentionInput& in) {
 
 SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
     : config_(config), shape_(shape), estimator_(adopt("", make_estimator(init, shape, config))) {}
-
-std::unique_ptr<nn::Attention> SeaAttention::make(nn::Init& init, const nn::AttentionShape& shape,
-                                                  const SeaConfig& config) {
-  if (config.has_blocks()) return std::make_unique<BlockAttention>(init, shape, config);
-  return std::make_unique<SeaAttention>(init, shape, config);
-}
 
 nn::AttentionTraits SeaAttention::traits() const {
   return {.causal = shape_.causal,

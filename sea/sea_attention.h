@@ -18,9 +18,6 @@ namespace brine::sea {
 class SeaAttention : public nn::Attention {
  public:
   SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
-  // This class, or with mask = blocks a BlockAttention.
-  static std::unique_ptr<nn::Attention> make(nn::Init& init, const nn::AttentionShape& shape,
-                                             const SeaConfig& config);
 
   Tensor forward(const nn::AttentionInput& input) override;
   nn::AttentionTraits traits() const override;

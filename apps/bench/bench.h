@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "distill/inputs/models.h"
 #include "tensor/base/error.h"
 #include "tensor/tensor.h"
 
@@ -100,17 +101,17 @@ void bench_train(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.
 void bench_decode(RowSink& rows);
-// The block and the sparse path of a trained causal student, with its masks and with columns
+// The block and the sparse path of a causal student, or of a model under `attention`, with its masks and with columns
 // drawn at random, next to softmax over all keys (flash): q, k and v of its last layer while it
 // reads the text file `data` at these lengths (none: 2048 to 131072). A student with fewer
 // positions is extended. ratio: see the names.
 void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
-                   std::vector<int64_t> lengths);
+                   std::vector<int64_t> lengths, distill::OtherAttention attention);
 // Reading the start of the text file `data` with a model, then token by token, at these contexts
-// (none: 1024, 4096, 8192): its attention, and full attention (flash) with the same weights.
+// (none: 1024, 4096, 8192): its attention or `attention`, and full attention (flash) with the same weights.
 // The weights are held in the type `weights`. ratio: full attention's time over that of the row.
 // peak: of the state.
 void bench_generate(RowSink& rows, const std::string& model, const std::string& data, Dtype weights,
-                    std::vector<int64_t> contexts);
+                    std::vector<int64_t> contexts, distill::OtherAttention attention);
 
 }  // namespace brine::bench

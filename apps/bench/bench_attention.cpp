@@ -63,17 +63,15 @@ void pass(const Block& block, const Inputs& in, bool train) {
   }
 }
 
-// Keys that a row keeps and that its tile computes, where the mask by keys fits.
-void add_kept(BenchRow& row, const Block& block, const Inputs& in) {
+// Of a mask of blocks: one by keys would need more memory than the method.
+void add_keys_read(BenchRow& row, const Block& block, const Inputs& in) {
   NoGrad off;
   nn::Tap tap("bench");
   tap.request("kept_keys");
   nn::AttentionInput input = in.input();
   input.tap = &tap;
   block.attention->forward(input);
-  const Tensor kept = tap.get("kept_keys");
-  row.notes.emplace_back("kept_keys_per_row", kept.data<double>()[0]);
-  row.notes.emplace_back("kept_keys_per_tile", kept.data<double>()[1]);
+  row.notes.emplace_back("keys_read", tap.get("kept_keys").data<double>()[1]);
 }
 
 BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train,
@@ -104,7 +102,7 @@ BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool trai
                             {"heads", double(kind.heads)},
                             {"us_per_token", ms * 1e3 / double(T)},
                             {"block_bytes_per_token", double(peak - before) / double(T)}}};
-  if (block.attention->traits().samples) add_kept(row, block, in);
+  if (block.attention->traits().k_step > 1) add_keys_read(row, block, in);
   if (nn::is_full_attention(block.name)) add_rate(row, run, kind, T, train);
   if (against.attention) row.notes.emplace_back(join("times_", against.name), other_ms / ms);
   return row;

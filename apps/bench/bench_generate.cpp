@@ -4,6 +4,7 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/trained_layer.h"
+#include "apps/terminal/terminal.h"
 #include "nn/io/extend.h"
 #include "nn/io/shared_student.h"
 #include "nn/models/model_state.h"
@@ -105,7 +106,7 @@ class Reader {
 }  // namespace
 
 void bench_generate(RowSink& rows, const std::string& path, const std::string& data, Dtype weights,
-                    std::vector<int64_t> contexts) {
+                    std::vector<int64_t> contexts, distill::OtherAttention attention) {
   if (contexts.empty()) {
     contexts = is_quick() ? std::vector<int64_t>{48} : std::vector<int64_t>{1024, 4096, 8192};
   }
@@ -113,6 +114,8 @@ void bench_generate(RowSink& rows, const std::string& path, const std::string& d
   const std::vector<int32_t> ids = text_tokens(path, data, longest);
   nn::LoadedModel loaded = long_enough(nn::load_model(path), longest + 2 * kSteps);
   nn::hold_weights_in(weights, loaded);
+  distill::use_attention(loaded, attention);
+  distill::calibrate_on(loaded, Tensor::from(ids, {1, longest}), log_messages());
   nn::ModelConfig full_config = loaded.config;
   full_config.attention = "flash";
   const std::unique_ptr<nn::Model> full = nn::make_shared_student(full_config, *loaded.model, 0);

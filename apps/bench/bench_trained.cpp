@@ -25,10 +25,11 @@ int64_t longest_backward() { return sized(65536, 96); }
 
 class Trained {
  public:
-  Trained(const std::string& path, const std::vector<int32_t>& ids, RowSink& rows)
+  Trained(const std::string& path, const std::vector<int32_t>& ids,
+          const distill::OtherAttention& attention, RowSink& rows)
       : rows_(rows),
         T_(int64_t(ids.size())),
-        layer_(path, ids, /*gradients=*/int64_t(ids.size()) <= longest_backward()) {
+        layer_(path, ids, attention, /*gradients=*/int64_t(ids.size()) <= longest_backward()) {
     const Tensor& q = layer_.leaves[0];
     shape_ = q.shape();
     const nn::ModelShape& sizes = layer_.model.model->shape();
@@ -108,10 +109,8 @@ class Trained {
                  .peak = peak,
                  .notes = {{"us_per_token", ms * 1e3 / double(T_)},
                            {"block_bytes_per_token", double(peak - before) / double(T_)}}};
-    if (layer_.kept_keys > 0 && &method != flash_.attention.get()) {
-      row.notes.emplace_back("kept_keys_per_row", layer_.kept_keys);
-      row.notes.emplace_back("kept_keys_per_tile", layer_.tile_keys);
-    }
+    const bool full = &method == flash_.attention.get();
+    row.notes.emplace_back("keys_read", full ? 0.5 * double(T_ + 1) : layer_.keys_read);
     rows_.add(row);
   }
 
@@ -156,13 +155,13 @@ class Trained {
 }  // namespace
 
 void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
-                   std::vector<int64_t> lengths) {
+                   std::vector<int64_t> lengths, distill::OtherAttention attention) {
   if (lengths.empty()) lengths = usual_lengths();
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const std::vector<int32_t> ids = student_tokens(model, data, longest);
+  const std::vector<int32_t> ids = text_tokens(model, data, longest);
   for (int64_t T : lengths) {
     rows.attempt("block", join(T, " tokens"), [&] {
-      Trained(model, {ids.begin(), ids.begin() + T}, rows).measure();
+      Trained(model, {ids.begin(), ids.begin() + T}, attention, rows).measure();
     });
     trim();
   }

@@ -7,7 +7,7 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
-#include "data/config/schema.h"
+#include "distill/inputs/models.h"
 
 namespace brine::bench {
 
@@ -25,6 +25,7 @@ struct BenchRequest {
   bool bidirectional = false;             // of the suite attention
   bool forward = false;                   // of the suite attention: without backward
   Dtype weights = Dtype::f32;             // of the model of the suite generate
+  distill::OtherAttention attention = {};  // of the model
 
   void describe(data::Schema& s);
   // Throws when a suite that is named lacks its files, or one of two files is missing.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
+#include "nn/models/model_config.h"
 #include "tensor/base/error.h"
 
 namespace brine {
@@ -110,6 +111,8 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
       check(!key || key != schema.find(reader.settings[j].key), setting.where, setting.key,
             " is the same key as ", reader.settings[j].key, ", which is also in this file");
     }
+    if (setting.key.rfind("attention.", 0) == 0)
+      nn::refuse_first_blocks(setting.key.substr(10), setting.value, path);
     try {
       schema.set(setting.key, setting.value);
     } catch (const Error& e) {

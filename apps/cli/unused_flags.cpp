@@ -48,9 +48,6 @@ void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
   if (!task) refuse_unused(context, {"split"}, "without --task");
   if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
   if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
-  if (what.attention.empty()) {
-    refuse_unused(context, {"preset", "columns", "sinks"}, "without --attention");
-  }
   if (suite || task) {
     refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"},
                   task ? "with --task" : "with --suite");
@@ -90,8 +87,11 @@ void refuse_unused_options(const RunContext& context, const nn::Model& model, bo
   if (!traits.sparse && !others) refuse_unused(context, {"k", "path"}, on + "takes no k");
   if (!traits.query_skip)
     refuse_unused(context, {"query_skip", "oversample"}, on + "estimates no mask");
-  const int64_t step = traits.k_step;
+  const int64_t step = traits.k_step, positions = model.shape().max_positions;
   for (const int64_t k : given_k(context)) {
+    check(step == 1 || k <= (positions + step - 1) / step * step, context.command, ": k = ", k,
+          " is beyond the ", positions, " positions of the model; at most ", positions,
+          " would fit");
     if (k % step == 0) continue;
     log_messages().info("k = ", k, " is rounded up to ", (k + step - 1) / step * step,
                         ": this attention keeps whole blocks of ", step, " keys");

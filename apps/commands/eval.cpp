@@ -35,9 +35,7 @@ struct Eval {
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
-    const bool unchanged = what.attention == m.config.attention;
-    if (unchanged) refuse_unused(context, {"preset"}, "with the model's own attention");
-    distill::use_attention(m, what.attention, what.attention_settings());
+    distill::use_attention(m, what.attention);
     refuse_unused_options(context, *m.model, !what.suite.suite.empty());
     const auto result = distill::evaluate(model, m, *tokenizer, what, log_messages());
     data::Json out = distill::to_json(result);

@@ -2,6 +2,7 @@
 #include "apps/cli/unused_flags.h"
 #include "apps/generate/output.h"
 #include "apps/terminal/terminal.h"
+#include "data/tokenizer/prompt_tokens.h"
 #include "distill/runs/training_run.h"
 #include "nn/generate/text_generation.h"
 
@@ -11,12 +12,14 @@ namespace {
 struct Generate {
   std::string model;
   nn::TextGeneration what;
+  distill::OtherAttention attention;
   Dtype weights = Dtype::f32;
   bool json = false;
 
   void describe(data::Schema& s) {
     s.field("model", model, "Model directory or run", {.required = true});
     what.describe(s);
+    attention.describe(s);
     s.choice("weights", weights, nn::kWeightTypes, nn::kWeightsHelp);
     s.field("json", json, "Print one JSON object");
   }
@@ -28,9 +31,16 @@ struct Generate {
     nn::LoadedModel m = distill::load_model(model, log_messages());
     check(m.config.shape().causal, "generate: ", m.directory,
           " is an encoder; it does not continue text");
-    refuse_unused_options(context, *m.model);
     nn::hold_weights_in(weights, m);
+    distill::use_attention(m, attention);
+    refuse_unused_options(context, *m.model);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
+    if (m.uncalibrated) {
+      check(!prompts.empty(), "generate: attention '", m.config.attention,
+            "' is calibrated on a prompt; give one");
+      const std::vector<int32_t> ids = data::prompt_tokens(*tokenizer, prompts.front(), {});
+      distill::calibrate_on(m, Tensor::from(ids, {1, int64_t(ids.size())}), log_messages());
+    }
     auto generation = nn::begin_generation(m, *tokenizer, what, prompts, context.seed,
                                            [](const std::string& text) { log_warning(text); });
     const std::vector<std::string> texts = nn::texts_of(generation, *tokenizer);

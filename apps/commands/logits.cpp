@@ -26,15 +26,12 @@ struct Logits {
     what.validate();
     if (what.data.empty())
       refuse_unused(context, {"sequence_length", "max_windows"}, "without --data");
-    if (what.attention.empty()) refuse_unused(context, {"preset"}, "without --attention");
     WarningList warnings(json);
     nn::LoadedModel m = distill::load_model(model, log_messages());
     if (m.model->labels() > 0)
       refuse_unused(context, {"sequence_length"}, "on a classifier, which reads lines");
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    distill::AttentionSettings settings;
-    if (!what.preset.empty()) settings["preset"] = what.preset;
-    distill::use_attention(m, what.attention, settings);
+    distill::use_attention(m, what.attention);
     refuse_unused_options(context, *m.model);
     data::Json out = write_logits(m, *tokenizer, what, log_messages());
     log_info(what.out, ": logits ", json_text(out["shape"]), " of attention ", m.config.attention);

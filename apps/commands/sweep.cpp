@@ -28,7 +28,8 @@ struct Sweep {
     check(what.out.empty() || !std::filesystem::exists(what.out), what.out, ": exists already");
     check(!what.floors || !what.grid.teacher.empty(), "sweep: --floors needs --teacher MODEL");
     what.grid.ranks = &ranks;
-    const nn::LoadedModel m = distill::load_model(model, log_messages());
+    nn::LoadedModel m = distill::load_model(model, log_messages());
+    distill::use_attention(m, what.attention);
     check(m.model->attention_traits().sparse, "sweep: attention '", m.config.attention,
           "' keeps every key");
     refuse_unused_options(context, *m.model);

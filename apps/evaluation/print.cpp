@@ -26,15 +26,6 @@ std::string padded(const std::string& text, size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
 }
 
-// The mean number of keys that a row keeps and, if not 0, its tile.
-void print_kept(double row, double tile) {
-  if (tile > 0) {
-    print("kept keys  %.1f of a row, %.1f of its tile\n", row, tile);
-  } else {
-    print("kept keys  %.1f of a row\n", row);
-  }
-}
-
 void print_mask_rows(const std::vector<MaskRow>& rows) {
   std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
             << "  layer   mask    min    p10      top keys  best columns  sinks+recent  most recent"
@@ -56,7 +47,6 @@ void print_mask_rows(const std::vector<MaskRow>& rows) {
   print("mass on the 64 most recent and the 4 first keys: teacher  %.3f  %.3f, mask  %.3f  %.3f\n",
         all.mean[recall::kNearAll], all.mean[recall::kFirstAll], all.mean[recall::kNearMask],
         all.mean[recall::kFirstMask]);
-  print_kept(all.kept_keys, all.tile_keys);
 }
 
 void print_health(const distill::MaskHealth& h) {
@@ -82,11 +72,7 @@ void print(const distill::TextResult& r) {
   std::cout << "perplexity  " << data::show(r.perplexity.value()) << "  (" << r.protocol << ")\n";
   if (!r.mask_recall.empty()) print_mask_rows(r.mask_recall);
   if (r.mask_health) print_health(*r.mask_health);
-  if (r.kept) {
-    print_kept(r.kept->row, r.kept->tile);
-  } else if (r.mask_health && r.mask_health->rows > 0) {
-    print_kept(r.mask_health->kept, r.mask_health->tile_kept);
-  }
+  if (r.keys_read) print("keys read  %.1f of a row\n", *r.keys_read);
   if (r.kld) print_distance(*r.kld);
 }
 
@@ -147,6 +133,18 @@ std::string cell(const std::vector<SuiteRow>& rows, const std::string& task,
   return "-";
 }
 
+// What it reads at k, over all tasks.
+std::string keys_read_of(const std::vector<SuiteRow>& rows, const std::string& method, int64_t k) {
+  std::string out = "-";
+  for (const SuiteRow& row : rows) {  // that of all tasks is the last
+    if (row.method != method || (row.k && *row.k != k) || row.mean.keys_read == 0) continue;
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", row.mean.keys_read);
+    out = text;
+  }
+  return out;
+}
+
 size_t width_of(const std::string& method) { return std::max<size_t>(method.size(), 9) + 2; }
 
 void print_means(const std::vector<SuiteRow>& rows, const std::vector<std::string>& tasks) {
@@ -155,6 +153,13 @@ void print_means(const std::vector<SuiteRow>& rows, const std::vector<std::strin
             << padded("task", 17) << padded("k", 6);
   for (const std::string& method : methods) std::cout << padded(method, width_of(method));
   std::cout << "\n";
+  for (int64_t k : ks_of(rows)) {
+    std::cout << padded("keys read", 17) << padded(k ? std::to_string(k) : "-", 6);
+    for (const std::string& method : methods) {
+      std::cout << padded(keys_read_of(rows, method, k), width_of(method));
+    }
+    std::cout << "\n";
+  }
   for (const std::string& task : tasks) {
     for (int64_t k : ks_of(rows)) {
       std::cout << padded(task, 17) << padded(k ? std::to_string(k) : "-", 6);

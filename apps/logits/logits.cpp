@@ -132,8 +132,7 @@ void LogitRequest::describe(data::Schema& s) {
           "Text files or token shards; of a classifier lines, pairs separated by a tab");
   s.field("out", out, "File to write, .npy or .safetensors (with token ids); none: print",
           {.required = true});
-  s.field("attention", attention, "Under another attention method without training");
-  s.field("preset", preset, "Preset of that method's settings");
+  attention.describe(s);
   s.field("k", k, "Kept keys per query and head; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
@@ -168,6 +167,7 @@ data::Json write_logits(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                                    .dense_path = what.path == distill::AttentionPath::dense,
                                    .oversample = what.oversample};
   LogitFile file(what.out, shape, std::move(ids));
+  distill::calibrate_on(m, Tensor::from(texts.ids[0], {1, int64_t(texts.ids[0].size())}), messages);
   const Computation compute{*m.model, options, file};
   for (size_t i = 0; i < texts.ids.size(); ++i) {
     if (classifier) {

@@ -15,7 +15,7 @@ struct LogitRequest {
   std::string prompt;             // one text with the tokens that the tokenizer adds
   std::vector<std::string> data;  // text files or token shards; of a classifier files of lines
   std::string out;
-  std::string attention, preset;  // another method, without training; empty: the model's
+  distill::OtherAttention attention;  // for use_attention(), which write_logits() does not call
   int64_t sequence_length = 0, max_windows = 0;
   int64_t k = 0, query_skip = 1, oversample = 0;
   distill::AttentionPath path = distill::AttentionPath::sparse;

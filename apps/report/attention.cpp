@@ -7,6 +7,7 @@
 #include "data/io/json.h"
 #include "data/io/printable.h"
 #include "data/io/utf8.h"
+#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/tasks/task_report.h"
 
 namespace brine::report {
@@ -56,6 +57,9 @@ Attention attention_of(nn::LoadedModel& m, const std::string& name, const distil
                 .settings = settings_of(m.config),
                 .tokens = token_texts(tokenizer.get(), pass.ids),
                 .text = distill::attend_to_text(m, pass)};
+  out.keys_read = out.text.recall.empty()
+                      ? distill::keys_of_all(m.config.shape(), int64_t(pass.ids.size()))
+                      : distill::mask_rows(out.text.recall).back().keys_read;
   drop_without_rows(out.text.recall);
   return out;
 }

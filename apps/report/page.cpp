@@ -171,6 +171,7 @@ Json json_of(const Attention& a) {
               {"source", a.source},
               {"settings", parse_ordered_json(a.settings)},
               {"k", a.k},
+              {"keys_read", a.keys_read},
               {"columns", maps.columns},
               {"tokens", maps.tokens},
               {"words", block_texts(a.tokens, listed)},

@@ -55,7 +55,10 @@ void attend(Report& report, const Request& r) {
   check_others(report.inputs);
   const ModelInput& input = report.inputs.models.front();
   nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
+  distill::OtherAttention other = r.attention;
+  distill::use_attention(m, other);
   distill::TextPass pass = pass_of(r, r.text.ids(m, "report"), m.config.shape());
+  distill::calibrate_on(m, Tensor::from(pass.ids, {1, int64_t(pass.ids.size())}), log_messages());
   if (!m.model->attention_traits().sparse) {
     if (!pass.teacher.empty())
       log_info("report: ", input.name, " keeps every key, so --teacher is not compared with it");
@@ -88,6 +91,7 @@ void Request::describe(data::Schema& s) {
   s.field("teacher", teacher,
           "Teacher whose attention is compared; none or self: the model's own dense attention");
   text.describe_text(s, "Maps: ");
+  attention.describe(s);
   s.field("layers", layers, "Maps of these layers only, with more cells; none: all", {.min = 0});
   s.field("heads", heads, "Maps of these heads only; none: all", {.min = 0});
   s.field("cells", cells, "Cells of a map's side; 0 = as many as fit the page", {.min = 0});

@@ -7,6 +7,7 @@
 
 #include "apps/report/attention.h"
 #include "apps/report/inputs.h"
+#include "distill/inputs/models.h"
 
 namespace brine::report {
 
@@ -16,6 +17,7 @@ struct Request {
   std::string title;    // empty: made from the inputs
   std::string teacher;  // whose attention masks should cover; empty: the model
   TextInput text;
+  distill::OtherAttention attention;   // of the first model
   std::vector<int64_t> layers, heads;  // maps of these only; empty: of all
   int64_t cells = 0;                   // of a map's side; 0: as many as fit the page
   int64_t max_bytes = 5000000;         // of the page

@@ -25,9 +25,10 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// One line of the table: the columns that say what was measured, and the numbers.
+// One line of the table: the columns that say what was measured, and the numbers. `keys` are those
+// read, "all" of dense attention.
 struct SweepRow {
-  std::string attention, k, query_skip;
+  std::string attention, keys, query_skip;
   std::vector<std::pair<std::string, double>> values;
 };
 
@@ -37,11 +38,11 @@ SweepRow row_of(const std::vector<std::string>& names, const std::vector<std::st
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == "attention") {
       row.attention = cells[i];
-    } else if (names[i] == "k") {
-      row.k = cells[i];
+    } else if (names[i] == "k" || (names[i] == "keys_read" && row.keys != "all")) {
+      row.keys = cells[i];
     } else if (names[i] == "query_skip") {
       row.query_skip = cells[i];
-    } else if (!cells[i].empty()) {
+    } else if (!cells[i].empty() && names[i] != "keys_read") {
       const data::Json value = parse_json_or_discard(cells[i]);
       check_format(value.is_number(), place, ": ", data::shown(names[i]), " is not a number");
       row.values.emplace_back(names[i], value.get<double>());
@@ -51,8 +52,8 @@ SweepRow row_of(const std::vector<std::string>& names, const std::vector<std::st
 }
 
 // Empty for a line of dense attention, which keeps all keys.
-std::optional<double> number(const std::string& k) {
-  const data::Json value = parse_json_or_discard(k);
+std::optional<double> number(const std::string& keys) {
+  const data::Json value = parse_json_or_discard(keys);
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
 
@@ -75,13 +76,12 @@ Chart& chart_of(Charts& charts, const std::string& name, const std::string& valu
   charts.push_back({.id = id,
                     .section = Section::trade,
                     .lines = {.title = join(value, " of ", name),
-                              .x_label = "kept keys k",
+                              .x_label = "keys read",
                               .y_label = value,
                               .log_x = true,
                               .log_y = value.find("perplexity") != value.npos,
                               .lines = {}},
-                    .note = "Measured by brine sweep on the same windows; a student with blocks "
-                            "keeps more than k keys, and the masks next to it as many."});
+                    .note = "Measured by brine sweep on the same windows."});
   return charts.back();
 }
 
@@ -105,7 +105,7 @@ Charts sweep_charts(const std::string& file, const std::string& text) {
     check_format(cells.size() == names.size(), place, ": ", cells.size(), " cells, wanted ",
                  names.size());
     rows.push_back(row_of(names, cells, place));
-    if (const auto k = number(rows.back().k)) keys.push_back(*k);
+    if (const auto k = number(rows.back().keys)) keys.push_back(*k);
   }
   const bool skips = std::any_of(rows.begin(), rows.end(), [&](const SweepRow& row) {
     return row.query_skip != rows.front().query_skip;
@@ -114,7 +114,7 @@ Charts sweep_charts(const std::string& file, const std::string& text) {
   Charts charts;
   for (const SweepRow& row : rows) {
     const std::string label = skips ? join("query skip ", row.query_skip) : row.attention;
-    const auto k = number(row.k);
+    const auto k = number(row.keys);
     for (const auto& [value, y] : row.values) {
       Chart& chart = chart_of(charts, name, value);
       // Dense attention is a line at every k.

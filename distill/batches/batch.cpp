@@ -45,7 +45,6 @@ std::vector<int64_t> WindowSource::windows_of(int64_t n, int64_t B) {
 
 Batch WindowSource::batch(int64_t n, int64_t B) {
   Batch batch = gather(windows_of(n, B));
-  batch.epoch = n * B / size();
   return batch;
 }
 

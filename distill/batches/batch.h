@@ -16,9 +16,6 @@ struct Batch {
   Tensor lengths;                // i64 [B]; undefined = all T
   std::vector<int64_t> windows;  // window numbers of the corpus; of a task the text numbers
   int64_t tokens = 0;            // number of valid tokens
-  // This is step `turn` of the `turns` consecutive ones that have these windows.
-  int64_t turn = 0, turns = 1;
-  int64_t epoch = 0;  // of windows that return: the pass over all of them that the first is in
   // Only for a task:
   Tensor type_ids = {};  // i32 [B, T] segments
   Tensor classes = {};   // classes, i32 [B], or...

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "data/corpus/permutation.h"
 
@@ -45,8 +46,7 @@ std::vector<int64_t> parse_lengths(const std::string& text) {
 void TextMixture::describe(data::Schema& s) {
   s.field("lengths", lengths,
           "Tokens of the windows: one length, a list like 512,1024 or a range like 512-2048",
-          {.unset = "sequence_length; convert: 512 to 2048 by doubling, with blocks 2048 to 8192 "
-                    "(joint alone: 8192)"});
+          {.unset = "sequence_length; convert: 512 to 2048 by doubling, with blocks 8192"});
   s.field("retrieval_share", retrieval_share,
           "Share of the windows that are made for retrieval: copies and facts asked for later",
           {.min = 0, .max = 1, .unset = "by stage"});
@@ -79,11 +79,8 @@ void MixedSource::fill_window(int64_t n, std::span<int32_t> window) const {
 }
 
 std::vector<int64_t> MixedSource::windows_of(int64_t n, int64_t B) {
-  const int64_t step = step_of(n, B),
-                first = n * B - (step - step / config_.turns) * config_.step_windows;
-  std::vector<int64_t> out;
-  out.reserve(size_t(B));
-  for (int64_t i = 0; i < B; ++i) out.push_back(first + i);
+  std::vector<int64_t> out(static_cast<size_t>(B));
+  std::iota(out.begin(), out.end(), n * B);
   return out;
 }
 
@@ -92,8 +89,6 @@ Batch MixedSource::batch(int64_t n, int64_t B) {
         config_.step_windows, " windows of a step");
   Batch b;
   b.windows = windows_of(n, B);
-  b.turn = step_of(n, B) % config_.turns;
-  b.turns = config_.turns;
   const int64_t T = length_of(b.windows.front());
   b.ids = Tensor::empty({B, T}, Dtype::i32);
   for (int64_t i = 0; i < B; ++i) {

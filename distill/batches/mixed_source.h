@@ -34,7 +34,6 @@ class MixedSource : public BatchSource {
     std::vector<int64_t> lengths;  // drawn equally often
     double retrieval_share = 0;
     int64_t step_windows = 1;  // windows of a step, over all micro-batches
-    int64_t turns = 1;         // consecutive steps that have the same windows
     uint64_t seed = 1;
   };
   // Throws when the text is shorter than the longest window.
@@ -51,7 +50,6 @@ class MixedSource : public BatchSource {
   int64_t length_of(int64_t n) const;
 
  private:
-  int64_t step_of(int64_t n, int64_t B) const { return n * B / config_.step_windows; }
   void fill_window(int64_t n, std::span<int32_t> window) const;
 
   std::shared_ptr<const data::TokenSource> tokens_;

@@ -4,9 +4,11 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "autograd/compute_type.h"
 #include "data/io/json.h"
+#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/texts.h"
@@ -35,7 +37,12 @@ std::string cut_in_words(const WindowSource& windows, const TextEvaluation& e, i
               std::max<int64_t>(e.loss_from, 1), ", ", tokens, " predicted tokens");
 }
 
-Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+Tensor first_of(std::span<const int32_t> tokens, int64_t window) {
+  tokens = tokens.first(std::min<size_t>(tokens.size(), size_t(window)));
+  return Tensor::from(tokens, {1, int64_t(tokens.size())});
+}
+
+Scored score_windows(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                      const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
   check(e.stride == 0, "eval: --stride is for the protocol stride, not windows");
   const int64_t window = window_of(e.sequence_length, m.config, "eval");
@@ -52,6 +59,7 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
              .tokens = int64_t(corpus.tokens->size()),
              .dropped_tokens = corpus.dropped()};
   const std::shared_ptr<WindowSource> windows = windows_of(std::move(corpus), window, 0, e.copies);
+  calibrate_on(m, windows->in_order(0, 1).ids, messages);
   out.perplexity = evaluate(*m.model, *windows, call);
   out.cut.predicted_tokens = out.perplexity.tokens;
   out.words = cut_in_words(*windows, e, out.perplexity.tokens);
@@ -59,7 +67,7 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   return out;
 }
 
-Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+Scored score_protocol(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                       const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
   check(e.copies == 1 && e.loss_from == 0, "eval: the protocol ",
         data::name_of(e.protocol, kProtocolNames), " accepts neither copies nor loss_from");
@@ -72,6 +80,7 @@ Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer
                                                tokenizer));
   if (!chosen->warning.empty()) messages.warning("eval: ", chosen->warning);
   Scored out;
+  calibrate_on(m, first_of(chosen->tokens, chosen->window), messages);
   out.perplexity = score(*chosen, *m.model, call);
   const int64_t scored = scored_windows(e, chosen->windows());
   out.cut = cut_of(*chosen, scored, out.perplexity.tokens);
@@ -96,7 +105,7 @@ void warn(const Messages& messages, const MaskHealth& health) {
 
 }  // namespace
 
-TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
+TextResult evaluate_text(const std::string& name, nn::LoadedModel& m,
                          const data::Tokenizer& tokenizer, const TextEvaluation& e,
                          const Messages& messages) {
   check(!e.data.empty(), "eval: --data is needed");
@@ -119,12 +128,12 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   std::unique_ptr<LogitComparison> logits;
   if (e.kld) logits = std::make_unique<LogitComparison>(compared_with(m, e.teacher));
   call.logits = logits.get();
-  KeptKeysObserver kept;
-  // Whose k counts whole blocks, has a mask of blocks.
-  const bool counts_kept = !recall && traits.k_step > 1 && e.path == AttentionPath::sparse;
-  if (counts_kept) {
-    call.observer = &kept;
-    call.measures = {&kept};
+  KeysRead read;
+  // Whose k counts whole blocks, has a mask of blocks, which is counted on the way.
+  const bool counts = !recall && traits.k_step > 1 && e.path == AttentionPath::sparse;
+  if (counts) {
+    call.observer = &read;
+    call.measures = {&read};
   }
   const Scored scored = e.protocol == ProtocolName::windows
                             ? score_windows(m, tokenizer, e, call, messages)
@@ -140,7 +149,17 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   if (traits.query_skip) out.query_skip = e.query_skip;
   if (traits.sparse) out.path = data::name_of(e.path, kAttentionPaths);
   if (recall) out.mask_recall = recall->rows();
-  if (counts_kept) out.kept = kept.mean();
+  if (recall) {
+    out.keys_read = out.mask_recall.back().keys_read;
+  } else if (nn::is_full_attention(m.config.attention)) {
+    out.keys_read = keys_of_all(m.config.shape(), scored.cut.window);
+  } else if (traits.sparse) {
+    const nn::RuntimeOptions options{
+        .k = e.k, .query_skip = e.query_skip, .oversample = e.oversample};
+    if (!counts)
+      scored.again({.batch_size = 1, .max_windows = 1, .options = options, .observer = &read});
+    if (read.mean() > 0) out.keys_read = read.mean();
+  }
   if (logits) out.kld = logits->result();
   out.peak = device_peak();
   if (learns_mask(*m.model)) {
@@ -166,30 +185,12 @@ data::Json to_json(const TextResult& r) {
                     {"tokens", r.perplexity.tokens},
                     {"protocol", r.protocol},
                     {"cut", to_json(r.cut)}};
-  if (r.kept) {
-    out["kept_keys"] = r.kept->row;
-    out["tile_keys"] = r.kept->tile;
-  }
+  if (r.keys_read) out["keys_read"] = *r.keys_read;
   if (!r.mask_recall.empty()) out["mask_recall"] = to_json(r.mask_recall);
   if (r.kld) out["kld"] = to_json(*r.kld);
   add_json(out, r.peak);
   if (r.mask_health) out["mask_health"] = to_json(*r.mask_health);
   return out;
-}
-
-void use_attention(nn::LoadedModel& m, const std::string& method,
-                   const AttentionSettings& settings) {
-  if (method.empty() || (method == m.config.attention && settings.empty())) return;
-  nn::attention_method(method);  // throws for an unknown name and lists the known ones
-  m.config.attention = method;
-  data::Schema keys;
-  m.config.method().describe(keys);
-  for (const auto& [key, value] : settings) {
-    if (value == AttentionSettings::mapped_type(0) && !keys.find(key)) continue;
-    check(keys.find(key), "eval: attention '", method, "' has no setting ", key);
-    std::visit([&, name = key](const auto& x) { keys.set(name, x); }, value);
-  }
-  nn::replace_attention(m);
 }
 
 }  // namespace brine::distill

@@ -1,19 +1,16 @@
 // A model's perplexity on text by a named protocol, with its mask recall next to a teacher.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "distill/evaluation/health/kld.h"
 #include "distill/evaluation/health/mask_health.h"
-#include "distill/evaluation/kept_keys.h"
 #include "distill/evaluation/protocol.h"
 #include "distill/log/device_memory.h"
 #include "distill/log/messages.h"
-#include "nn/io/model_io.h"
+#include "distill/inputs/models.h"
 
 namespace brine::distill {
 
@@ -51,27 +48,21 @@ struct TextResult {
   std::string protocol = {};  // in words
   TextCut cut = {};
   std::vector<MaskRow> mask_recall = {};  // by layer, with a teacher
-  std::optional<KeptKeys> kept = {};      // of a mask of blocks, without a teacher
+  std::optional<double> keys_read = {};   // of full attention and of masks (keys_read.h)
   // Of the start of the first window next to the model's dense attention: of a learned mask without
   // a teacher.
   std::optional<MaskHealth> mask_health = {};
   std::optional<LogitDistance> kld = {};
   std::optional<DevicePeak> peak = {};
 };
-// `name`: the model's. A mask that has degenerated is a warning.
-TextResult evaluate_text(const std::string& name, const nn::LoadedModel& model,
+// `name`: the model's, which is calibrated on the first window if it must be. A mask that has
+// degenerated is a warning.
+TextResult evaluate_text(const std::string& name, nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
 // "model", "attention", "k", "query_skip", "oversample", "compute", "path", "perplexity", "nll",
-// "tokens", "protocol", "cut", and what there is of "kept_keys" and "tile_keys", "mask_recall",
-// "kld", "mask_health".
+// "tokens", "protocol", "cut", and what there is of "keys_read", "mask_recall", "kld",
+// "mask_health".
 data::Json to_json(const TextResult& result);
-
-// Settings of an attention method by key.
-using AttentionSettings = std::map<std::string, std::variant<int64_t, std::string>>;
-// Replaces the attention of a loaded model by another method with these settings, without training;
-// "" changes nothing. A setting of 0 that the method does not have is ignored.
-void use_attention(nn::LoadedModel& model, const std::string& method,
-                   const AttentionSettings& settings = {});
 
 }  // namespace brine::distill

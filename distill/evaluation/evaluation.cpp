@@ -24,10 +24,7 @@ void Evaluation::describe(data::Schema& s) {
   s.field(
       "kld", text.kld,
       "Also KL(teacher || model), equal top tokens; without --teacher against its full attention");
-  s.field("attention", attention, "Evaluate under another attention method, without training");
-  s.field("preset", preset, "Preset of that method's settings (sea: blocks, light, lean, paper)");
-  s.field("columns", columns, "Columns of that method (best-columns, sea)", {.min = 1});
-  s.field("sinks", sinks, "First keys that every query of that method sees (recent)", {.min = 0});
+  attention.describe(s);
   s.field("k", k, "Kept keys per query and head, of a suite several; 0 or none: as trained",
           {.min = 0});
   s.field("query_skip", text.query_skip, "The estimator runs on every f-th token", {.min = 1});
@@ -52,14 +49,6 @@ TextEvaluation Evaluation::of_text() const {
   check(k.size() <= 1, "eval: ", k.size(), " values of k, wanted one without --suite");
   TextEvaluation out = text;
   if (!k.empty()) out.k = k[0];
-  return out;
-}
-
-AttentionSettings Evaluation::attention_settings() const {
-  AttentionSettings out;
-  if (!preset.empty()) out["preset"] = preset;
-  if (columns) out["columns"] = *columns;
-  if (sinks) out["sinks"] = *sinks;
   return out;
 }
 

@@ -2,7 +2,6 @@
 // another.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,9 +13,7 @@
 namespace brine::distill {
 
 struct Evaluation {
-  std::string attention;                  // for use_attention(), which evaluate() does not call
-  std::optional<int64_t> columns, sinks;  // its settings
-  std::string preset;                     // of its settings; empty: the default of each
+  OtherAttention attention;               // for use_attention(), which evaluate() does not call
   std::string task, split;                // of a task: its data is one directory, in text.data
   TextEvaluation text;
   std::vector<int64_t> k;  // several only for a suite; empty: as trained
@@ -24,8 +21,6 @@ struct Evaluation {
   uint64_t seed = 1;  // of the suite's prompts
 
   void describe(data::Schema& s);
-  // The given settings of `attention`.
-  AttentionSettings attention_settings() const;
   // The settings of one kind of evaluation. For a task a window is a text.
   TextEvaluation of_text() const;
   TaskEvaluation of_task() const;

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "distill/evaluation/evaluate_text.h"
+#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
 
@@ -16,37 +16,51 @@ namespace {
 struct Floor {
   const char* name;
   const char* method;  // attention method; null: no perplexity
-  int64_t sinks;
-  bool columns;  // in as many columns as the student's
   recall::Way way;
+  int64_t sinks = -1;  // of the method recent: first blocks
 };
-constexpr Floor kCeilings[] = {
-    {"teacher, top keys", "top", 0, false, recall::kTopKeys},
-    {"teacher, best columns", "best-columns", 0, true, recall::kBestColumns}};
-constexpr Floor kFloors[] = {
-    {"teacher, 4 sinks + most recent", "recent", recall::kSinks, false, recall::kSinksRecent},
-    {"teacher, most recent", "recent", 0, false, recall::kRecent},
-    {"random keys", nullptr, 0, false, recall::kRandom}};
+constexpr Floor kTopKeys = {"teacher, top keys", "top", recall::kTopKeys},
+                kBestColumns = {"teacher, best columns", "best-columns", recall::kBestColumns},
+                kRandom = {"random keys", nullptr, recall::kRandom},
+                kWindows[] = {{"sinks + most recent", "recent", recall::kSinksRecent, 1},
+                              {"teacher, most recent", "recent", recall::kRecent, 0}};
 
-// Keys of a causal row that keeps min(k, visible ones): the mean over T rows.
-double mean_kept(int64_t k, int64_t T) {
-  const double n = double(std::min(k, T));
-  return (n * (n + 1) / 2 + (double(T) - n) * n) / double(T);
+// Keys that a causal row reads: of its k, in blocks, those of the blocks that it sees a key of; the
+// mean over T rows.
+double mean_read(int64_t k, int64_t T, int64_t block = 1) {
+  double sum = 0;
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t seen = t / block + 1, kept = std::min(seen, (k + block - 1) / block);
+    sum += double((kept - 1) * block + t % block + 1);
+  }
+  return sum / double(T);
 }
 
-// The k whose rows keep as many keys on average.
-int64_t k_of_mean(double kept, int64_t T) {
-  int64_t k = 1;
-  while (k < T && mean_kept(k, T) < kept) ++k;
-  return k;
+// The k in whole blocks whose rows read as many keys, as nearly as blocks allow.
+int64_t k_of_mean(double read, int64_t T, int64_t block = 1) {
+  int64_t k = block;
+  while (k < T && mean_read(k, T, block) < read) k += block;
+  const bool less =
+      k > block && read - mean_read(k - block, T, block) < mean_read(k, T, block) - read;
+  return less ? k - block : k;
+}
+
+// What a mask of chosen blocks has.
+constexpr const char* kBlockKeys[] = {"block", "tile", "sinks", "local"};
+
+data::Json settings_of(const nn::ModelConfig& config) {
+  data::Schema keys;
+  config.method().describe(keys);
+  return keys.to_json();
 }
 
 struct Table {
-  const nn::LoadedModel& student;
+  nn::LoadedModel& student;
   const WindowSource& windows;
   const SweepRequest& request;
   const std::function<void(const FloorRow&)>& measured;
   nn::LoadedModel teacher = nn::load_model(request.teacher);
+  data::Json student_settings = settings_of(student.config);
   double dense = 0;
 
   EvaluateCall call(int64_t k, int64_t skip = 1, int64_t oversample = 0) const {
@@ -57,14 +71,13 @@ struct Table {
   }
 
   void row(const std::string& name, int64_t k, std::optional<double> perplexity,
-           std::optional<double> recall, double kept, std::optional<MaskHealth> health = {},
-           double tile_kept = 0) const {
+           std::optional<double> recall, double keys_read,
+           std::optional<MaskHealth> health = {}) const {
     std::optional<double> ratio;
     if (perplexity) ratio = *perplexity / dense;
     measured({.name = name,
               .k = k,
-              .kept = kept,
-              .tile_kept = tile_kept,
+              .keys_read = keys_read,
               .perplexity = perplexity,
               .ratio = ratio,
               .recall = recall,
@@ -73,7 +86,7 @@ struct Table {
 
   void measure_dense() {
     dense = evaluate(*teacher.model, windows, call(0)).value();
-    row("teacher, dense", 0, dense, {}, 0.5 * double(windows.window() + 1));
+    row("teacher, dense", 0, dense, {}, keys_of_all(teacher.config.shape(), windows.window()));
   }
 
   // The student's perplexity and mask; `all` receives the sums of all layers.
@@ -84,12 +97,10 @@ struct Table {
     measure_mask(name, student, nn::load_model(request.teacher), call(k, skip, oversample), all);
   }
 
-  // The best blocks that an estimate could choose, in the form of the student's.
+  // The best blocks that could be chosen, in the form of the student's.
   void measure_best_blocks(int64_t k) {
-    AttentionSettings settings;
-    for (const char* key : {"block", "tile", "sinks", "local"}) {
-      settings[key] = settings_of_student()[key].get<int64_t>();
-    }
+    data::Json settings = data::Json::object();
+    for (const char* key : kBlockKeys) settings[key] = student_settings.at(key);
     use_attention(teacher, "best-blocks", settings);
     Recall all;
     measure_mask("teacher, best blocks", teacher, nn::load_model(request.teacher), call(k), all);
@@ -107,29 +118,38 @@ struct Table {
     const MaskHealth health = mask_health(observer.layers());
     all = {};
     for (const Recall& layer : observer.layers()) all += layer;
-    row(name, k, perplexity, health.recall, all.kept_keys(), health, all.kept_of_tile());
+    row(name, k, perplexity, health.recall, all.keys_read(), health);
   }
 
-  void measure_floor(const Floor& floor, int64_t k, const Recall& all) {
-    std::optional<double> perplexity;
-    if (floor.method) {
-      AttentionSettings settings = {{"sinks", std::min(floor.sinks, k - 1)}};
-      if (floor.columns) settings = {{"columns", settings_of_student()["columns"].get<int64_t>()}};
-      use_attention(teacher, floor.method, settings);
-      perplexity = evaluate(*teacher.model, windows, call(k)).value();
+  void measure_floor(const Floor& floor, const std::string& name, int64_t k,
+                     const data::Json& settings, const Recall& all) {
+    if (!floor.method) return row(name, k, {}, all.mean(floor.way), mean_read(k, windows.window()));
+    use_attention(teacher, floor.method, settings);
+    const double perplexity = evaluate(*teacher.model, windows, call(k)).value();
+    const double read = keys_read(*teacher.model, windows.in_order(0, 1).ids, {.k = k});
+    row(name, k, perplexity, all.mean(floor.way), read);
+  }
+
+  // Those next to a student with k keys, whose masks are `all`.
+  void measure_floors(int64_t k, const Recall& all) {
+    const int64_t step = student.model->attention_traits().k_step, T = windows.window();
+    const int64_t as_many = step > 1 ? k_of_mean(all.keys_read(), T) : k;
+    if (std::ranges::all_of(kBlockKeys, [&](auto* key) { return student_settings.contains(key); }))
+      measure_best_blocks(k);
+    measure_floor(kTopKeys, kTopKeys.name, as_many, data::Json::object(), all);
+    if (step == 1) {
+      const int64_t columns = student.config.method().mask().columns.value_or(64);
+      measure_floor(kBestColumns, kBestColumns.name, k, {{"columns", columns}}, all);
     }
-    row(floor.name, k, perplexity, all.mean(floor.way),
-        floor.columns ? 0 : mean_kept(k, windows.window()));
-  }
-
-  data::Json settings_of_student() const {
-    data::Schema keys;
-    student.config.method().describe(keys);
-    return keys.to_json();
-  }
-  bool has_blocks() const {
-    const data::Json settings = settings_of_student();
-    return settings.contains("mask") && settings["mask"] == "blocks";
+    const int64_t block = step > 1 ? step : recall::kSinks;
+    const int64_t of_window =
+        step > 1 ? k_of_mean(all.keys_read(), T, block) : (k + block - 1) / block * block;
+    for (const Floor& window : kWindows) {
+      const int64_t sinks = std::min(window.sinks, of_window / block - 1);
+      measure_floor(window, window.sinks ? join("teacher, ", block, " ", window.name) : window.name,
+                    of_window, {{"block", block}, {"sinks", sinks}}, all);
+    }
+    measure_floor(kRandom, kRandom.name, as_many, data::Json::object(), all);
   }
 };
 
@@ -147,10 +167,7 @@ std::string cells(const FloorRow& r, const std::string& between) {
     hit = r.student->top_hit;
   }
   std::string out = r.name + between + (r.k ? std::to_string(r.k) : "all");
-  std::optional<double> kept, tile_kept;
-  if (r.kept > 0) kept = r.kept;
-  if (r.tile_kept > 0) tile_kept = r.tile_kept;
-  for (const auto& x : {kept, tile_kept}) out += between + number("%.0f", x);
+  out += between + number("%.1f", r.keys_read);
   out += between + number("%.4f", r.perplexity) + between + number("%.4f", r.ratio);
   for (const auto& x : {r.recall, least, tenth, hit}) out += between + number("%.3f", x);
   return out;
@@ -158,7 +175,7 @@ std::string cells(const FloorRow& r, const std::string& between) {
 
 }  // namespace
 
-void floors(const nn::LoadedModel& student, const WindowSource& windows,
+void floors(nn::LoadedModel& student, const WindowSource& windows,
             const SweepRequest& request, const std::function<void(const FloorRow&)>& measured) {
   check(!request.teacher.empty(), "sweep: --floors needs --teacher");
   check(student.model->attention_traits().sparse, "sweep: attention '", student.config.attention,
@@ -174,29 +191,21 @@ void floors(const nn::LoadedModel& student, const WindowSource& windows,
     for (int64_t skip : request.query_skip) {
       for (int64_t each : oversample) table.measure_student(keys, skip, each, all);
     }
-    int64_t as_many = keys;
-    if (table.has_blocks()) {
-      as_many = k_of_mean(all.kept_keys(), windows.window());
-      table.measure_best_blocks(keys);
-    }
-    for (const Floor& floor : kCeilings) {
-      if (!floor.columns || !table.has_blocks()) table.measure_floor(floor, as_many, all);
-    }
-    for (const Floor& floor : kFloors) table.measure_floor(floor, as_many, all);
+    table.measure_floors(keys, all);
   }
 }
 
 std::string floor_title() {
-  return "| attention | k | keys of a row | of its tile | perplexity | over dense | mask recall | "
-         "least head | 10th percentile | top-1 hit |\n"
-         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  return "| attention | k | keys read | perplexity | over dense | mask recall | least head | "
+         "10th percentile | top-1 hit |\n"
+         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
 }
 
 std::string floor_line(const FloorRow& row) { return "| " + cells(row, " | ") + " |\n"; }
 
 std::string floor_tsv_title() {
-  return "attention\tk\tkept_keys\ttile_keys\tperplexity\tover_dense\tmask_recall\tleast_"
-         "head\tp10\ttop1_hit\n";
+  return "attention\tk\tkeys_read\tperplexity\tover_dense\tmask_recall\tleast_head\tp10\t"
+         "top1_hit\n";
 }
 
 std::string floor_tsv_line(const FloorRow& row) { return cells(row, "\t") + "\n"; }

@@ -26,8 +26,7 @@ Recall& Recall::operator+=(const Recall& other) {
     for (size_t h = 0; h < sums[way].size(); ++h) sums[way][h] += other.sums[way][h];
   }
   rows += other.rows;
-  kept += other.kept;
-  tile_kept += other.tile_kept;
+  read += other.read;
   all_rows += other.all_rows;
   return *this;
 }
@@ -37,7 +36,7 @@ std::string bytes_of(const std::vector<Recall>& layers) {
   for (const Recall& layer : layers) {
     for (const std::vector<double>& way : layer.sums) out.list(way);
     out.number(layer.rows);
-    out.list(std::vector<double>{layer.kept, layer.tile_kept});
+    out.number(layer.read);
     out.number(layer.all_rows);
   }
   return out.bytes();
@@ -49,9 +48,7 @@ void add_bytes(std::vector<Recall>& layers, const std::string& bytes) {
     Recall part;
     for (std::vector<double>& way : part.sums) way = reader.list<double>();
     part.rows = reader.number<int64_t>();
-    const std::vector<double> kept = reader.list<double>();
-    part.kept = kept.at(0);
-    part.tile_kept = kept.at(1);
+    part.read = reader.number<double>();
     part.all_rows = reader.number<int64_t>();
     if (part.heads() > 0) layer += part;
   }
@@ -70,7 +67,7 @@ Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64
   const RowWidths widths(visible, csr.length);
   for (int64_t b = 0; b < csr.batch; ++b) out.all_rows += widths.valid(b);
   const Tensor ends = csr.row_pointers.to(Device{});  // exact on a device, too
-  out.kept = double(ends.data<int64_t>()[ends.numel() - 1]) / double(csr.heads);
+  out.read = double(ends.data<int64_t>()[ends.numel() - 1]) / double(csr.heads);
   return out;
 }
 

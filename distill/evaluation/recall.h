@@ -15,17 +15,15 @@ namespace brine::distill {
 struct Recall {
   std::array<std::vector<double>, recall::kWays> sums;  // [way][head]
   int64_t rows = 0;                                     // per head
-  // Of all rows, not only of those counted above: the mask's keys as a mean over heads, and those
-  // of the rows' tiles (a mask of blocks; else 0).
-  double kept = 0, tile_kept = 0;
+  // Of all rows, not only of those counted above: the keys that they read (keys_read.h).
+  double read = 0;
   int64_t all_rows = 0;
 
   int64_t heads() const { return int64_t(sums[0].size()); }
   // Means over the rows of one head, or over all heads; 0 where there were no rows.
   double mean(recall::Way way, int64_t head) const;
   double mean(recall::Way way) const;
-  double kept_keys() const { return all_rows > 0 ? kept / double(all_rows) : 0; }
-  double kept_of_tile() const { return all_rows > 0 ? tile_kept / double(all_rows) : 0; }
+  double keys_read() const { return all_rows > 0 ? read / double(all_rows) : 0; }
 
   // An empty Recall gets the other's heads; otherwise the numbers of heads must agree.
   Recall& operator+=(const Recall& other);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
 #include "tensor/device/allocator.h"
@@ -41,6 +42,7 @@ SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const E
   warm.ranks = nullptr;
   evaluate(*m.model, windows, warm);
   SweepCell cell{.k = call.options.k, .query_skip = call.options.query_skip};
+  cell.keys_read = keys_read(*m.model, windows.in_order(0, 1).ids, call.options);
   reset_peak();
   const auto start = std::chrono::steady_clock::now();
   cell.perplexity = evaluate(*m.model, windows, call).value();
@@ -55,7 +57,7 @@ SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const E
 
 }  // namespace
 
-void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
+void sweep(nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
            const std::function<void(const SweepCell&)>& measured) {
   check(model.model->attention_traits().sparse, "sweep: attention '", model.config.attention,
         "' keeps every key");

@@ -25,13 +25,14 @@ struct SweepCell {
   int64_t k = 0, query_skip = 1;
   double perplexity = 0;
   double recall = 0;  // of the mask; 0 without a teacher
+  double keys_read = 0;
   double ms = 0;      // of a window
   double bytes = 0;   // peak of allocated bytes, including the weights
 };
 
 // Every cell, passed on as soon as it is measured: for each k every query_skip. The model's
 // attention must be sparse.
-void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
+void sweep(nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
            const std::function<void(const SweepCell&)>& measured);
 
 }  // namespace brine::distill

@@ -17,7 +17,7 @@ std::string line_of(const SweepCell& c, const char* format, const char* recall_f
   // A double has up to 309 digits before the point: the perplexity of a model that diverged.
   char text[1200], of_recall[400] = "";
   std::snprintf(text, sizeof text, format, (long long)c.k, (long long)c.query_skip, c.perplexity,
-                c.ms, c.bytes / 1e6);
+                c.keys_read, c.ms, c.bytes / 1e6);
   if (recall) std::snprintf(of_recall, sizeof of_recall, recall_format, c.recall);
   return join(text, of_recall, "\n");
 }
@@ -29,7 +29,7 @@ void write_table(const TextSweep& what, const std::string& tsv) {
                    [&] { data::write_file_atomic(what.out, tsv); });
 }
 
-void write_floors(const nn::LoadedModel& model, const WindowSource& windows, const TextSweep& what,
+void write_floors(nn::LoadedModel& model, const WindowSource& windows, const TextSweep& what,
                   std::ostream& table) {
   std::string tsv = floor_tsv_title();
   table << floor_title() << std::flush;
@@ -45,6 +45,7 @@ void write_floors(const nn::LoadedModel& model, const WindowSource& windows, con
 void TextSweep::describe(data::Schema& s) {
   s.field("data", data, "Text files", {.required = true});
   s.field("k", grid.k, "Kept keys per query and head; none: as trained", {.min = 1});
+  attention.describe(s);
   s.field("query_skip", grid.query_skip, "The estimator runs on every f-th query", {.min = 1});
   s.field("oversample", grid.oversample,
           "With --floors: candidates for each kept key of the student; none: as trained",
@@ -61,31 +62,32 @@ void TextSweep::describe(data::Schema& s) {
 
 std::string table_title(bool recall) {
   char text[96];
-  std::snprintf(text, sizeof text, "%6s %10s %12s %14s %10s%s\n", "k", "query-skip", "perplexity",
-                "ms a window", "MB", recall ? "  mask recall" : "");
+  std::snprintf(text, sizeof text, "%6s %10s %12s %10s %14s %10s%s\n", "k", "query-skip",
+                "perplexity", "keys read", "ms a window", "MB", recall ? "  mask recall" : "");
   return text;
 }
 
 std::string table_line(const SweepCell& cell, bool recall) {
-  return line_of(cell, "%6lld %10lld %12.4f %14.2f %10.1f", "  %11.3f", recall);
+  return line_of(cell, "%6lld %10lld %12.4f %10.1f %14.2f %10.1f", "  %11.3f", recall);
 }
 
 std::string tsv_title(bool recall) {
-  return join("k\tquery_skip\tperplexity\tms_per_window\tmegabytes", recall ? "\tmask_recall" : "",
+  return join("k\tquery_skip\tperplexity\tkeys_read\tms_per_window\tmegabytes", recall ? "\tmask_recall" : "",
               "\n");
 }
 
 std::string tsv_line(const SweepCell& cell, bool recall) {
-  return line_of(cell, "%lld\t%lld\t%.6f\t%.3f\t%.3f", "\t%.4f", recall);
+  return line_of(cell, "%lld\t%lld\t%.6f\t%.2f\t%.3f\t%.3f", "\t%.4f", recall);
 }
 
-void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                 const TextSweep& what, std::ostream& table, const Messages& messages) {
   if (what.grid.ranks) compare_models(*what.grid.ranks, model);
   compare_teacher(what.grid.teacher, tokenizer, messages);
   const int64_t window = window_of(what.sequence_length, model.config, "sweep");
   const std::unique_ptr<WindowSource> windows =
       windows_of(load_texts(what.data, tokenizer, window, 1, messages), window, 0);
+  calibrate_on(model, windows->in_order(0, 1).ids, messages);
   if (what.floors) {
     write_floors(model, *windows, what, table);
     return;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "distill/evaluation/sweep.h"
-#include "distill/log/messages.h"
+#include "distill/inputs/models.h"
 
 namespace brine::distill {
 
@@ -16,6 +16,7 @@ struct TextSweep {
   int64_t sequence_length = 0;    // of a window; 0: the model's positions
   bool floors = false;            // the student next to its floors instead of times and memory
   SweepRequest grid;
+  OtherAttention attention;  // for use_attention(), which sweep_text() does not call
 
   void describe(data::Schema& s);
 };
@@ -27,8 +28,8 @@ std::string table_line(const SweepCell& cell, bool recall);
 std::string tsv_title(bool recall);
 std::string tsv_line(const SweepCell& cell, bool recall);
 
-// Writes each line of the table as soon as its cell is measured, and the TSV file at the end.
-void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+// A model that must be calibrated is calibrated on the first window. Writes each line of the table as soon as its cell is measured, and the TSV file at the end.
+void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                 const TextSweep& what, std::ostream& table, const Messages& messages);
 
 }  // namespace brine::distill

@@ -1,6 +1,7 @@
 // Tokens that a model has rows for against those of its tokenizer, and loading with reports.
 #include "distill/inputs/models.h"
 
+#include "nn/io/shared_student.h"
 #include "tensor/base/error.h"
 
 namespace brine::distill {
@@ -66,6 +67,48 @@ std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& load
   const std::string replaced = nn::tokenizer_warning(loaded.config, *tokenizer);
   if (!replaced.empty()) messages.warning(replaced);
   return tokenizer;
+}
+
+void OtherAttention::describe(data::Schema& s) {
+  config.describe_attention(s, "Under another attention method, without training");
+  s.collect("attention", given);
+}
+
+void use_attention(nn::LoadedModel& m, const std::string& method, const data::Json& settings) {
+  const bool own = method == m.config.attention;
+  if (method.empty() || (own && settings.empty())) return;
+  check(!own || !settings.contains("preset"),
+        "--preset has no effect with the model's own attention");
+  nn::attention_method(method);  // throws for an unknown name and lists the known ones
+  m.config.attention = method;
+  data::Schema keys;
+  m.config.method().describe(keys);
+  for (const auto& [key, value] : settings.items()) {
+    check(keys.find(key), "attention '", method, "' has no setting ", key);
+    keys.set(key, value);
+  }
+  nn::replace_attention(m);
+}
+
+void use_attention(nn::LoadedModel& m, OtherAttention& other) {
+  if (!other.chosen()) return;
+  data::Schema keys;
+  other.config.method().describe(keys);
+  const data::Json all = keys.to_json();
+  data::Json settings = data::Json::object();
+  for (const std::string& key : other.given) {
+    if (all.contains(key)) settings[key] = all.at(key);
+  }
+  use_attention(m, other.config.attention, settings);
+}
+
+void calibrate_on(nn::LoadedModel& m, const Tensor& ids, const Messages& messages) {
+  if (!m.uncalibrated) return;
+  const int64_t tokens = nn::calibrate_attention(m, ids);
+  messages.info(m.config.attention, ": key_scale calibrated on the first ",
+                tokens < 1000 ? std::to_string(tokens)
+                              : join(tokens / 1000, ",", std::to_string(1000 + tokens % 1000).substr(1)),
+                " tokens");
 }
 
 nn::LoadedModel load_model(const std::string& path, const Messages& messages,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "distill/log/messages.h"
@@ -31,6 +33,25 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
 // with too many tokens or that transformers would replace.
 std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
                                                      const Messages& messages);
+// Another attention method for a loaded model, as commands take it: --attention METHOD and
+// --attention.KEY VALUE.
+struct OtherAttention {
+  nn::ModelConfig config;           // of which the attention counts
+  std::set<std::string> given = {};  // its keys that were set
+
+  OtherAttention() { config.attention.clear(); }
+  bool chosen() const { return !config.attention.empty(); }
+  void describe(data::Schema& s);
+};
+// Replaces the attention of a loaded model by another method with these settings, an object by
+// key, without training; "" changes nothing.
+void use_attention(nn::LoadedModel& model, const std::string& method,
+                   const data::Json& settings = data::Json::object());
+void use_attention(nn::LoadedModel& model, OtherAttention& other);
+// Calibrates the attention of a model that use_attention() gave one (nn::calibrate_attention) on
+// the start of a text, ids [1, T], and says so.
+void calibrate_on(nn::LoadedModel& model, const Tensor& ids, const Messages& messages);
+
 // Loads a model and reports how its files were read and which damaged checkpoints of its run were
 // skipped.
 nn::LoadedModel load_model(const std::string& path, const Messages& messages,

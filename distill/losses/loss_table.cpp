@@ -2,7 +2,6 @@
 #include "distill/losses/loss_table.h"
 
 #include "autograd/ops.h"
-#include "distill/losses/block_loss.h"
 #include "tensor/functions/top_logits.h"
 
 namespace brine::distill {
@@ -31,12 +30,6 @@ Tensor attention_term(const LossConfig& config, const Tensor& pair) {
 }
 
 Tensor approx(const LayerLossCall& call) {
-  if (call.student.has("block_sizes")) {
-    check(call.teacher.has("query") || call.teacher.has("attention"),
-          "losses: the loss approx of a mask of blocks needs the teacher's q and k or its map, not "
-          "pooled attention; make the dump with --content qk or maps, or set losses.approx to 0");
-    return block_approx_loss(call.student, attention_of(call.teacher), call.visible);
-  }
   check(call.student.has("scores"),
         "losses: the student's attention estimates no scores, which the loss approx needs; set "
         "losses.approx to 0");
@@ -56,14 +49,6 @@ Tensor prob(const LayerLossCall& call) {
 }
 
 Tensor context(const LayerLossCall& call) {
-  if (call.student.has("rows")) {  // the method computed a sample of rows
-    const Tensor &y = call.student.get("attention_output"), &rows = call.student.get("rows");
-    const Tensor given =
-        gather(call.of_teacher("attention_output"), 1, rows.view({1, rows.numel(), 1}));
-    const int64_t n = y.dim(0) * y.dim(1);
-    return squared_distance(y, given,
-                            Tensor::full({n}, 1 / double(n * y.dim(2)), y.dtype(), y.device()));
-  }
   return call.mean_square(call.student.get("attention_output"),
                           call.of_teacher("attention_output"));
 }

@@ -11,6 +11,7 @@
 #include "distill/teachers/dump_teacher.h"
 #include "distill/teachers/massive_activation.h"
 #include "distill/teachers/self_teacher.h"
+#include "nn/io/shared_student.h"
 
 namespace brine::distill {
 namespace {
@@ -84,6 +85,7 @@ void Preparation::from_self() {
 
 void Preparation::from_teacher() {
   Recipe& recipe = what.recipe;
+  bool calibrate = false;
   nn::LoadedModel teacher = load_model(what.teacher, host.messages);
   check(nn::is_full_attention(teacher.config.attention), "distill: the teacher ", what.teacher,
         " has attention '", teacher.config.attention, "'; its losses are defined for a dense one");
@@ -98,6 +100,7 @@ void Preparation::from_teacher() {
     run.config = recipe.student;
     run.model = nn::make_student(run.config, *teacher.model, host.seed);
     run.store = std::make_unique<nn::ParameterStore>(*run.model);
+    calibrate = run.model->attention_traits().calibrates && !options.resume;
   } else {
     continue_student(teacher);
   }
@@ -108,6 +111,10 @@ void Preparation::from_teacher() {
   } else {
     on_text(teacher);
   }
+  if (!calibrate) return;
+  const int64_t tokens =
+      nn::calibrate_attention(*run.model, *teacher.model, run.train->batch(0, 1).ids);
+  host.messages.info(run.config.attention, ": calibrated on a window of ", tokens, " tokens");
 }
 
 // A student that learned before, from stage attention for example.
@@ -211,6 +218,12 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
     check(learned || recipe.losses[loss.name].value_or(0) == 0, "distill: losses.", loss.name,
           " is for stage joint; stage attention has approx and context");
   }
+  if (!recipe.attention_keys.count("method")) {
+    check(recipe.attention_keys.empty(), "distill: stage attention has no method for the key ",
+          recipe.attention_keys.empty() ? "" : *recipe.attention_keys.begin(),
+          "; name it: --attention blocks or --attention sea");
+    recipe.student.attention = "blocks";
+  }
   Conversion c;
   c.teacher = what.teacher;
   c.dump = what.dump;
@@ -227,6 +240,7 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
   std::unique_ptr<TrainingRun> run =
       prepare(c, {.stage = Stage::attention, .options = options}, host);
   what.text = c.text;
+  recipe.student.attention = c.student.attention;
   recipe.training = c.training;
   recipe.losses["approx"] = c.approx;
   recipe.losses["context"] = c.context;

@@ -23,8 +23,6 @@ Batch longest_batch(BatchSource& source, int64_t count) {
     Batch other = source.batch(n, count);
     if (other.ids.dim(1) > longest.ids.dim(1)) longest = std::move(other);
   }
-  longest.turn = 0;
-  longest.turns = 1;  // nothing of it is kept for a later step
   return longest;
 }
 

@@ -11,7 +11,6 @@ void use_mixed_text(TrainingRun& run, const MixedText& mixed, const RunHost& hos
   MixedSource::Config config{.lengths = parse_lengths(*mixed.text.lengths),
                              .retrieval_share = *mixed.text.retrieval_share,
                              .step_windows = run.trainer.batch_size * run.trainer.accumulate,
-                             .turns = mixed.turns,
                              .seed = host.seed + (mixed.variant << 32)};
   for (const int64_t n : config.lengths) window_of(n, run.config, "windows");
   const TextFiles& files = mixed.files;

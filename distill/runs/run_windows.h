@@ -17,7 +17,6 @@ struct MixedText {
   const TextFiles& files;  // `window` is that of the text to evaluate on
   std::string model_directory;
   uint64_t variant = 0;
-  int64_t turns = 1;  // consecutive steps that have the same windows
 };
 void use_mixed_text(TrainingRun& run, const MixedText& mixed, const RunHost& host);
 

@@ -13,6 +13,7 @@
 #include "distill/ranks/exchange.h"
 #include "distill/runs/memory_check.h"
 #include "distill/runs/training_run.h"
+#include "tensor/comm/shared_work.h"
 #include "tensor/device/allocator.h"
 #include "tensor/device/machine_memory.h"
 
@@ -27,8 +28,7 @@ int64_t trained_count(const TrainingRun& run) {
 }
 
 // Memory and the time of a step, from steps that are discarded: a first one that fills caches and
-// counts only if it is longer than ten seconds, then those that have the same windows, of which one
-// runs the teacher.
+// counts only if it is longer than ten seconds, then another one.
 std::string measure_step(TrainingRun& run, uint64_t seed) {
   const TrainerConfig& config = run.trainer;
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
@@ -41,21 +41,15 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start = Clock::now();
   auto seconds = [&start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  int64_t turns = 1;
-  for (int64_t i = 0; i < 1 + turns; ++i) {
-    if (i == 1 && turns == 1 && seconds() > 10) break;
+  for (int64_t i = 0; i < 2; ++i) {
+    if (i == 1 && seconds() > 10) break;
     if (i == 1) start = Clock::now();
-    // Micro-batches that return are kept from step to step, each with separate memory.
-    const int64_t micro = turns > 1 ? config.accumulate : 1;
-    for (int64_t m = 0; m < micro; ++m) {
-      const Batch batch = run.train->batch(i * config.accumulate + m, config.batch_size);
-      turns = batch.turns;
-      LossTerms terms;
-      read_terms({objective.accumulate(batch, {.random = &random, .recompute = config.recompute})},
-                 {}, terms);
-    }
+    const Batch batch = run.train->batch(i * config.accumulate, config.batch_size);
+    LossTerms terms;
+    read_terms({objective.accumulate(batch, {.random = &random, .recompute = config.recompute})},
+               {}, terms);
   }
-  const double step = seconds() / double(turns) * double(turns > 1 ? 1 : config.accumulate);
+  const double step = seconds() * double(config.accumulate);
   double total = step * double(config.steps);
   const double limit = config.max_seconds.value_or(0);
   if (limit > 0) total = std::min(total, limit);
@@ -70,6 +64,12 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
       << "a step            " << human_seconds(step) << "\n"
       << "the run           " << human_seconds(total) << "\n";
   return out.str();
+}
+
+void make_directory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  check(!error, path, ": cannot be created: ", error.message());
 }
 
 // The settings of a run as it records them: without those that may change when it is resumed, or
@@ -142,9 +142,55 @@ bool resume(Trainer& trainer, const TrainingRun& run, const std::string& out,
   return true;
 }
 
+// Writes a student that is not trained: its checkpoint has step 1.
+RunResult write_student(TrainingRun& run, const RunOptions& options, const RunHost& host) {
+  RunResult result;
+  if (options.dry_run) {
+    if (host.is_first()) result.dry_run = run.subject + "\nnothing is trained\n";
+    return result;
+  }
+  compare_ranks(run, options, host);
+  const std::string& out = options.out;
+  const data::Json configuration = parse_ordered_json(recorded(run, host));
+  result.outcome.steps = options.resume ? 0 : 1;
+  auto write = [&] {
+    if (options.resume) {
+      check_configuration(out, stored_configuration(out), configuration);
+      host.messages.info(out, ": the student is finished; nothing left to do");
+      return;
+    }
+    host.messages.info(run.subject, ", ", out);
+    make_directory(out);
+    claim_directory(run, options, host);
+    if (host.keep_configuration) host.keep_configuration(out);
+    if (run.tokenizer) run.tokenizer->save(out);
+    const data::Json state = {{"step", 1},
+                              {"seed", host.seed},
+                              {"configuration", configuration},
+                              {"stage", run.stage},
+                              {"first_step", 0}};
+    data::save_checkpoint(out, 1, checkpoint_files(run, state), int(run.trainer.keep));
+    std::ostream nowhere(nullptr);
+    RunLog log(out, host.terminal ? *host.terminal : nowhere, {.progress = host.progress});
+    log.event(run.subject);
+    if (run.valid) {
+      const Perplexity p = evaluate(*run.model, *run.valid,
+                                    {.batch_size = run.trainer.batch_size,
+                                     .max_windows = run.trainer.eval_windows,
+                                     .loss_from = run.trainer.loss_from});
+      log.evaluation(1, {{"valid_perplexity", p.value()}, {"valid_nll", p.nll}});
+    }
+    if (run.after) run.after();
+  };
+  SelfCommunicator alone;
+  do_work_of_first(host.ranks ? *host.ranks : alone, "student", write);
+  return result;
+}
+
 }  // namespace
 
 RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host) {
+  if (!run.store) return write_student(run, options, host);
   const std::string& out = options.out;
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
   host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
@@ -165,11 +211,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
                         .stop = host.stop,
                         .ranks = host.ranks,
                         .zero = options.zero});  // refuses too many ranks
-  if (host.is_first()) {
-    std::error_code error;
-    std::filesystem::create_directories(out, error);
-    check(!error, out, ": cannot be created: ", error.message());
-  }
+  if (host.is_first()) make_directory(out);
   claim_directory(run, options, host);
   set_anomaly_detection(options.anomaly);
   LogConfig log_config{.progress = host.progress};

@@ -51,6 +51,7 @@ struct RunHost {
 };
 
 // A run that is ready to start: what is trained, and what its directory and its messages need.
+// Without a store nothing is trained: the student is only written.
 struct TrainingRun : TrainerParts {
   std::vector<std::string> other_stage;  // keys that are not part of this stage's record
   std::function<void()> after;           // called when training has ended; may throw

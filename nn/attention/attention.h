@@ -57,14 +57,6 @@ struct AttentionInput {
   RandomStream* random = nullptr;  // null: evaluation
   // Factor of the method's auxiliary loss, if it has one, in the backward pass.
   double own_loss = 1;
-  // Rows of which a method that samples (AttentionTraits) compares its scores with the teacher's;
-  // rows = 0: all. `only`: its output has these rows alone, whose positions are in the tap as
-  // "rows" i64 [n].
-  struct Sample {
-    int64_t rows = 0;
-    uint64_t seed = 0;
-    bool only = false;
-  } sample = {};
   // The auxiliary loss is put into the tap as "selection_loss" and not attached to the output: the
   // caller adds it to the total loss.
   bool shows_loss = false;
@@ -99,7 +91,7 @@ struct AttentionTraits {
   bool incremental = false;  // make_state() and step() work
   bool groups = false;       // accepts fewer heads of keys and values than of queries
   bool estimates = false;    // its scores learn from a teacher's attention (the loss approx)
-  bool samples = false;      // uses AttentionInput::sample
+  bool calibrates = false;   // calibrate() sets what it has instead of parameters
   int64_t k_step = 1;        // the option k is rounded up to multiples of it
   // AttentionInput::hidden; q_content and k_content.
   bool reads_hidden = true, reads_content = true;
@@ -116,6 +108,9 @@ class Attention : public Module {
   // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], the result of
   // forward() for it after the tokens in the state. lengths and dense_path are ignored here.
   virtual Tensor step(const AttentionInput& input, AttentionState& state) const;
+  // Sets what the method derives from a text's keys [B, G, T, d], without a gradient. A method that
+  // does not calibrate (AttentionTraits) ignores it.
+  virtual void calibrate(const Tensor& /*keys*/, const Visibility& /*visible*/) {}
   // Called before every optimizer step with the number of steps done so far (redrawn features).
   virtual void on_step(int64_t /*steps_done*/) {}
 };
@@ -172,8 +167,6 @@ MaskSettings mask_settings_of(const Config& c) {
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
 template <class Method, class Config>
 struct RegisterAttention {
-  // A Method with a static make(Init&, const AttentionShape&, const Config&) chooses its class by
-  // its configuration.
   explicit RegisterAttention(const char* name) {
     static const char* registered = name;
     struct Entry : AttentionMethod {
@@ -183,11 +176,7 @@ struct RegisterAttention {
       MaskSettings mask() const override { return mask_settings_of(config); }
       std::unique_ptr<Attention> make_block(Init& init,
                                             const AttentionShape& shape) const override {
-        if constexpr (requires { Method::make(init, shape, config); }) {
-          return Method::make(init, shape, config);
-        } else {
-          return std::make_unique<Method>(init, shape, config);
-        }
+        return std::make_unique<Method>(init, shape, config);
       }
     };
     attention_methods()[name] = []() -> std::unique_ptr<AttentionMethod> {

@@ -27,7 +27,8 @@ struct LoadedModel {
   std::vector<std::string> notes;    // newer checkpoints of the run that are damaged, and why
   std::vector<std::string> remarks;  // on how its files were read, in one line each
 
-  double seconds = 0;  // the time of loading
+  bool uncalibrated = false;  // its attention is new: see calibrate_attention()
+  double seconds = 0;         // the time of loading
 
   // SHA-256 of names, types, shapes and values of all tensors; computed at the first call.
   const std::string& hash() const;

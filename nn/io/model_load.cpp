@@ -1,6 +1,7 @@
 // Loading a model from a directory: configuration, names, values directly from the mapped files.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -142,6 +143,17 @@ Base open_base(const std::string& adapter, const data::Json& json, const ModelCo
   return base;
 }
 
+// A key_scale that was damaged would choose blocks at random.
+void check_key_scales(Model& model, const std::string& source) {
+  for (const auto& b : model.named_buffers()) {
+    if (!b.path.ends_with(".key_scale")) continue;
+    for (const double x : b.buffer->value.to(Device{}).to_vector()) {
+      check(std::isfinite(x) && x > 0, source, ": tensor ", b.path, " contains ", x,
+            ", must be finite and above 0; calibrate the attention again (brine convert)");
+    }
+  }
+}
+
 // Hash of the tensors that do not belong to the attention method: that of the base.
 std::string base_hash(Model& model) {
   std::vector<NamedTensor> base;
@@ -213,6 +225,7 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
       *m.model, ParameterStore::Gradients::later, default_device(),
       map ? map_weights(*m.model, weights) : ParameterStore::InPlace());
   read_weights(*m.model, weights);
+  check_key_scales(*m.model, m.directory);
   check(!base.files || base_hash(*m.model) == base.hash, m.directory, ": the weights in ",
         base.directory, " are not those of the base that it was made for");
   if (options.gradients) m.store->add_gradients();

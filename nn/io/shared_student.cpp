@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "autograd/node.h"
 #include "nn/optim/parameter_store.h"
 
 namespace brine::nn {
@@ -66,6 +67,30 @@ std::unique_ptr<Model> make_shared_student(const ModelConfig& config, Model& tea
   return student;
 }
 
+int64_t calibrate_attention(Model& student, Model& teacher, const Tensor& ids) {
+  struct Calibration : AttentionObserver {
+    explicit Calibration(Model& student) : student(student) {}
+    void observe(const AttentionInput& in, const Tensor&) override {
+      student.attention(layer++).calibrate(in.k.detach(), in.visible);
+    }
+    Model& student;
+    int64_t layer = 0;
+  } calibration(student);
+  NoGrad off;
+  const int64_t T = std::min({ids.dim(1), kCalibrationTokens, teacher.shape().max_positions});
+  teacher.hidden({.ids = ids.slice(0, 0, 1).slice(1, 0, T).contiguous(),
+                  .attention_observer = &calibration});
+  return T;
+}
+
+int64_t calibrate_attention(LoadedModel& m, const Tensor& ids) {
+  ModelConfig config = m.config;
+  config.attention = "flash";
+  const std::unique_ptr<Model> teacher = make_shared_student(config, *m.model, 0);
+  m.uncalibrated = false;
+  return calibrate_attention(*m.model, *teacher, ids);
+}
+
 void replace_attention(LoadedModel& m) {
   const std::shared_ptr<Model> former = m.model;
   m.model = make_shared_student(m.config, *former, 0);
@@ -74,6 +99,8 @@ void replace_attention(LoadedModel& m) {
     std::erase_if(learned,
                   [&](const NamedTensor& t) { return !former->is_attention_tensor(t.name); });
     load_state(*m.model, learned, "model", [](const std::string&) { return true; });
+  } else {
+    m.uncalibrated = m.model->attention_traits().calibrates;
   }
   const auto of_attention = [&](const Module::NamedParameter& p) {
     return m.model->is_attention_tensor(p.path);

@@ -15,8 +15,16 @@ namespace brine::nn {
 std::unique_ptr<Model> make_shared_student(const ModelConfig& config, Model& teacher,
                                            uint64_t seed);
 
+// Calibrates the attention of `student` (AttentionTraits::calibrates) on the keys that `teacher`, a
+// model of its sizes, makes of the first kCalibrationTokens of ids [1, T]; returns their number.
+inline constexpr int64_t kCalibrationTokens = 2048;
+int64_t calibrate_attention(Model& student, Model& teacher, const Tensor& ids);
+// The same with the model's weights under full attention.
+int64_t calibrate_attention(LoadedModel& model, const Tensor& ids);
+
 // Gives a loaded model the attention that its config has now. The base stays in its memory, as a
-// constant; what the same method has learned stays, too. The store has the attention's parameters
+// constant; what the same method has learned stays, too, and another one that calibrates is
+// `uncalibrated`. The store has the attention's parameters
 // alone and is null if there are none.
 void replace_attention(LoadedModel& model);
 

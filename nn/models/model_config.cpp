@@ -36,6 +36,20 @@ int64_t read_rank(data::Json& section, const std::string& source) {
   return rank;
 }
 
+// Students of sea have keys of the first edition's blocks, which say nothing of columns.
+void forget_first_blocks(data::Json& section, const std::string& source) {
+  const auto found = section.find("attention");
+  if (found == section.end() || !found->is_object() || !found->contains("method") ||
+      found->at("method") != "sea")
+    return;
+  for (const char* key : {"mask", "preset"}) {
+    if (found->contains(key)) refuse_first_blocks(key, found->at(key), source);
+  }
+  for (const char* key :
+       {"mask", "block", "parts", "tile", "sinks", "local", "survivors", "opinion"})
+    found->erase(key);
+}
+
 bool is_token_key(const std::string& key) { return key.ends_with("_token_id"); }
 
 // The ids of a value of such a key, one or a list, for which there is a row.
@@ -100,13 +114,13 @@ void ModelConfig::describe_model(data::Schema& schema) {
   schema.variants("model", "type", model_type, variants, "Family of the model", "model_type");
 }
 
-void ModelConfig::describe_attention(data::Schema& schema) {
+void ModelConfig::describe_attention(data::Schema& schema, const std::string& help) {
   std::vector<data::Variant> variants;
   for (auto& [name, method] : methods) {
     AttentionMethod* m = method.get();
     variants.push_back({name, [m](data::Schema& s) { m->describe(s); }});
   }
-  schema.variants("attention", "method", attention, variants, "Attention method");
+  schema.variants("attention", "method", attention, variants, help);
 }
 
 void ModelConfig::copy_sizes(const ModelConfig& other) {
@@ -150,6 +164,13 @@ data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
   return json;
 }
 
+void refuse_first_blocks(const std::string& key, const data::Json& value,
+                         const std::string& source) {
+  const bool first = (key == "mask" || key == "preset") && value == "blocks";
+  check(!first, source, ": this student has blocks of the first edition (clusters); convert its "
+        "teacher again: brine convert --attention blocks --teacher MODEL --data TEXT --out RUN");
+}
+
 ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   check(json.is_object(), source, ": not a JSON object");
   check(json.contains("model_type"), source, ": has no model_type");
@@ -174,6 +195,7 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   attention.erase("format");
   attention.erase("base_hash");  // of an adapter: used by the loader
   config.lora_rank = read_rank(attention, source);
+  forget_first_blocks(attention, source);
   data::Schema keys;
   config.describe_attention(keys);
   try {

@@ -36,7 +36,7 @@ struct ModelConfig {
   // The sections "model" with its "type" and "attention" with its "method".
   void describe(data::Schema& schema);
   void describe_model(data::Schema& schema);
-  void describe_attention(data::Schema& schema);
+  void describe_attention(data::Schema& schema, const std::string& help = "Attention method");
 
   FamilyConfig& family() { return families.at(model_type); }
   const FamilyConfig& family() const { return families.at(model_type); }
@@ -73,6 +73,9 @@ struct HfExtras {
 data::Json to_hf_config(ModelConfig& config, const HfExtras& extras = {});
 // Only the family's part of it: two models with the same base weights must agree in it.
 data::Json sizes_to_json(const ModelConfig& config);
+// Throws, with `source` first, for "mask" or "preset" of a student with blocks of the first edition.
+void refuse_first_blocks(const std::string& key, const data::Json& value,
+                         const std::string& source);
 // Refuses unsupported settings by name. `source` starts the messages.
 ModelConfig from_hf_config(const data::Json& json, const std::string& source);
 

@@ -1,10 +1,6 @@
 // The schema, the presets and the checks of SEA's settings.
 #include "sea/base/config.h"
 
-#include <numeric>
-
-#include "autograd/ops_blocks.h"
-
 namespace brine::sea {
 namespace {
 
@@ -16,26 +12,12 @@ struct PresetKeys {
   bool pooled_prior;
   int64_t prior_units, columns;
   double gate_bias;
-  MaskForm mask = MaskForm::columns;
-  int64_t k = 64, parts = 1, tile = 16;
 };
 
 PresetKeys keys_of(Preset preset) {
   switch (preset) {
     case Preset::light:
       return {DecoderPreset::none, Gates::head, Prior::learned, true, 4, 256, 4};
-    case Preset::blocks:
-      return {.decoder = DecoderPreset::none,
-              .gates = Gates::head,
-              .prior = Prior::none,
-              .pooled_prior = true,
-              .prior_units = 0,
-              .columns = 512,
-              .gate_bias = 8,
-              .mask = MaskForm::blocks,
-              .k = 480,
-              .parts = 4,
-              .tile = 32};
     case Preset::lean:
       return {DecoderPreset::lean, Gates::token, Prior::performer, false, 0, 64, 0};
     case Preset::paper:
@@ -54,7 +36,7 @@ std::string text_of(E value, const data::Named<E> (&names)[N]) {
   return data::name_of(value, names);
 }
 
-// A default, and what the presets make of it: "64, blocks 480". `names`: of an enum.
+// A default, and what the presets make of it: "64, light 256". `names`: of an enum.
 template <class T, class... Names>
 std::string by_preset(const T& initial, T PresetKeys::*key, const Names&... names) {
   std::string out = text_of(initial, names...);
@@ -79,36 +61,17 @@ void SeaConfig::apply(Preset named) {
   take("prior_units", prior_units, keys.prior_units);
   take("columns", columns, keys.columns);
   take("gate_bias", gate_bias, keys.gate_bias);
-  take("mask", mask, keys.mask);
-  take("k", this->keys, keys.k);
-  take("parts", parts, keys.parts);
-  take("tile", tile, keys.tile);
   preset = named;
 }
 
 void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
   s.choice("preset", preset, kPresets,
-           "Defaults of other keys (docs/method.md); distill takes light, convert blocks if causal",
+           "Defaults of other keys (docs/method.md); distill and convert take light",
            {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
-  s.choice("mask", mask, kMaskForms,
-           "columns: keys for each row and head; blocks: blocks of keys for each group",
-           {.shown = by_preset(mask, &PresetKeys::mask, kMaskForms)});
-  s.field("k", keys, "Keys kept per query and head; of blocks, those of the chosen blocks",
-          {.min = 1, .shown = by_preset(keys, &PresetKeys::k)});
-  s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
+  s.field("k", keys, "Keys kept per query and head", {.min = 1});
+  s.field("columns", columns, "Columns of the estimate",
           {.min = 1, .shown = by_preset(columns, &PresetKeys::columns)});
-  s.field("block", block, "Keys of a block", {.min = 1});
-  s.field("parts", parts, "Clusters of a block's keys, scored by their means; at most block",
-          {.min = 1, .shown = by_preset(parts, &PresetKeys::parts)});
-  s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
-          {.min = 1, .max = kMostTileRows, .shown = by_preset(tile, &PresetKeys::tile)});
-  s.field("sinks", sinks, "First blocks that every row keeps", {.min = 0});
-  s.field("local", local, "Blocks before a row's current one that it keeps", {.min = 0});
-  s.field("survivors", survivors,
-          "Of blocks: super-blocks whose blocks are scored, for each block to choose", {.min = 1});
-  s.field("opinion", opinion, "Of blocks: share of mean keys alone in the choice",
-          {.min = 0, .max = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
            "Preset of the convolutional decoder; none: a table for each head",
@@ -183,30 +146,6 @@ MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {
   return d;
 }
 
-namespace {
-
-void validate_blocks(const SeaConfig& c, const nn::AttentionShape& shape) {
-  check(shape.causal, "sea: mask = blocks is for causal models; an encoder takes mask = columns");
-  check(c.block >= 1 && c.tile >= 1, "sea: block and tile are at least 1, not ", c.block, " and ",
-        c.tile);
-  check(c.tile <= kMostTileRows && c.block % c.tile == 0, "sea: tile = ", c.tile,
-        " does not divide block = ", c.block, "; a tile of ", std::gcd(c.tile, c.block),
-        " rows would fit");
-  check(c.parts <= c.block, "sea: parts = ", c.parts, " is more than block = ", c.block,
-        "; at most ", c.block, " would fit");
-  check(!c.mixes() && c.prior != Prior::performer,
-        "sea: mask = blocks has no decoder: it takes decoder = none, gates = head and prior = none "
-        "or learned, as preset = blocks sets them");
-  check(c.pooled_prior, "sea: mask = blocks scores mean keys: pooled_prior must be true");
-  check(
-      c.oversample == 1 && c.pooled == 0 && c.prior_units == 0,
-      "sea: oversample, pooled and prior_units are of mask = columns; leave them at 1, 0 and 0, or "
-      "take preset = light");
-  check_blocks("sea", c.blocks());
-}
-
-}  // namespace
-
 void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(keys >= 1, "sea: k is ", keys, ", must be at least 1");
   check(columns >= 1, "sea: columns is ", columns, ", must be at least 1");
@@ -232,7 +171,6 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(prior_units >= 0, "sea: prior_units is ", prior_units, ", must not be negative");
   check(pooled >= 0 && pooled <= 1, "sea: pooled is ", pooled, ", must be in [0, 1]");
   check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
-  if (has_blocks()) validate_blocks(*this, shape);
   check(mixes() || identity_interpolation == Interpolation::bilinear,
         "sea: identity_interpolation = nearest has no use without V_I: decoder is none and gates "
         "is head");

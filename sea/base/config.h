@@ -8,7 +8,6 @@
 
 #include "data/config/schema.h"
 #include "nn/attention/attention.h"
-#include "tensor/mask/blocks.h"
 #include "tensor/mask/csr.h"
 
 namespace brine::sea {
@@ -24,9 +23,8 @@ struct MapDecoderShape {
   bool norm = true;               // LayerNorm over columns before and after
 };
 
-enum class Preset : uint8_t { paper, lean, light, blocks };  // of the whole block
-enum class MaskForm : uint8_t { columns, blocks };           // docs/method.md sections 2 and 8
-enum class DecoderPreset : uint8_t { paper, lean, none };    // none: a table instead of a decoder
+enum class Preset : uint8_t { paper, lean, light };        // of the whole block
+enum class DecoderPreset : uint8_t { paper, lean, none };  // none: a table instead of a decoder
 enum class DecoderNorm : uint8_t { preset, on, off };
 enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
 enum class Prior : uint8_t { performer, learned, none };   // whose features give a column's share
@@ -40,12 +38,8 @@ inline constexpr data::Named<SelectMode> kModes[] = {
     {SelectMode::per_head, "per-head"},
     {SelectMode::per_batch, "per-batch"},
     {SelectMode::causal_per_batch, "causal-per-batch"}};
-inline constexpr data::Named<Preset> kPresets[] = {{Preset::paper, "paper"},
-                                                   {Preset::lean, "lean"},
-                                                   {Preset::light, "light"},
-                                                   {Preset::blocks, "blocks"}};
-inline constexpr data::Named<MaskForm> kMaskForms[] = {{MaskForm::columns, "columns"},
-                                                       {MaskForm::blocks, "blocks"}};
+inline constexpr data::Named<Preset> kPresets[] = {
+    {Preset::paper, "paper"}, {Preset::lean, "lean"}, {Preset::light, "light"}};
 inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {
     {DecoderPreset::paper, "paper"}, {DecoderPreset::lean, "lean"}, {DecoderPreset::none, "none"}};
 inline constexpr data::Named<DecoderNorm> kDecoderNorms[] = {
@@ -63,12 +57,8 @@ inline constexpr data::Named<Widen> kWidens[] = {{Widen::scores, "scores"},
                                                  {Widen::probabilities, "probabilities"}};
 
 struct SeaConfig {
-  int64_t keys = 64;     // k: kept per query and head; of blocks: of those that a row chooses
-  int64_t columns = 64;  // K: of the estimate; of blocks: that are scored at once
-  MaskForm mask = MaskForm::columns;
-  int64_t block = 32, parts = 1, tile = 16;     // of blocks: keys, parts; rows of a tile
-  int64_t sinks = 1, local = 1, survivors = 2;  // see BlockConfig
-  double opinion = 0;
+  int64_t keys = 64;     // k: kept per query and head
+  int64_t columns = 64;  // K: of the estimate
   SelectMode mode = SelectMode::causal_per_batch;
   DecoderPreset decoder = DecoderPreset::paper;  // the settings below override its values when they
                                                  // are not 0
@@ -108,24 +98,11 @@ struct SeaConfig {
   bool performs() const {
     return mixes() || prior == Prior::performer;
   }  // the Performer's features
-  // The least share of a column or block in the prior.
+  // The least share of a column in the prior.
   double least_share() const { return prior == Prior::learned ? 1e-7 : 0; }
 
   nn::MaskSettings mask_settings() const {
-    return {.k = keys, .block = block, .columns = columns, .oversample = oversample, .mode = mode};
-  }
-  bool has_blocks() const { return mask == MaskForm::blocks; }
-  // The blocks of k keys, 0 = as configured, rounded up to whole blocks.
-  BlockConfig blocks(int64_t k = 0) const {
-    return {.block = block,
-            .parts = parts,
-            .chosen = ((k ? k : keys) + block - 1) / block,
-            .sinks = sinks,
-            .local = local,
-            .tile = tile,
-            .columns = columns,
-            .survivors = survivors,
-            .opinion = opinion};
+    return {.k = keys, .columns = columns, .oversample = oversample, .mode = mode};
   }
   SelectConfig selection() const { return {.k = keys, .mode = mode}; }
   bool softmax_features() const { return features == Features::softmax; }

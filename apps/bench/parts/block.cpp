@@ -59,11 +59,9 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
   };
   auto add = [&](const std::string& method, data::Json settings, const std::string& variant) {
     if (!only.empty() && !asked(method) && !asked(method + " " + variant)) return;
-    const bool blocks = variant == "blocks";  // which has other numbers
+    const bool blocks = method.find("blocks") != method.npos;  // which have other numbers
     if (kind.k > 0 || !blocks) settings["k"] = kind.k > 0 ? kind.k : kKept;
-    if (!blocks) {
-      if (!settings.contains("columns")) settings["columns"] = kind.columns;
-    }
+    if (!blocks && !settings.contains("columns")) settings["columns"] = kind.columns;
     rows.attempt(variant.empty() ? method : method + " " + variant, "", [&] {
       Block block = make_block(method, settings, shape, variant);
       if (block.attention) f(block);
@@ -80,7 +78,6 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
     add(method, {{"preset", "light"}, {"columns", kWideColumns}}, wide);
     add(method, {{"preset", "light"}, {"columns", kWideColumns}, {"oversample", kCandidates}},
         join(wide, ", oversample ", kCandidates));
-    add(method, {{"preset", "blocks"}}, "blocks");
   }
 }
 

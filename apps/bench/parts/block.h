@@ -55,14 +55,14 @@ struct BlockKind {
   int64_t heads = kHeads, head_size = kHeadSize;
   bool causal = true;
   int64_t kv_heads = 0;  // 0: as many as heads
-  int64_t k = 0;         // kept keys; 0: kKept, of blocks as their preset has it
+  int64_t k = 0;         // kept keys; 0: kKept, of blocks their own
   int64_t columns = kColumns;
   bool forward = false;  // no rows with backward
 };
 
 // f of every registered method, or of these those that are named in `only`; one that has presets
-// with both decoders, as `light`, as `light` with kWideColumns columns without and with refinement,
-// and as `blocks`.
+// with both decoders, as `light`, and as `light` with kWideColumns columns without and with
+// refinement.
 // A method that refuses the kind is left out; what f throws is a failure of that block.
 void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
                 BlockKind kind, const std::function<void(Block&)>& f);

@@ -1,11 +1,10 @@
 // The last layer of a student at a given length.
 #include "apps/bench/parts/trained_layer.h"
 
-#include <nlohmann/json.hpp>
-
+#include "apps/terminal/terminal.h"
 #include "data/corpus/corpus.h"
 #include "data/io/utf8.h"
-#include "distill/runs/training_run.h"
+#include "distill/evaluation/keys_read.h"
 #include "nn/io/extend.h"
 
 namespace brine::bench {
@@ -28,30 +27,24 @@ std::vector<int32_t> text_tokens(const std::string& model, const std::string& da
   return out;
 }
 
-std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
-                                    int64_t count) {
-  const nn::ModelConfig config = nn::load_config(model);
-  check(config.attention == "sea" && config.shape().causal, "bench: trained needs a causal ",
-        "student with attention 'sea', ", model, " has '", config.attention, "'");
-  return text_tokens(model, data, count);
-}
-
 TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,
-                           bool gradients) {
+                           distill::OtherAttention attention, bool gradients) {
   const int64_t T = int64_t(ids.size());
   model = nn::load_model(path);
   if (model.config.shape().max_positions < T) model = nn::extend_positions(model, T);
   if (gradients) model.store->add_gradients();
+  distill::use_attention(model, attention);
+  distill::calibrate_on(model, Tensor::from(ids, {1, T}), log_messages());
   nn::Model& net = *model.model;
-  data::Schema keys;
-  model.config.method().describe(keys);
-  const data::Json settings = keys.to_json();
-  const bool blocks = settings.contains("mask") && settings["mask"] == "blocks";
-  kept = settings.at("k");
+  const nn::AttentionTraits traits = net.attention_traits();
+  check(net.shape().causal && traits.sparse, "bench: trained needs a causal student with a mask, ",
+        path, " has attention '", model.config.attention, "'; give --attention blocks");
+  kept = model.config.method().mask().k.value();
   nn::ModelCall call{.ids = Tensor::from(ids, {1, T})};
   const int64_t last = net.shape().layers - 1;
   nn::Tap tap(net.attention_name());
-  if (blocks) tap.request("kept_keys");
+  distill::KeysRead read;
+  read.prepare(tap);
   Shown seen;
   {
     NoGrad off;
@@ -65,12 +58,9 @@ TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& 
     leaves.push_back(gradients ? require_grad(t, Tensor::zeros_like(t)) : t);
   }
   contents = {seen.input.q_content, seen.input.k_content};
-  if (blocks) {
-    kept_keys = tap.get("kept_keys").data<double>()[0];
-    tile_keys = tap.get("kept_keys").data<double>()[1];
-  } else {
-    selected = tap.get("selected");
-  }
+  read.observe(last, tap, seen.input.hidden);
+  keys_read = read.mean();
+  if (tap.has("selected")) selected = tap.get("selected");
   dy = Tensor::full({1, T, net.shape().heads * net.shape().head_size()}, 1, Dtype::f32,
                     default_device());
   method = &net.attention(last);

@@ -2,20 +2,19 @@
 // figures depend on which keys are kept.
 #pragma once
 
-#include "nn/io/model_io.h"
+#include "distill/inputs/models.h"
 
 namespace brine::bench {
 
 // `count` tokens of the text file `data` (a short one is repeated).
 std::vector<int32_t> text_tokens(const std::string& model, const std::string& data, int64_t count);
-// The same; throws unless `model` is a causal student with attention "sea".
-std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
-                                    int64_t count);
 
-// The last layer of a student that reads `ids`; extended if it has fewer positions.
+// The last layer of a student, or of a model under `attention`, that reads `ids`; extended if it has
+// fewer positions. Throws unless it is causal and has a mask.
 struct TrainedLayer {
   // With `gradients`, q, k and v are leaves of a tape and the parameters have gradients.
-  TrainedLayer(const std::string& path, const std::vector<int32_t>& ids, bool gradients = true);
+  TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,
+               distill::OtherAttention attention = {}, bool gradients = true);
   nn::AttentionInput input(nn::Tap* tap = nullptr) const {
     return {.q = leaves[0],
             .k = leaves[1],
@@ -31,9 +30,9 @@ struct TrainedLayer {
   int64_t kept = 0;                     // k, as trained
   std::vector<Tensor> leaves;           // q [1, H, T, d]; k, v [1, G, T, d]
   std::vector<Tensor> contents;         // q and k before their rotation, or undefined
-  Tensor selected;                      // u8 [1, H, T, K]; undefined for a mask of blocks:
-  double kept_keys = 0, tile_keys = 0;  // of a row, of its tile
-  Tensor dy;                            // ones [1, T, H d]
+  Tensor selected;                // u8 [1, H, T, K]; undefined for a mask of blocks
+  double keys_read = 0;
+  Tensor dy;  // ones [1, T, H d]
 };
 
 }  // namespace brine::bench

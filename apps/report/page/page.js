@@ -284,6 +284,7 @@
     makeViews(kinds);
     element("attention-about").textContent = `${student.name}: ${student.method}, ` +
       (student.k ? `k = ${student.k} keys of a query and head, ` : "all keys, ") +
+      `${brine.fixed(student.keys_read, 1)} keys read, ` +
       (student.columns ? `K = ${student.columns} columns, ` : "") + `${student.tokens} tokens` +
       (student.cells < student.tokens ? `, averaged into ${student.cells} x ${student.cells} cells` : "") +
       `. Teacher: ${student.teacher}. Rows are queries, columns keys. Pointer or arrow keys read a ` +

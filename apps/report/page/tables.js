@@ -47,8 +47,9 @@ brine.health = (function () {
     document.getElementById("health-summary").append(
       brine.make("div", {class: "scroll"}, brine.table([["student", "mask recall", "least head",
         "10th percentile", "top keys", "best columns", "4 sinks + recent", "most recent", "random",
-        "top-1 hit", "queries"],
-      [student.name, ...keys.map((key) => brine.fixed(all[key], 3)), all.rows]], ["student"])));
+        "top-1 hit", "queries", "keys read"],
+      [student.name, ...keys.map((key) => brine.fixed(all[key], 3)), all.rows,
+        brine.fixed(all.keys_read, 1)]], ["student"])));
     const select = document.getElementById("health-measure");
     brine.options(select, measures);
     const place = document.getElementById("health-grid");

@@ -41,8 +41,7 @@ RecallMeans means_of(const Recall& layer, int64_t head) {
 
 MaskRow row_of(const std::string& name, const Recall& sum, const std::vector<double>& heads) {
   MaskRow row{.layer = name,
-              .kept_keys = sum.kept_keys(),
-              .tile_keys = sum.kept_of_tile(),
+              .keys_read = sum.keys_read(),
               .least = quantile(heads, 0),
               .tenth = quantile(heads, 0.1),
               .rows = sum.rows};
@@ -65,7 +64,8 @@ double quantile(std::vector<double> values, double q) {
 }
 
 bool learns_mask(const nn::Model& model) {
-  return model.attention_traits().sparse && !model.attention(0).named_parameters().empty();
+  const nn::AttentionTraits traits = model.attention_traits();
+  return traits.sparse && (traits.calibrates || !model.attention(0).named_parameters().empty());
 }
 
 MaskHealth mask_health(const std::vector<Recall>& layers) {
@@ -84,8 +84,7 @@ MaskHealth mask_health(const std::vector<Recall>& layers) {
           .sinks_recent = all.mean(recall::kSinksRecent),
           .top_keys = all.mean(recall::kTopKeys),
           .rows = all.rows,
-          .kept = all.kept_keys(),
-          .tile_kept = all.kept_of_tile()};
+          .keys_read = all.keys_read()};
 }
 
 std::string degenerate_warning(const MaskHealth& h) {
@@ -103,7 +102,8 @@ Values log_values(const MaskHealth& h) {
   return {{"mask_recall", h.recall},
           {"mask_recall_min", h.least},
           {"mask_recall_p10", h.tenth},
-          {"mask_top1_hit", h.top_hit}};
+          {"mask_top1_hit", h.top_hit},
+          {"keys_read", h.keys_read}};
 }
 
 std::vector<MaskRow> mask_rows(const std::vector<Recall>& layers) {
@@ -125,8 +125,7 @@ std::vector<MaskRow> mask_rows(const std::vector<Recall>& layers) {
 data::Json to_json(const std::vector<MaskRow>& rows) {
   data::Json out = data::Json::array();
   for (const MaskRow& row : rows) {
-    data::Json object = {
-        {"layer", row.layer}, {"kept_keys", row.kept_keys}, {"tile_keys", row.tile_keys}};
+    data::Json object = {{"layer", row.layer}, {"keys_read", row.keys_read}};
     add_means(object, row.mean);
     object["min"] = row.least;
     object["p10"] = row.tenth;
@@ -149,8 +148,6 @@ data::Json to_json(const MaskHealth& health) {
                     {"rows", health.rows}};
   for (const auto& [name, value] : log_values(health)) out[name] = value;
   out["sinks_recent"] = health.sinks_recent;
-  out["kept_keys"] = health.kept;
-  out["tile_keys"] = health.tile_kept;
   return out;
 }
 

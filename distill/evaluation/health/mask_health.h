@@ -27,7 +27,7 @@ struct MaskHealth {
   double sinks_recent = 0;
   double top_keys = 0;             // of each query's largest keys
   int64_t rows = 0;                // per head, of all layers
-  double kept = 0, tile_kept = 0;  // keys of a row and, of a mask of blocks, of its tile
+  double keys_read = 0;
 
   // The learned mask is no better than a fixed one.
   bool degenerate() const {
@@ -35,12 +35,14 @@ struct MaskHealth {
     return rows > 0 && gain <= kDegenerate && gain <= kShare * (top_keys - sinks_recent);
   }
 };
-// Whether the attention learned which keys to keep: a fixed rule needs no watching.
+// Whether the attention learned, or was calibrated, which keys to keep: a fixed rule needs no
+// watching.
 bool learns_mask(const nn::Model& model);
 MaskHealth mask_health(const std::vector<Recall>& layers);
 // "" for a mask that has not degenerated; else one line that says so.
 std::string degenerate_warning(const MaskHealth& health);
-// For logs: mask_recall, mask_recall_min, mask_recall_p10, mask_top1_hit; none without rows.
+// For logs: mask_recall, mask_recall_min, mask_recall_p10, mask_top1_hit, keys_read; none without
+// rows.
 Values log_values(const MaskHealth& health);
 
 // The q-th quantile (0..1) with linear interpolation between the sorted values; 0 of none.
@@ -50,8 +52,8 @@ double quantile(std::vector<double> values, double q);
 using RecallMeans = std::array<double, recall::kWays>;
 // A layer, or all of them.
 struct MaskRow {
-  std::string layer;                    // "0", "1"..., "all"
-  double kept_keys = 0, tile_keys = 0;  // of a row and of its tile (0: no tiles)
+  std::string layer;  // "0", "1"..., "all"
+  double keys_read = 0;
   RecallMeans mean = {};
   double least = 0, tenth = 0;  // mask recall of a head: the least and the 10th percentile
   int64_t rows = 0;
@@ -59,7 +61,7 @@ struct MaskRow {
 };
 // One row per layer and one for "all".
 std::vector<MaskRow> mask_rows(const std::vector<Recall>& layers);
-// An object per row: layer, kept_keys, tile_keys, mask, top_keys, best_columns, most_recent,
+// An object per row: layer, keys_read, mask, top_keys, best_columns, most_recent,
 // random, sinks_recent, top1_hit, teacher_recent_64, teacher_first_4, mask_recent_64,
 // mask_first_4, min, p10, rows; of a layer "heads", the same means of each.
 data::Json to_json(const std::vector<MaskRow>& rows);

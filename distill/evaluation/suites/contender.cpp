@@ -42,13 +42,10 @@ Contender parse_contender(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> default_contenders() {
+std::vector<std::string> default_contenders(int64_t step) {
   std::vector<std::string> out = {"dense"};
   if (nn::attention_methods().count("top")) out.push_back("top");
-  data::Schema recent;
-  const auto method = nn::attention_method("recent");
-  method->describe(recent);
-  out.push_back(recent.find("sinks") ? "recent:sinks=4" : "recent");
+  out.push_back(join("recent:block=", step > 1 ? step : 4, ":sinks=1"));
   return out;
 }
 

@@ -9,7 +9,7 @@
 
 namespace brine::distill {
 
-// "recent:sinks=4:k=8": a registered method with settings of its config.
+// "recent:block=4:sinks=1:k=8": a registered method with settings of its config.
 struct Contender {
   std::string name;    // as written
   std::string method;  // as registered
@@ -19,8 +19,9 @@ struct Contender {
 // Throws for an unknown method or setting, naming the known ones.
 Contender parse_contender(const std::string& text);
 
-// Full attention, the top keys, and 4 sinks with recent keys, as far as they are registered.
-std::vector<std::string> default_contenders();
+// Full attention, the top keys, and recent keys with a sink block, as far as they are registered;
+// in blocks as large as a student's `step` of k, or of 4 keys.
+std::vector<std::string> default_contenders(int64_t step);
 
 // Gives a loaded model this attention, with the method's tensors, if any, at their initial
 // values.

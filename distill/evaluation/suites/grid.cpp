@@ -96,6 +96,7 @@ MeanScore mean_of(const MethodScores& method, const std::vector<PromptBlock>& bl
       ++out.prompts;
       out.forced += s.forced;
       out.nll += s.nll;
+      if (b < method.keys_read.size()) out.keys_read += method.keys_read[b];
       if (!s.has_generated()) continue;
       ++out.generated_prompts;
       out.generated += s.generated;
@@ -103,6 +104,7 @@ MeanScore mean_of(const MethodScores& method, const std::vector<PromptBlock>& bl
   }
   if (out.prompts) out.forced /= double(out.prompts);
   if (out.prompts) out.nll /= double(out.prompts);
+  if (out.prompts) out.keys_read /= double(out.prompts);
   if (out.generated_prompts) out.generated /= double(out.generated_prompts);
   return out;
 }

@@ -28,6 +28,7 @@ struct MethodScores {
   std::string method;
   std::optional<int64_t> k = {};                      // none: it keeps every key
   std::vector<std::vector<PromptScore>> scores = {};  // by block and prompt
+  std::vector<double> keys_read = {};                 // of the first prompt of each block
 };
 
 MethodScores score_blocks(Solver& solver, const std::vector<PromptBlock>& blocks,

@@ -8,9 +8,11 @@
 
 #include "data/io/file_io.h"
 #include "data/io/json.h"
+#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/suites/contender.h"
 #include "distill/evaluation/suites/grid.h"
 #include "distill/evaluation/tasks/task_report.h"
+#include "distill/inputs/models.h"
 #include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
@@ -47,8 +49,13 @@ struct SuiteRun {
     return n;
   }
 
+  static Tensor ids_of(const data::Prompt& prompt) {
+    return Tensor::from(prompt.ids, {1, int64_t(prompt.ids.size())});
+  }
+
   // Every k of the attention that the model has now.
   void add(const std::string& name, nn::LoadedModel& m) {
+    calibrate_on(m, ids_of(blocks.front().prompts.front()), messages);
     const bool sparse = m.model->attention_traits().sparse;
     for (int64_t k : sparse && !ks.empty() ? ks : std::vector<int64_t>{0}) {
       const auto start = std::chrono::steady_clock::now();
@@ -59,6 +66,8 @@ struct SuiteRun {
           solver, blocks,
           {.batch_size = call.batch_size, .generate = call.grid.generate, .ranks = call.ranks});
       row.method = name;
+      for (const PromptBlock& block : blocks)
+        row.keys_read.push_back(keys_read(*m.model, ids_of(block.prompts.front()), options));
       if (sparse) row.k = kept_keys_of(m.config, k);
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
       messages.info("suite: ", name, row.k ? join(" k ", *row.k) : "", ", ", time.count(), " s");
@@ -162,10 +171,11 @@ std::string prompt_lines(const SuiteRun& run) {
   return out;
 }
 
-std::vector<Contender> contenders_of(const SuiteGrid& grid) {
+// `step`: AttentionTraits::k_step of the student.
+std::vector<Contender> contenders_of(const SuiteGrid& grid, int64_t step) {
   std::vector<Contender> out;
   const std::vector<std::string> words =
-      grid.compare.empty() ? default_contenders() : split_at_commas(grid.compare);
+      grid.compare.empty() ? default_contenders(step) : split_at_commas(grid.compare);
   out.reserve(words.size());
   for (const std::string& text : words) out.push_back(parse_contender(text));
   return out;
@@ -240,7 +250,7 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
                            const Messages& messages) {
   SuiteCall call = given;
   call.grid.tasks = split_at_commas(given.grid.tasks);
-  const std::vector<Contender> contenders = contenders_of(call.grid);
+  const std::vector<Contender> contenders = contenders_of(call.grid, m.model->attention_traits().k_step);
   check_k(call, m, contenders);
   check_sizes(call.grid, m);
   SuiteRun run{call, tokenizer, messages, make_blocks(call, tokenizer), call.k};

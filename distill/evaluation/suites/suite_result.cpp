@@ -11,6 +11,7 @@ namespace {
 void add_means(data::Json& out, const SuiteRow& row) {
   out["method"] = row.method;
   out["k"] = or_null(row.k);
+  out["keys_read"] = row.mean.keys_read > 0 ? data::Json(row.mean.keys_read) : data::Json();
   out["prompts"] = row.mean.prompts;
   out["generated"] = row.mean.generated_prompts ? data::Json(row.mean.generated) : data::Json();
   out["forced"] = row.mean.forced;

@@ -16,6 +16,7 @@ namespace brine::distill {
 // Means over prompts.
 struct MeanScore {
   double generated = 0, forced = 0, nll = 0;
+  double keys_read = 0;  // 0: not counted
   int64_t prompts = 0, generated_prompts = 0;
 };
 

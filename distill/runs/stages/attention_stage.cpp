@@ -1,9 +1,7 @@
 // Stage `attention`: the teacher's layers, and the losses of the student's blocks on their inputs.
 #include "distill/runs/stages/attention_stage.h"
 
-#include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
@@ -12,18 +10,6 @@ namespace brine::distill {
 namespace {
 
 constexpr const char* kLayerPrefix = "layer.";
-
-// Rows of a window that a method which samples compares with the teacher in a step.
-constexpr int64_t kSampledRows = 256;
-
-// The rows are a function of the windows, the turn and the epoch: the same in every layer, on every
-// process and after a resume.
-uint64_t seed_of(const Batch& batch) {
-  uint64_t seed =
-      1 + uint64_t(batch.turn) * 0x9e3779b97f4a7c15 + uint64_t(batch.epoch) * 0xbf58476d1ce4e5b9;
-  for (const int64_t window : batch.windows) seed = seed * 1000003 + uint64_t(window);
-  return seed;
-}
 
 void check_losses(const LossConfig& config) {
   bool any = false;
@@ -45,13 +31,6 @@ void check_losses(const LossConfig& config) {
 }
 
 }  // namespace
-
-struct AttentionStage::Kept {
-  std::vector<int64_t> windows;
-  std::vector<SeenLayer> layers;
-};
-
-AttentionStage::~AttentionStage() = default;
 
 AttentionStage::AttentionStage(std::shared_ptr<LayerInputs> teacher, nn::Model& student,
                                const LossConfig& losses, std::vector<int64_t> layers)
@@ -81,7 +60,6 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
   in.options = {};
   tap.request("scores");
   if (observer) tap.request("mask");
-  if (!observer) in.sample = {.rows = kSampledRows, .seed = seed_of(batch), .only = true};
   const int64_t times = in.q.dim(1) / in.k.dim(1);
   tap.put("q", in.q);
   tap.put("k", repeat_heads(in.k, times));
@@ -124,7 +102,7 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
 
 PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
   PendingTerms all;
-  auto learn = [&](int64_t layer, const SeenLayer& seen) {
+  teacher_->show(batch, layers_, [&](int64_t layer, const SeenLayer& seen) {
     Tensor sum;
     for (PendingTerm& term : block_terms(batch, layer, seen, sum, {})) {
       term.factor = call.share / double(layers_.size());
@@ -135,26 +113,7 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
                    .factor = call.share,
                    .in_sum = false});
     backward(scale(sum, call.share * call.loss_scale));
-  };
-  auto kept = std::find_if(kept_.begin(), kept_.end(),
-                           [&](const Kept& x) { return x.windows == batch.windows; });
-  const bool last_turn = batch.turn + 1 >= batch.turns;
-  if (kept != kept_.end()) {
-    for (size_t i = 0; i < layers_.size(); ++i) learn(layers_[i], kept->layers[i]);
-    if (last_turn) kept_.erase(kept);
-    return all;
-  }
-  Kept shown{.windows = batch.windows, .layers = {}};
-  teacher_->show(batch, layers_, [&](int64_t layer, const SeenLayer& seen) {
-    learn(layer, seen);
-    if (last_turn) return;
-    shown.layers.push_back(seen);
-    const nn::AttentionTraits traits = student_.attention(layer).traits();
-    nn::AttentionInput& kept_input = *shown.layers.back().input;
-    if (!traits.reads_hidden) kept_input.hidden = {};
-    if (!traits.reads_content) kept_input.q_content = kept_input.k_content = {};
   });
-  if (!last_turn) kept_.push_back(std::move(shown));
   return all;
 }
 

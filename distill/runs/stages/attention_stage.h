@@ -24,8 +24,7 @@ struct BlockView {
 };
 using BlockObserver = std::function<void(const BlockView&)>;
 
-// The teacher shows its layers once for a batch (for all of a batch's turns, which compare other
-// rows), one at a time; the student's attention method of the layer gets the same q, k, v, hidden
+// The teacher shows its layers for a batch, one at a time; the student's attention method of the layer gets the same q, k, v, hidden
 // states, and its losses are differentiated before the next layer. So one layer's tensors are
 // alive, no gradient reaches the teacher's weights or another layer, and a layer's gradients do not
 // depend on which other layers are trained.
@@ -36,7 +35,6 @@ class AttentionStage : public StepObjective {
   // `layers`: those to train, ascending; empty = all.
   AttentionStage(std::shared_ptr<LayerInputs> teacher, nn::Model& student, const LossConfig& losses,
                  std::vector<int64_t> layers = {});
-  ~AttentionStage() override;
 
   // Terms: the losses as means over the layers, and "layer.N", the sum of those of a layer.
   PendingTerms accumulate(const Batch& batch, const Call& call) override;
@@ -52,8 +50,6 @@ class AttentionStage : public StepObjective {
   nn::ParameterPlanner plan(double rate, double feature_rate) const;
 
  private:
-  // What the layers showed for windows that have another turn.
-  struct Kept;
   // The weighted losses of one layer, without share; `observer` may be empty.
   std::vector<PendingTerm> block_terms(const Batch& batch, int64_t layer, const SeenLayer& seen,
                                        Tensor& sum, const BlockObserver& observer) const;
@@ -64,7 +60,6 @@ class AttentionStage : public StepObjective {
   nn::Model& student_;
   LossConfig config_;
   std::vector<int64_t> layers_;
-  std::vector<Kept> kept_;
 };
 
 }  // namespace brine::distill

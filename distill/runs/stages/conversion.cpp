@@ -2,10 +2,12 @@
 #include "distill/runs/stages/conversion.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
+#include "data/io/human.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/ranks/exchange.h"
@@ -58,12 +60,15 @@ struct Converter {
   nn::LoadedModel teacher = {};
   std::optional<Found> before = {};  // the checkpoint that stage joint starts from
   std::shared_ptr<DumpTeacher> dump = {};
+  Tensor start = {};  // i32 [1, T] of the text, for a method that calibrates
 
+  bool calibrates() const { return run.model->attention_traits().calibrates; }
   void number_steps();
   void load_teacher();
   void make_blocks();
   void start_student();
   void use_windows();
+  void calibrate();
   void attention();
   void joint();
   void assert_base();
@@ -124,8 +129,9 @@ void Converter::start_student() {
   run.config = what.student;
   run.model = teacher.model ? nn::make_shared_student(run.config, *teacher.model, host.seed)
                             : nn::make_model(run.config, host.seed);
-  check(!run.model->attention(0).named_parameters().empty(), "convert: attention '",
-        run.config.attention, "' has no parameters, so nothing to learn");
+  check(plan.stage == Stage::joint || calibrates() ||
+            !run.model->attention(0).named_parameters().empty(),
+        "convert: attention '", run.config.attention, "' has no parameters, so nothing to learn");
 }
 
 void Converter::use_windows() {
@@ -141,13 +147,41 @@ void Converter::use_windows() {
     if (run.tokenizer) use_valid_text(run, files, host);
     return;
   }
+  if (plan.stage == Stage::attention && calibrates()) {
+    const data::TokenCorpus corpus = load_run_texts(run, files.role, files.train, files, host);
+    const int64_t tokens = std::min(files.window, nn::kCalibrationTokens);
+    start = Tensor::empty({1, tokens}, Dtype::i32);
+    corpus.tokens->read(0, {start.data<int32_t>(), size_t(tokens)});
+    use_valid_text(run, files, host);
+    return;
+  }
   use_mixed_text(run,
                  {.text = what.text,
                   .files = files,
                   .model_directory = teacher.directory,
-                  .variant = plan.stage == Stage::joint ? uint64_t(1) : 0,
-                  .turns = plan.stage == Stage::joint ? 1 : *what.turns},
+                  .variant = plan.stage == Stage::joint ? uint64_t(1) : 0},
                  host);
+}
+
+// Of a new student, by keys of the teacher.
+void Converter::calibrate() {
+  const auto begin = std::chrono::steady_clock::now();
+  nn::move_buffers(*run.model, default_device());
+  std::string source;
+  if (dump) {
+    const auto& windows = dynamic_cast<const WindowSource&>(*run.train);
+    const Batch batch =
+        windows.in_order(0, std::max<int64_t>(1, nn::kCalibrationTokens / windows.window()));
+    calibrate_from(*dump, batch, *run.model);
+    source = join(batch.tokens, " tokens of ", what.dump);
+  } else {
+    if (!start.defined()) start = run.train->batch(0, 1).ids;
+    const int64_t tokens = nn::calibrate_attention(*run.model, *teacher.model, start);
+    source = join("the first ", tokens, " tokens of ", what.data.front());
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  run.subject = join("student ", run.config.attention, ", calibrated on ", source, " in ",
+                     human_seconds(seconds.count()));
 }
 
 // Losses and recall of the blocks over the windows to evaluate on.
@@ -268,8 +302,14 @@ std::unique_ptr<TrainingRun> prepare(Conversion& what, const StagePlan& plan, co
   converter.load_teacher();
   if (plan.stage == Stage::joint) converter.joint();
   converter.use_windows();
+  if (converter.calibrates() && !converter.before && !plan.options.resume &&
+      !plan.options.dry_run) {
+    const std::string joint = run->subject;
+    converter.calibrate();
+    if (!joint.empty()) host.messages.info(std::exchange(run->subject, joint));
+  }
   if (plan.stage == Stage::attention) {
-    converter.attention();
+    if (!converter.calibrates()) converter.attention();
   } else if (converter.dump) {
     converter.dump->require(run->losses.needs());
   } else {

@@ -1,6 +1,6 @@
 // A conversion in stages: a pretrained model becomes a student with another attention method, first
-// with the base frozen, each layer by itself, then, if requested, all together on
-// the student's activations.
+// with the base frozen, each layer by itself (a method that calibrates is not trained), then, if
+// requested, all together on the student's activations.
 #pragma once
 
 #include <memory>
@@ -49,12 +49,12 @@ struct Conversion {
   std::optional<double> feature_rate;     // of the features of a learned prior
   std::optional<double> approx, context;  // weights of the losses of stage attention
   JointSettings joint;
-  std::optional<int64_t> turns;          // steps of stage attention for one pass of the teacher
   nn::ModelConfig student;               // the attention settings; sizes are the teacher's
   nn::MaskSettings mask = {};            // settings of its attention that a library call gives
   std::set<std::string> attention_keys;  // keys of them that resolve() may not change
 
-  Conversion() { student.attention = "sea"; }
+  // An encoder gets sea unless the method is among the keys.
+  Conversion() { student.attention = "blocks"; }
   void describe(data::Schema& s);
   // Decides what is empty, for this teacher. A second call changes nothing.
   void resolve(const nn::ModelShape& teacher);

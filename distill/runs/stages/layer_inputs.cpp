@@ -4,6 +4,11 @@
 namespace brine::distill {
 namespace {
 
+void check_has_keys(const DumpTeacher& dump) {
+  check(dump.spec().content == data::DumpContent::qk, dump.dir(), ": has no q and k, which stage ",
+        "attention reads; dump the teacher with content qk");
+}
+
 class ModelInputs : public LayerInputs {
  public:
   explicit ModelInputs(std::shared_ptr<nn::Model> teacher) : teacher_(std::move(teacher)) {}
@@ -75,6 +80,17 @@ class DumpInputs : public LayerInputs {
 
 }  // namespace
 
+void calibrate_from(DumpTeacher& dump, const Batch& batch, nn::Model& student) {
+  check_has_keys(dump);
+  dump.require({{.part = data::part::attention, .losses = {"calibration"}}});
+  dump.begin(batch);
+  for (int64_t i = 0; i < student.shape().layers; ++i) {
+    const Tensor keys = dump.grouped_layer(i)["key"];
+    student.attention(i).calibrate(keys.to(sum_type(keys.dtype())),
+                                   {.causal = dump.spec().causal, .lengths = batch.lengths});
+  }
+}
+
 std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<nn::Model> teacher) {
   return std::make_shared<ModelInputs>(std::move(teacher));
 }
@@ -83,8 +99,7 @@ std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump, const 
                                        bool context) {
   const std::string dir = dump->dir();
   const nn::AttentionTraits method = student.attention_traits();
-  check(dump->spec().content == data::DumpContent::qk, dir, ": has no q and k, which stage ",
-        "attention reads; dump the teacher with content qk");
+  check_has_keys(*dump);
   check(dump->spec().value, dir, ": has no values, which stage attention reads; dump the teacher ",
         "with values (brine dump --value, or value=True in Python)");
   check(!method.reads_hidden, dir, ": has no inputs of the layers, which this attention method ",

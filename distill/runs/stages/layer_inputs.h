@@ -40,4 +40,7 @@ std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<nn::Model> teacher);
 std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump, const nn::Model& student,
                                        bool context = true);
 
+// Calibrates the student's attention on the keys that a dump has for a batch.
+void calibrate_from(DumpTeacher& dump, const Batch& batch, nn::Model& student);
+
 }  // namespace brine::distill
