@@ -24,8 +24,8 @@ Tensor moments_of_pairs(const Tensor& halves);
 // block. docs/method.md section 8.6.
 Tensor calibrated_key_scale(const Tensor& keys, const Tensor& lengths, int64_t block);
 
-// Chooses blocks (docs/method.md section 8) for the rows of `tiles` (undefined:
-// all) of sequences with `visible`; T tokens.
+// Chooses blocks (docs/method.md section 8) for the rows of `tiles` (undefined: all) of sequences
+// with `visible`; T tokens.
 BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
                         const Visibility& visible, int64_t T, const Tensor& tiles = {});
 // The same for one new row of every sequence, that sees width[b] keys (i64 [B]); `mask` has the

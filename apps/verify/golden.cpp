@@ -8,9 +8,9 @@
 #include "apps/inspect/capture.h"
 #include "autograd/ops.h"
 #include "data/hdf5/hdf5_file.h"
-#include "distill/losses/block_loss.h"
 #include "nn/models/model.h"
 #include "nn/optim/parameter_store.h"
+#include "sea/blocks/block_attention.h"
 #include "sea/sea_attention.h"
 
 namespace brine {
@@ -21,8 +21,8 @@ using data::Hdf5Reader;
 // The settings and the mask of a file. Its sequences are packed with the mask, as in a model.
 struct Case {
   explicit Case(const std::string& path) : file(path) {
-    for (const char* name : {"B", "H", "d", "T", "prior"}) integer(name);
-    for (const char* name : {"K", "k", "m", "causal"}) {
+    for (const char* name : {"B", "H", "d", "T"}) integer(name);
+    for (const char* name : {"K", "k", "m", "causal", "prior"}) {
       if (!is_blocks()) integer(name);
     }
     read_mask();
@@ -30,7 +30,7 @@ struct Case {
   int64_t integer(const char* name) const { return file.int_attribute("config", name); }
   std::string text(const char* name) const { return file.string_attribute("config", name); }
   bool has(const char* name) const { return file.has_attribute("config", name); }
-  bool is_blocks() const { return has("form") && text("form") == "blocks"; }
+  bool is_blocks() const { return has("form"); }
   bool rotary() const { return has("rotary") && integer("rotary") != 0; }
   // [B, G, T, d] for each head of queries.
   Tensor per_head(const Tensor& x) const { return repeat_heads(x, integer("H") / x.dim(1)); }
@@ -356,58 +356,46 @@ void compare_losses(const Case& c, Comparison& compare, const Losses& l) {
   loss("total", l.total);
 }
 
-// Files of docs/method.md section 8: form = blocks.
+// Files of docs/method.md section 8: form = codes.
 
 std::string unknown_of_blocks(const Case& c) {
-  const std::vector<std::string> known = {"B",        "T",
-                                          "H",        "d",
-                                          "kv_heads", "block",
-                                          "chosen",   "sinks",
-                                          "local",    "tile",
-                                          "columns",  "survivors",
-                                          "prior",    "prior_features",
-                                          "rotary",   "opinion",
-                                          "seed",     "top_k_margin",
-                                          "lengths",  "form"};
+  const std::vector<std::string> known = {
+      "B",     "H",    "T",          "d",       "kv_heads", "block",  "chosen",  "sinks",
+      "local", "tile", "candidates", "columns", "seed",     "margin", "lengths", "form"};
   for (const std::string& name : c.file.attributes("config")) {
     if (std::find(known.begin(), known.end(), name) == known.end()) return name;
   }
-  const int64_t prior = c.integer("prior");
-  return prior == 0 || prior == 2 ? "" : join("prior = ", prior);
+  return "";
 }
 
-// tile = 0: that of the file.
+// The attention of the file; null if this build cannot make it, with the reason. Other numbers of
+// chosen blocks and rows of a tile than the file's: -1, 0: its own.
 std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string& refusal,
-                                         int64_t tile = 0) {
+                                         int64_t chosen = -1, int64_t tile = 0) {
   refusal = unknown_of_blocks(c);
   if (!refusal.empty()) {
     refusal += " is not known to this program";
     return nullptr;
   }
-  sea::SeaConfig s;
-  s.apply(sea::Preset::blocks);
+  sea::BlocksConfig s;
   s.block = c.integer("block");
-  s.parts = 1;
-  s.keys = c.integer("chosen") * s.block;
   s.sinks = c.integer("sinks");
   s.local = c.integer("local");
   s.tile = tile ? tile : c.integer("tile");
+  s.candidates = c.integer("candidates");
   s.columns = c.integer("columns");
-  s.survivors = c.integer("survivors");
-  s.prior = kFilePriors[c.integer("prior")];
-  s.prior_features = c.integer("prior_features");
-  s.opinion = c.file.double_attribute("config", "opinion");
+  s.k = ((chosen < 0 ? c.integer("chosen") : chosen) + s.sinks + s.local + 1) * s.block;
   nn::Init init{.random = {.seed = 1}, .dtype = dtype};
   std::unique_ptr<nn::Attention> block;
   try {
-    block = sea::SeaAttention::make(init,
-                                    {.heads = c.integer("H"),
-                                     .head_size = c.integer("d"),
-                                     .max_positions = c.integer("T"),
-                                     .causal = true,
-                                     .kv_heads = c.integer("kv_heads"),
-                                     .rotary = c.rotary()},
-                                    s);
+    block =
+        std::make_unique<sea::BlockAttention>(init,
+                                              nn::AttentionShape{.heads = c.integer("H"),
+                                                                 .head_size = c.integer("d"),
+                                                                 .max_positions = c.integer("T"),
+                                                                 .causal = true,
+                                                                 .kv_heads = c.integer("kv_heads")},
+                                              s);
   } catch (const Error& error) {
     refusal = error.what();
     return nullptr;
@@ -437,13 +425,13 @@ Tensor kept_blocks(const nn::Tap& tap, const Case& c) {
   return kept;
 }
 
-// What each row chooses by itself: a tile of one row keeps it and the fixed blocks.
-Tensor chosen_blocks(const Case& c, Dtype dtype, nn::AttentionInput call) {
+// What each row keeps by itself of the `chosen` best blocks, without the fixed ones: its tile has
+// one row.
+Tensor chosen_blocks(const Case& c, Dtype dtype, nn::AttentionInput call, int64_t chosen) {
   NoGrad off;
   std::string refusal;
-  const std::unique_ptr<nn::Attention> block = blocks_of(c, dtype, refusal, 1);
-  nn::ParameterStore store(*block);
-  nn::Tap tap("sea");
+  const std::unique_ptr<nn::Attention> block = blocks_of(c, dtype, refusal, chosen, 1);
+  nn::Tap tap("blocks");
   tap.request("mask");
   call.tap = &tap;
   block->forward(call);
@@ -461,32 +449,26 @@ GoldenReport run_blocks(const Case& c, Dtype dtype, const GoldenTolerance& toler
   GoldenReport report;
   const std::unique_ptr<nn::Attention> block = blocks_of(c, dtype, report.skipped);
   if (!block) return report;
-  nn::ParameterStore store(*block);
   Inputs in(c, dtype);
-  nn::Tap tap("sea");
+  nn::Tap tap("blocks");
   tap.request("mask");
-  tap.request("scores");
   nn::AttentionInput call = in.of(c);
   call.options.dense_path = dense;
   call.tap = &tap;
   const Tensor out = nn::unpack_rows(block->forward(call), c.packed);
   Comparison compare(c, tolerance);
-  compare.integers("intermediate/kept", kept_blocks(tap, c));
-  compare.integers("intermediate/chosen", chosen_blocks(c, dtype, call));
-  compare.floats("output/c_sea", out.detach());
-  auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
-  const Tensor approx =
-      distill::block_approx_loss(tap,
-                                 {.map = {},
-                                  .q = c.pack(read("inputs/teacher_q")),
-                                  .k = c.per_head(c.pack(read("inputs/teacher_k")))},
-                                 c.visible());
-  const Tensor cotangent = dot(out, read("inputs/cotangent")), total = add(approx, cotangent);
-  for (const auto& [name, value] :
-       {std::pair{"loss/approx", approx}, {"loss/cotangent", cotangent}, {"loss/total", total}}) {
-    compare.floats(name, value.detach().contiguous().view(c.file.read(name).shape()));
+  const int64_t chosen = c.integer("chosen");
+  if (chosen > 0) {
+    compare.integers("intermediate/candidates",
+                     chosen_blocks(c, dtype, call, c.integer("candidates")));
   }
-  backward(total);
+  compare.integers("intermediate/chosen", chosen_blocks(c, dtype, call, chosen));
+  compare.integers("intermediate/kept", kept_blocks(tap, c));
+  compare.floats("output/c_sea", out.detach());
+  const Tensor keys = c.pack(c.read("inputs/k", dtype));
+  compare.floats("intermediate/calibrated_key_scale",
+                 calibrated_key_scale(keys, c.visible().lengths, c.integer("block")));
+  backward(dot(out, c.read("inputs/cotangent", dtype).to(default_device())));
   compare_gradients(compare, in, *block);
   report.rows = std::move(compare.rows);
   return report;

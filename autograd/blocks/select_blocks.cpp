@@ -1,8 +1,11 @@
 // The choice of key blocks: checked functions over their kernels, and masks of blocks by keys.
 #include <cmath>
+#include <numeric>
 
-#include "autograd/compute_type.h"
+#include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
+#include "autograd/ops_primitives.h"
+#include "tensor/base/stored.h"
 #include "tensor/kernels/blocks.h"
 #include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
@@ -25,69 +28,111 @@ void check_scores(const char* op, const BlockScores& s, const BlockConfig& confi
             (q.dtype() == Dtype::f32 || q.dtype() == Dtype::f64),
         op, ": q must be f32 or f64 [B, H, rows, d] of ", G, " groups, got ", q.dtype(), " ",
         q.shape());
-  const Shape heads{q.dim(1)};
-  check(s.gain.shape() == heads && s.gain.dtype() == q.dtype(), op, ": gain must be ", heads);
+  if (config.chosen == 0) return;  // a window
+  const int64_t B = q.dim(0), d = q.dim(3);
+  check_rows(op, "key_scale", s.key_scale, {G, d}, q.dtype());
+  const int64_t blocks = s.keys.steps.rank() == 4 ? s.keys.steps.dim(2) : 0;
   const int levels = config.level(last_block) + 1;
-  const int64_t blocks = s.key_parts.empty() ? 0 : s.key_parts[0].means.dim(2) / config.parts;
-  check(int(s.key_parts.size()) >= levels && blocks >= last_block, op, ": ", last_block,
-        " blocks of ", config.parts, " parts need mean keys of ", levels, " levels, got ",
-        s.key_parts.size(), " of ", blocks, " blocks");
-  for (const KeyParts& level : s.key_parts) {
-    const int64_t B = q.dim(0), n = level.means.dim(2);
-    check_rows(op, "mean keys", level.means, {B, G, n, q.dim(3)}, q.dtype());
-    check_rows(op, "logarithms of numbers of keys", level.logs, {B, G, n}, q.dtype());
-  }
-  if (!s.psi_q.defined()) return;
-  check(s.psi_q.rank() == 4 && s.psi_q.dim(2) == q.dim(2) && s.prior_gain.shape() == heads &&
-            s.psi_sums.size() == s.key_parts.size() && s.psi_k.defined(),
-        op, ": features must be [B, H, rows, m] with a gain and sums for each level");
-  for (const Tensor& level : s.psi_sums) {
-    check_rows(op, "sums of features", level, {q.dim(0), G, level.dim(2), s.psi_q.dim(3)},
-               q.dtype());
-  }
+  check(int(s.keys.moments.size()) >= levels && blocks >= last_block, op, ": ", last_block,
+        " blocks need copies of their keys and moments of ", levels, " levels, got ", blocks,
+        " blocks and ", s.keys.moments.size(), " levels");
+  const Dtype stored = s.keys.steps.dtype();
+  check(can_store(q.dtype(), stored), op, ": steps of ", stored, " for queries of ", q.dtype());
+  check_rows(op, "steps", s.keys.steps, {B, G, blocks, config.block}, stored);
+  check_rows(op, "codes", s.keys.codes, {B, G, blocks, config.block, (d + 1) / 2}, Dtype::u8);
+  for (const Tensor& level : s.keys.moments)
+    check_rows(op, "moments", level, {B, G, level.dim(2), 2 * d}, stored);
+}
+
+void check_numbers(const char* op, const Tensor& nan_count) {
+  if (nan_count.device().is_meta()) return;
+  const int64_t nans = nan_count.to(Device{}).data<int64_t>()[0];
+  check(nans == 0, op, ": the scores of ", nans, " queries are not finite: a query or key is NaN");
+}
+
+// Products of rows of q with the moments of their first pass and the copies of candidates.
+double choosing_macs(const Tensor& q, const BlockConfig& config, int64_t blocks) {
+  const double all = double(blocks) / 2, first = std::min(double(config.columns), 2 * all);
+  return double(q.numel()) *
+         (first + std::min(all, double(config.candidates)) * double(config.block));
 }
 
 }  // namespace
 
 void check_blocks(const char* op, const BlockConfig& c) {
-  check(c.block >= 1 && c.chosen >= 1 && c.sinks >= 0 && c.local >= 0 && c.columns >= 1 &&
-            c.survivors >= 1,
-        op,
-        ": block, chosen, columns and survivors must be at least 1, sinks and local at least 0");
-  check(c.tile >= 1 && c.tile <= kMostTileRows && c.block % c.tile == 0, op, ": a tile of ", c.tile,
-        " rows must divide a block of ", c.block, " keys, and have at most ", kMostTileRows);
-  check(c.parts >= 1 && c.parts <= c.block, op, ": ", c.parts, " parts of a block of ", c.block,
-        " keys");
-  check(c.opinion >= 0 && c.opinion <= 1, op, ": opinion is ", c.opinion, ", must be in [0, 1]");
+  check(c.block >= 1 && c.chosen >= 0 && c.sinks >= 0 && c.local >= 0 && c.columns >= 1, op,
+        ": block and columns must be at least 1, chosen, sinks and local at least 0");
+  check(c.tile >= 1 && c.tile <= kMostTileRows && c.block % c.tile == 0, op, ": tile = ", c.tile,
+        " must divide block = ", c.block, " and be at most ", kMostTileRows, "; ",
+        std::gcd(c.tile, c.block), " would fit");
+  check(c.candidates >= c.chosen, op, ": candidates = ", c.candidates, " is less than the ",
+        c.chosen, " blocks that a row chooses; at least ", c.chosen, " would fit");
 }
 
-KeyParts block_parts(const Tensor& x, const Tensor& x_logs, int64_t size, int64_t parts) {
-  const char* op = "block_parts";
-  check(x.rank() == 4 && x.dim(3) > 0 && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64), op,
-        ": x must be f32 or f64 [B, G, T, d], got ", x.dtype(), " ", x.shape());
-  check(size >= 1 && parts >= 1 && parts <= size, op, ": ", parts, " parts of ", size, " rows");
-  const Shape rows{x.dim(0), x.dim(1), x.dim(2)};
-  check(!x_logs.defined() || (x_logs.shape() == rows && x_logs.dtype() == x.dtype()), op,
-        ": logarithms must be ", x.dtype(), " ", rows);
-  const int64_t count = x.dim(2) / size * parts;
-  const KeyParts out{Tensor::empty({x.dim(0), x.dim(1), count, x.dim(3)}, x.dtype(), x.device()),
-                     Tensor::empty({x.dim(0), x.dim(1), count}, x.dtype(), x.device())};
-  if (count == 0 || x.numel() == 0) return out;
-  count_macs(double(x.numel()) * double(parts));
-  BRINE_CALL(x, block_parts, out.means, out.logs, x.detach().contiguous(),
-             x_logs.defined() ? x_logs.contiguous() : x_logs, size, parts);
+KeyCodes key_codes(const Tensor& keys, const Tensor& key_scale, const BlockConfig& config,
+                   int levels) {
+  const char* op = "key_codes";
+  check_blocks(op, config);
+  check(keys.rank() == 4 && keys.dim(3) > 0 &&
+            (keys.dtype() == Dtype::f32 || keys.dtype() == Dtype::f64),
+        op, ": keys must be f32 or f64 [B, G, T, d], got ", keys.dtype(), " ", keys.shape());
+  const int64_t B = keys.dim(0), G = keys.dim(1), d = keys.dim(3), N = keys.dim(2) / config.block;
+  check_rows(op, "key_scale", key_scale, {G, d}, keys.dtype());
+  const Dtype type = keys.dtype();
+  const Device device = keys.device();
+  KeyCodes out{.codes = Tensor::empty({B, G, N, config.block, (d + 1) / 2}, Dtype::u8, device),
+               .steps = Tensor::empty({B, G, N, config.block}, type, device),
+               .moments = {Tensor::empty({B, G, N, 2 * d}, type, device)}};
+  if (out.steps.numel() > 0) {
+    BRINE_CALL(keys, key_codes, out, keys.detach().contiguous(), key_scale.detach().contiguous(),
+               config.block);
+  }
+  while (int(out.moments.size()) < levels) {
+    out.moments.push_back(moments_of_pairs(out.moments.back()));
+  }
   return out;
 }
 
-KeyParts parts_of_pairs(const KeyParts& blocks, int64_t parts) {
-  return block_parts(blocks.means, blocks.logs, 2 * parts, parts);
+Tensor moments_of_pairs(const Tensor& halves) {
+  NoGrad off;
+  const int64_t B = halves.dim(0), G = halves.dim(1), n = halves.dim(2) / 2, d = halves.dim(3) / 2;
+  auto part = [&](int64_t side, int64_t first) {
+    const Tensor pairs = slice(halves, 2, 0, 2 * n).contiguous().view({B, G, n, 2, 2 * d});
+    return slice(slice(pairs, 3, side, 1), 4, first, d).contiguous().view({B, G, n, d});
+  };
+  const Tensor low = part(0, 0), high = part(1, 0), s = part(0, d), t = part(1, d);
+  const Tensor mean = scale(add(low, high), 0.5), away = scale(sub(low, high), 0.5);
+  const Tensor squares = scale(add(mul(s, s), mul(t, t)), 0.5);
+  return concat({mean, sqrt(add(squares, mul(away, away)))}, 3);
 }
 
-std::vector<KeyParts> block_parts_by_level(const Tensor& keys, const BlockConfig& config,
-                                           int levels) {
-  std::vector<KeyParts> out{block_parts(keys, {}, config.block, config.parts)};
-  while (int(out.size()) < levels) out.push_back(parts_of_pairs(out.back(), config.parts));
-  return out;
+Tensor calibrated_key_scale(const Tensor& keys, const Tensor& lengths, int64_t block) {
+  const char* op = "calibrated_key_scale";
+  check(keys.rank() == 4 && block >= 1, op, ": keys must be [B, G, T, d], got ", keys.shape());
+  const int64_t B = keys.dim(0), G = keys.dim(1), T = keys.dim(2), d = keys.dim(3);
+  const Tensor k = keys.detach().to(Device{}).to(Dtype::f64).contiguous();
+  std::vector<double> squares(size_t(G * d), 0.0), mean(size_t(d), 0.0);
+  int64_t count = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t length = lengths.defined() ? lengths.data<int64_t>()[b] : T;
+    for (int64_t first = 0; first + block <= length; first += block) {
+      count += block;
+      for (int64_t g = 0; g < G; ++g) {
+        const double* row = k.data<double>() + ((b * G + g) * T + first) * d;
+        std::fill(mean.begin(), mean.end(), 0.0);
+        for (int64_t i = 0; i < block * d; ++i) mean[size_t(i % d)] += row[i] / double(block);
+        for (int64_t i = 0; i < block * d; ++i) {
+          const double away = row[i] - mean[size_t(i % d)];
+          squares[size_t(g * d + i % d)] += away * away;
+        }
+      }
+    }
+  }
+  for (double& x : squares) {
+    check(std::isfinite(x), op, ": a key is not a finite number");
+    x = x > 0 ? std::sqrt(std::sqrt(x / double(count))) : 1;
+  }
+  return Tensor::from(squares, {G, d}).to(keys.dtype()).to(keys.device());
 }
 
 BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,
@@ -105,16 +150,14 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
   const char* op = "select_blocks";
   const bool shares = scores.shares.defined();
   const Tensor& q = shares ? scores.shares : scores.q;
-  const int64_t G = shares                     ? scores.psi_k.dim(1)
-                    : scores.key_parts.empty() ? 0
-                                               : scores.key_parts[0].means.dim(1);
   const int64_t last_block = T > 0 ? (T - 1) / config.block : 0, R = config.tile;
+  const int64_t G = scores.groups;
   check(visible.causal, op, ": blocks are for causal attention");
   check_visibility(op, visible, q.dim(0), T);
   if (shares) {
     check_blocks(op, config);
-    check(q.rank() == 4 && q.dim(1) % G == 0 && q.dim(3) >= last_block, op,
-          ": shares must be [B, H, rows, ", last_block, "], got ", q.shape());
+    check(q.rank() == 4 && G >= 1 && q.dim(1) % G == 0 && q.dim(3) >= last_block, op,
+          ": shares must be [B, H, rows, ", last_block, "] of ", G, " groups, got ", q.shape());
   } else {
     check_scores(op, scores, config, G, last_block);
   }
@@ -124,36 +167,38 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
         op, ": ", q.dim(2), " rows of ", T, " tokens need their tiles, i32 [", count, "]");
   BlockMask mask = empty_block_mask(config, q.dim(0), G, count, last_block + 1, q.device());
   mask.tiles = tiles;
-  if (!shares) {  // each row with the blocks of its first level
-    count_macs(double(q.numel()) *
-               double(std::min(config.columns, std::max<int64_t>(last_block, 1)) / 2 + 1) *
-               double(config.parts + (scores.psi_q.defined() ? 1 : 0)));
-  }
+  if (!shares && config.chosen > 0) count_macs(choosing_macs(q, config, last_block));
   BlockScores whole = scores;
-  whole.half = has_16_bits(compute_type());
-  for (Tensor* t :
-       {&whole.q, &whole.gain, &whole.psi_q, &whole.prior_gain, &whole.psi_k, &whole.shares}) {
+  for (Tensor* t : {&whole.q, &whole.key_scale, &whole.shares}) {
     if (t->defined()) *t = t->detach().contiguous();
   }
-  BRINE_CALL(q, select_blocks, mask, whole, config, visible);
+  const Tensor nan_count = Tensor::zeros({1}, Dtype::i64, q.device());
+  BRINE_CALL(q, select_blocks, mask, nan_count, whole, config, visible);
+  check_numbers(op, nan_count);
   return mask;
 }
 
 void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const BlockConfig& config,
                         const Tensor& width) {
-  const int64_t G = mask.counts.dim(1);
+  const char* op = "select_blocks_step";
   int64_t max_width = 0;
   for (int64_t b = 0; b < width.numel(); ++b)
     max_width = std::max(max_width, width.data<int64_t>()[b]);
-  check_scores("select_blocks_step", scores, config, G,
+  check_scores(op, scores, config, mask.counts.dim(1),
                max_width > 0 ? (max_width - 1) / config.block : 0);
   check(scores.q.dim(2) == 1 && width.shape() == Shape{scores.q.dim(0)} && mask.tile_count() == 1,
-        "select_blocks_step: one row of every sequence, got q ", scores.q.shape());
-  check(mask.capacity() >= config.most_kept((max_width + config.block - 1) / config.block),
-        "select_blocks_step: k grew: the state has room for ", mask.capacity(), " blocks, not for ",
-        config.most_kept((max_width + config.block - 1) / config.block));
-  // Not in 16 bits: all mean keys would be rounded for one row that reads some of them.
-  BRINE_CALL(scores.q, select_blocks_step, mask, scores, config, width);
+        op, ": one row of every sequence, got q ", scores.q.shape());
+  const int64_t most = config.most_kept((max_width + config.block - 1) / config.block);
+  check(mask.capacity() >= most, op, ": k grew: the state has room for ", mask.capacity(),
+        " blocks, not for ", most);
+  BlockScores whole = scores;
+  if (!scores.q.device().is_cpu() && config.chosen > 0) {  // its kernels read steps as q is
+    whole.keys.steps = whole.keys.steps.to(scores.q.dtype());
+    for (Tensor& level : whole.keys.moments) level = level.to(scores.q.dtype());
+  }
+  const Tensor nan_count = Tensor::zeros({1}, Dtype::i64, scores.q.device());
+  BRINE_CALL(scores.q, select_blocks_step, mask, nan_count, whole, config, width);
+  if (scores.q.device().is_cpu()) check_numbers(op, nan_count);  // a step does not wait for a GPU
 }
 
 namespace {

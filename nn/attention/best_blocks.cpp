@@ -1,5 +1,5 @@
 // Attention to the blocks of keys with the largest true attention mass, chosen and shared by the
-// rules of SEA's mask of blocks (docs/method.md section 8): the best mask that an estimate of the
+// rules of attention blocks (docs/method.md section 8): the best mask that an estimate of the
 // blocks' masses could give. The masses are exact, so the time is quadratic in T, the memory is
 // not.
 #include <algorithm>
@@ -15,11 +15,12 @@ namespace brine::nn {
 namespace {
 
 struct BestBlocksConfig {
-  int64_t k = 480;
-  BlockConfig blocks{.tile = 32};  // as preset blocks
+  int64_t k = 576;
+  BlockConfig blocks = {};  // as attention blocks
 
   void describe(data::Schema& s) {
-    s.field("k", k, "Keys of the blocks that a row chooses, in whole blocks", {.min = 1});
+    s.field("k", k, "Keys that a row keeps by itself, in whole blocks, fixed ones included",
+            {.min = 1});
     s.field("block", blocks.block, "Keys of a block", {.min = 1});
     s.field("tile", blocks.tile, "Rows that share the blocks they choose with later ones",
             {.min = 1, .max = kMostTileRows});
@@ -46,7 +47,8 @@ class BestBlocks : public Attention {
   Tensor forward(const AttentionInput& in) override {
     const int64_t T = in.q.dim(2), k = in.options.k ? in.options.k : config_.k;
     BlockConfig blocks = config_.blocks;
-    blocks.chosen = (k + blocks.block - 1) / blocks.block;
+    blocks.chosen = std::max<int64_t>(0, (k + blocks.block - 1) / blocks.block - blocks.fixed());
+    blocks.candidates = std::max<int64_t>(1, T);
     blocks.columns = std::max<int64_t>(1, T);  // one level: the mass of every block
     std::optional<CostScope> part(std::in_place, "mask");
     const BlockMask mask = choose(in, blocks);
@@ -72,10 +74,8 @@ class BestBlocks : public Attention {
       for (int64_t i = first; i < first + count; ++i) numbers.push_back(int32_t(i));
       const Tensor places = Tensor::from(numbers, {count});
       const Tensor part = q.slice(2, first * R, rows).contiguous();
-      const BlockScores masses{.q = {},
-                               .gain = {},
-                               .psi_k = k,
-                               .shares = block_mass(part, k, blocks, in.visible, places)};
+      const BlockScores masses{.shares = block_mass(part, k, blocks, in.visible, places),
+                               .groups = k.dim(1)};
       const BlockMask chosen = select_blocks(masses, blocks, in.visible, T, places);
       copy_into(all.counts.slice(2, first, count), chosen.counts);
       copy_into(all.entries.slice(2, first, count), chosen.entries);

@@ -12,7 +12,7 @@ Tensor attend_blocks(const AttentionInput& in, const Tensor& q, const BlockMask&
                      const BlockConfig& config) {
   if (!in.options.dense_path) {
     return block_attention(q, in.k, in.v, mask, in.visible,
-                           (config.chosen + config.sinks + config.local + 1) * config.block);
+                           (config.chosen + config.fixed()) * config.block);
   }
   const Tensor keys = block_mask_keys(mask, q.dim(1), in.visible, in.k.dim(2)).to(q.device());
   const Tensor p =

@@ -1,77 +1,72 @@
-// SEA with a mask of key blocks (docs/method.md section 8): score mean keys, choose blocks, attend,
-// mix. Causal models only.
+// Attention over blocks of keys that 4-bit copies of the keys choose (docs/method.md section 8);
+// registers "blocks". Causal models only; nothing is trained.
 #pragma once
 
 #include "autograd/ops_blocks.h"
 #include "nn/attention/attention.h"
-#include "sea/base/config.h"
-#include "sea/base/prior.h"
 
 namespace brine::sea {
 
-// A factor for each head, [H], that starts at 1: parameter `name`.
-struct HeadGain : nn::Module {
-  HeadGain(nn::Init& init, const std::string& name, int64_t heads)
-      : gain(parameter(name, init.full({heads}, 1), false)) {}
-  nn::Parameter& gain;
+struct BlocksConfig {
+  static constexpr int64_t kDefaultK = 576;
+
+  int64_t k = kDefaultK;  // keys that a row keeps by itself, fixed blocks included
+  int64_t block = 32, tile = 32, sinks = 1, local = 1, candidates = 96, columns = 1024;
+
+  void describe(data::Schema& s);
+  // Throws an Error that says what would fit.
+  void validate(const nn::AttentionShape& shape) const;
+  // The blocks of k keys, 0 = as configured, rounded up to whole blocks; a k of at most the fixed
+  // blocks is a window.
+  BlockConfig blocks(int64_t k = 0) const;
 };
 
-// Its Tap entries: "gates"; if "scores" are requested, those of each level z of the sampled rows:
-// "block_scores_z" [B, H, rows, blocks] (-1e4 where a row does not have the block) with their
-// "block_rows_z" i64 [rows] and "block_tiles_z" i32; "block_sizes" i64 [3] = block, tile, columns;
-// "kept_keys" if requested. Without such a request, or if "mask" is requested too, all of
-// nn::show_blocks().
+// Its Tap entries: those of nn::show_blocks(); of the mask by keys only if "mask" is requested or
+// "kept_keys" is not.
 class BlockAttention : public nn::Attention {
  public:
-  BlockAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+  BlockAttention(nn::Init& init, const nn::AttentionShape& shape, const BlocksConfig& config);
 
   Tensor forward(const nn::AttentionInput& input) override;
   nn::AttentionTraits traits() const override;
+  void calibrate(const Tensor& keys, const Visibility& visible) override;
   std::unique_ptr<nn::AttentionState> make_state(const nn::StateRequest& request) const override;
   Tensor step(const nn::AttentionInput& input, nn::AttentionState& state) const override;
 
  private:
   friend class BlockState;
-  void show_scores(const nn::AttentionInput& in, const Tensor& tiles,
-                   const std::vector<KeyParts>& parts, const Tensor& psi_k) const;
+  // Of a call; throws for a k beyond the positions.
+  BlockConfig blocks_of(const nn::RuntimeOptions& options) const;
 
-  SeaConfig config_;
+  BlocksConfig config_;
   nn::AttentionShape shape_;
-  nn::Parameter& gates_;  // [H, 2]
-  // Of the learned prior, where the settings have it.
-  std::optional<std::reference_wrapper<HeadGain>> prior_gain_;
-  HeadGain& mean_gain_;  // of the products with mean keys
-  std::optional<std::reference_wrapper<PriorPair>> prior_;
+  nn::Buffer& key_scale_;  // [G, d]
 };
 
-// The decoding state: keys and values, mean keys of parts of blocks and sums of features by blocks
-// of every level, the blocks of the newest row's tile, the sum of the values.
+// The decoding state: keys and values, their copies and moments of complete blocks, the blocks of
+// the newest row's tile. With a cache of 16 bits steps and moments have its type.
 class BlockState : public nn::KeyValueState {
  public:
-  BlockState(const BlockAttention& block, const nn::StateRequest& request);
-  // Prompts k, v [B, G, T, d] with their parts of some levels, features psi_k (undefined without a
-  // learned prior) and their mask.
-  void fill(int64_t first, const Tensor& k, const Tensor& v, std::vector<KeyParts> parts,
-            const Tensor& psi_k, const Visibility& visible, const BlockMask& mask);
+  BlockState(const BlockAttention& attention, const nn::StateRequest& request);
+  // Prompts k, v [B, G, T, d] with the copies of their keys and their mask.
+  void fill(int64_t first, const Tensor& k, const Tensor& v, KeyCodes copies,
+            const Visibility& visible, const BlockMask& mask);
   // One token of every sequence.
-  void append(const Tensor& k, const Tensor& v, const Tensor& psi_k);
+  void append(const Tensor& k, const Tensor& v);
 
-  BlockScores scores() const;  // means and sums; q and features are the caller's
-  BlockMask mask() const;      // of the newest row's tile
+  KeyCodes copies() const;
+  BlockMask mask() const;  // of the newest row's tile
 
  private:
-  // A part of level z, [B, G, rows, width], or without a width [B, G, rows]; a saved state has the
-  // rows of complete blocks alone.
-  Tensor& rows_of_level(const std::string& name, int64_t z, int64_t parts, int64_t width,
-                        const nn::StateRequest& request);
-  void fill_sums(int64_t first, const Tensor& psi_k);
-  void append_parts(int64_t sequence);
+  // Copies into block `block` of `count` of the sequences from `first` on, and into the
+  // super-blocks that these complete.
+  void place(int64_t first, int64_t count, int64_t block, const KeyCodes& copies);
 
   BlockConfig config_;
-  int64_t groups_, levels_;
-  std::vector<Tensor*> means_, logs_;  // [B, G, P blocks, d], [B, G, P blocks]
-  std::vector<Tensor*> sums_, open_;   // of features [B, G, blocks, m], f64 [B, G, m]; or none
-  Tensor &value_sums_, &counts_, &entries_;  // f64 [B, G, d]; as in BlockMask
+  const Tensor& key_scale_;
+  Tensor *codes_ = nullptr, *steps_ = nullptr;  // null: a window has no copies
+  std::vector<Tensor*> moments_;
+  Tensor &counts_, &entries_;  // as in BlockMask
 
   friend class BlockAttention;
 };

@@ -16,7 +16,7 @@ BRINE_KERNEL(key_codes, KeyCodes keys, Tensor k, Tensor key_scale, int64_t block
 BRINE_KERNEL(select_blocks, BlockMask mask, Tensor nan_count, BlockScores scores,
              BlockConfig config, Visibility visible)
 // One row of every sequence, at width[b] - 1: the mask is read where it is not the first of its
-// tile.
+// tile. Steps and moments may be bf16 or f16 on the CPU.
 BRINE_KERNEL(select_blocks_step, BlockMask mask, Tensor nan_count, BlockScores scores,
              BlockConfig config, Tensor width)
 

@@ -87,10 +87,11 @@ struct BlockScores {
   int64_t groups = 0;
 };
 
-// A sum of n numbers has eight strands: strand i sums numbers i, i + 8... in this order; then
-// neighbouring strands are added, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). Every device sums
-// scores so, and takes products in f32 by one chain of fused multiply-adds: it chooses the same
-// blocks.
+// Every device computes scores in the same order, so it chooses the same blocks: q is scaled by
+// 1 / sqrt(d) first, a product of f32 is one chain of fused multiply-adds over the channels, a sum
+// over the keys of a block or over blocks has eight strands. Strand i sums numbers i, i + 8... in
+// this order (blocks by their number), then neighbours are added, ((0 + 1) + (2 + 3)) + ((4 + 5) +
+// (6 + 7)). Heads are added in their order.
 inline constexpr int kStrands = 8;
 
 }  // namespace brine

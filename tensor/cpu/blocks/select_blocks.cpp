@@ -1,18 +1,26 @@
-// The choice of key blocks: scores of the mean keys of parts of blocks and of the learned prior for
-// a tile of rows at once, softmax over all parts, sums over the parts of a block and the heads of a
-// group, the largest of each row, the union of the tile.
+// The choice of key blocks for a tile of rows at once: scores of the moments of blocks leave
+// candidates, integer products of 8-bit queries with 4-bit copies of keys choose among them.
 //
 // The rows of all heads of a group are the lanes of vectors: lane h R + r is row r of head h. Lanes
 // do not depend on each other, so a row has the same bits in a tile and by itself.
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
+#include "tensor/base/stored.h"
 #include "tensor/cpu/attention/flash_tile.h"
+#include "tensor/cpu/core/code_tile.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/blocks.h"
 #include "tensor/mask/csr.h"
+
+#ifdef __AVX512DQ__
+#include <immintrin.h>
+#endif
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -20,14 +28,49 @@ namespace {
 // The rows of one group whose blocks are chosen together: all are in `block`.
 template <class T>
 struct Rows {
-  int64_t bg, block, first, count;  // b G + g; ordinal of the first row; rows
-  const T *q, *psi_q;               // of the first head's first row
-  int64_t q_step, psi_step;         // between heads
+  int64_t bg, block, count;  // b G + g; rows
+  const T* q;                // of the first head's first row, [d]
+  int64_t q_step;            // between heads
 };
 
-struct Run {
-  int64_t first, count;  // consecutive blocks of a level
-};
+template <class T>
+using Mask = decltype(Vector<T>{} >= Vector<T>{});
+template <class T>
+using MaskLane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+
+// exp(x) of x <= 0, of a vector, by the formula of math::exp_nonpositive.
+inline Vector<double> exp_nonpositive(Vector<double> x) {
+  for (int l = 0; l < kWidth<double>; ++l) x[l] = math::exp_nonpositive(x[l]);
+  return x;
+}
+[[gnu::always_inline]] inline Vector<float> exp_nonpositive(Vector<float> x) {
+  x = x < -88.0f ? Vector<float>{} - 88.0f : x;
+  const Vector<float> shifted = x * 1.44269504f + math::kRounder, n = shifted - math::kRounder;
+  const Vector<float> r = x - n * 0.693359375f + n * 2.12194440e-4f, r2 = r * r;
+  const Vector<float> high = 1.3814604e-3f * r2 + (8.3687158e-3f * r + 4.1668388e-2f);
+  const Vector<float> p = (high * r2 + (1.6666521e-1f * r + 4.9999993e-1f)) * r2 + (r + 1);
+  const Mask<float> whole = Mask<float>(shifted) - std::bit_cast<int>(math::kRounder);
+  return p * Vector<float>((whole + 127) << 23);
+}
+
+// The lanes of a mask as bits.
+template <class T>
+uint64_t bits_of(Mask<T> mask) {
+#ifdef __AVX512DQ__
+  if constexpr (sizeof(mask) == 64 && sizeof(T) == 4) {
+    return _mm512_movepi32_mask(std::bit_cast<__m512i>(mask));
+  }
+#endif
+  uint64_t bits = 0;
+  for (int l = 0; l < kWidth<T>; ++l) bits |= uint64_t(mask[l] & 1) << l;
+  return bits;
+}
+
+// ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
+template <class V>
+[[gnu::always_inline]] inline V sum_of_strands(const V (&s)[kStrands]) {
+  return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
 
 template <class T>
 class Chooser {
@@ -40,358 +83,363 @@ class Chooser {
     G_ = G;
     heads_ = H / G;
     R_ = R;
-    P_ = config.parts;
-    lanes_ = whole_vectors<T>(heads_ * R);
+    lanes_ = (heads_ * R + 15) / 16 * 16;
     rows_step_ = whole_vectors<T>(R);
-    d_ = scores.q.defined() ? scores.q.dim(3) : 0;
-    m_ = scores.psi_q.defined() ? scores.psi_q.dim(3) : 0;
+    if (scores.shares.defined()) return;
+    d_ = scores.q.dim(3);
+    half_ = scores.keys.codes.dim(4);
+    depth_ = (2 * half_ + 3) / 4 * 4;
   }
 
-  // The blocks that each row chooses: chosen()[r].
-  void choose(const Rows<T>& at) {
-    rows_ = at.count;
-    for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
-    const int z = config_->level(at.block);
+  // Chooses for every row of a tile; returns for how many rows and heads a score was NaN.
+  int64_t choose(const Rows<T>& at) {
+    start(at);
+    const int64_t n = config_->chosen, free = config_->free_blocks(at.block);
+    if (n == 0 || free == 0) return 0;
+    all_blocks(at.block, 0);
+    if (free <= n) {
+      drop_fixed();
+      return 0;
+    }
     load_rows(at);
-    const int64_t whole = at.block >> z;
-    if (m_) take_total(at, z);
-    runs_.assign(1, {0, whole});
-    score(at, z);
-    allowed_.clear();
-    add_heads();
-    if (z == 0)
-      return take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.block); });
-    take(config_->survivors * config_->chosen, [](int64_t) { return true; });
-    narrow(at, z);
-    score(at, 0);
-    add_heads();
-    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.block); });
+    int64_t nans = free > config_->candidates ? propose() : 0;
+    nans += judge();
+    take(n, true);
+    drop_fixed();
+    return nans;
   }
 
-  // As above from the probabilities, `p` of the first head's first row.
+  // As above from the shares of blocks, `p` of the first head's first row.
   void choose_shares(const Rows<T>& at, const T* p, int64_t head_step, int64_t row_step) {
-    rows_ = at.count;
-    for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
-    runs_.assign(1, {0, at.block});
-    allowed_.clear();
+    start(at);
+    if (config_->chosen == 0) return;
+    all_blocks(at.block, 0);
     sums_.assign(size_t(at.block * rows_step_), kTaken);
     for (int64_t c = 0; c < at.block; ++c) {
-      for (int64_t r = 0; r < rows_; ++r) {
-        T sum = 0;
-        for (int64_t h = 0; h < heads_; ++h) sum += p[h * head_step + r * row_step + c];
+      for (int64_t r = 0; r < at.count; ++r) {
+        T sum = p[r * row_step + c];
+        for (int64_t h = 1; h < heads_; ++h) sum += p[h * head_step + r * row_step + c];
         sums_[size_t(c * rows_step_ + r)] = sum;
       }
     }
-    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.block); });
+    take(config_->chosen, true);
+    drop_fixed();
   }
 
-  const std::vector<int64_t>& chosen(int64_t r) const { return best_[r]; }
+  // f(block, bits of the rows that chose it), blocks ascending.
+  template <class F>
+  void each_chosen(F f) const {
+    for (size_t c = 0; c < blocks_.size(); ++c) f(blocks_[c], may_[c]);
+  }
 
  private:
-  using Places = decltype(Vector<T>{} >= Vector<T>{});
-  using Place = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+  static constexpr int W = kWidth<T>;
   static constexpr T kTaken = -1;  // below all sums of probabilities
 
-  // Queries and features as lanes, and what is constant for a row.
+  void start(const Rows<T>& at) {
+    at_ = at;
+    all_ = at.count == 64 ? ~uint64_t(0) : (uint64_t(1) << at.count) - 1;
+    blocks_.clear();
+    may_.clear();
+  }
+
+  bool is_fixed(size_t c) const { return config_->is_fixed(blocks_[c], at_.block); }
+  int64_t candidates() const { return int64_t(blocks_.size()); }
+
+  // Blocks [0, end), and how many more there is room for.
+  void all_blocks(int64_t end, int64_t more) {
+    blocks_.resize(size_t(end + more));
+    for (int64_t b = 0; b < end; ++b) blocks_[size_t(b)] = b;
+    blocks_.resize(size_t(end));
+    may_.assign(size_t(end), all_);
+  }
+
+  // Keeps the blocks for which f(c) has rows, with these.
+  template <class F>
+  void keep(F f) {
+    size_t n = 0;
+    for (size_t c = 0; c < blocks_.size(); ++c) {
+      const uint64_t rows = f(c);
+      if (rows == 0) continue;
+      blocks_[n] = blocks_[c];
+      may_[n++] = rows;
+    }
+    blocks_.resize(n);
+    may_.resize(n);
+  }
+  void drop_fixed() {
+    keep([&](size_t c) { return is_fixed(c) ? 0 : may_[c]; });
+  }
+
+  // Queries as lanes: q' = q / sqrt(d) and |q'|; in 8 bits, with their steps and 7.5 times their
+  // sums.
   void load_rows(const Rows<T>& at) {
-    const int64_t slack = kWidth<T>;
-    scratch_.reserve((d_ + m_) * (lanes_ + slack) + 5 * lanes_, 7);
-    q_ = scratch_.take(d_ * (lanes_ + slack));
-    psi_ = scratch_.take(m_ * (lanes_ + slack));
-    for (T** x : {&factor_, &plain_, &prior_, &share_, &total_}) {
-      *x = scratch_.take(lanes_);
-    }
-    std::fill_n(q_, d_ * (lanes_ + slack), T(0));
-    std::fill_n(psi_, m_ * (lanes_ + slack), T(0));
-    for (T* x : {factor_, plain_, prior_, share_}) std::fill_n(x, lanes_, T(0));
-    auto turned = [&](T* to, const T* from, int64_t step, int64_t n) {
-      for (int64_t h = 0; h < heads_; ++h) {
-        for (int64_t r = 0; r < rows_; ++r) {
-          for (int64_t c = 0; c < n; ++c)
-            to[c * (lanes_ + slack) + h * R_ + r] = from[h * step + r * n + c];
-        }
-      }
-    };
-    turned(q_, at.q, at.q_step, d_);
-    if (m_) turned(psi_, at.psi_q, at.psi_step, m_);
-    const double root = 1 / std::sqrt(double(d_)), B = double(config_->block);
+    scratch_.reserve((2 * d_ + 2) * lanes_ + 2 * d_, 4);
+    q_ = scratch_.take(2 * d_ * lanes_);
+    step_ = scratch_.take(lanes_);
+    offset_ = scratch_.take(lanes_);
+    T* row = scratch_.take(2 * d_);
+    std::fill_n(q_, 2 * d_ * lanes_, T(0));
+    std::fill_n(step_, lanes_, T(0));
+    std::fill_n(offset_, lanes_, T(0));
+    u_.assign(size_t(depth_ * lanes_), 0);
+    const T root = T(1 / std::sqrt(double(d_)));
+    const T* sigma = scores_->key_scale.template data<T>() + at.bg % G_ * d_;
     for (int64_t h = 0; h < heads_; ++h) {
-      const int64_t head = at.bg % G_ * heads_ + h;
-      for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t r = 0; r < at.count; ++r) {
+        const T* from = at.q + h * at.q_step + r * d_;
         const int64_t lane = h * R_ + r;
-        plain_[lane] = T(root);
-        factor_[lane] = T(double(scores_->gain.template data<T>()[head]) * root);
-        if (!m_) continue;
-        prior_[lane] = scores_->prior_gain.template data<T>()[head];
-        share_[lane] = T(double(at.first + r + 1) / B);
-      }
-    }
-  }
-
-  // The rows of a group, of `width` numbers.
-  static const T* rows_of(const Tensor& level, int64_t bg, int64_t width) {
-    return level.template data<T>() + bg * level.dim(2) * width;
-  }
-
-  // products [blocks * parts, lanes] of lanes with rows of `width` numbers, `parts` of each block.
-  void multiply(T* to, const T* lanes_of, const T* rows, int64_t width, int64_t parts) const {
-    for (const Run& run : runs_) {
-      const int64_t count = run.count * parts;
-      tile_product(count, lanes_, width,
-                   Broadcast<T, false>{rows + run.first * parts * width, width},
-                   Lanes<const T>{lanes_of, lanes_ + kWidth<T>}, Lanes<T>{to, lanes_});
-      to += count * lanes_;
-    }
-  }
-
-  int64_t candidates() const {
-    int64_t n = 0;
-    for (const Run& run : runs_) n += run.count;
-    return n;
-  }
-
-  // total_ = psi_q . sum of psi_k over all keys that a row sees.
-  void take_total(const Rows<T>& at, int z) {
-    std::fill_n(total_, lanes_, T(0));
-    const int64_t whole = at.block >> z;
-    auto add = [&](int level, Run run) {
-      runs_.assign(1, run);
-      s_.resize(size_t(run.count * lanes_));
-      multiply(s_.data(), psi_, rows_of(scores_->psi_sums[size_t(level)], at.bg, m_), m_, 1);
-      for (int64_t c = 0; c < run.count; ++c) {
-        const T* row = s_.data() + c * lanes_;
-#pragma omp simd
-        for (int64_t l = 0; l < lanes_; ++l) total_[l] += row[l];
-      }
-    };
-    add(z, {0, whole});
-    if (z > 0) add(0, {whole << z, at.block - (whole << z)});
-    psi_sum_.assign(size_t(m_), 0.0);
-    const Tensor& keys = scores_->psi_k;
-    const bool summed = keys.dtype() == Dtype::f64 && keys.rank() == 3;
-    int64_t next = at.block * config_->block;
-    for (int64_t r = 0; r < rows_; ++r) {
-      if (summed) {
-        std::copy_n(keys.data<double>() + at.bg * m_, m_, psi_sum_.data());
-      } else {
-        for (; next <= at.first + r; ++next) {
-          const T* psi = keys.template data<T>() + (at.bg * keys.dim(2) + next) * m_;
-          for (int64_t i = 0; i < m_; ++i) psi_sum_[size_t(i)] += double(psi[i]);
+        T largest = 0;
+        for (int64_t c = 0; c < d_; ++c) {
+          const T x = from[c] * root, w = x * sigma[c], size = std::fabs(w);
+          q_[c * lanes_ + lane] = x;
+          q_[(d_ + c) * lanes_ + lane] = std::fabs(x);
+          row[c] = w;
+          largest = size > largest ? size : largest;
         }
-      }
-      for (int64_t h = 0; h < heads_; ++h) {
-        const T* x = at.psi_q + h * at.psi_step + r * m_;
-        T sum = 0;
-        for (int64_t i = 0; i < m_; ++i) sum += x[i] * T(psi_sum_[size_t(i)]);
-        total_[h * R_ + r] += sum;
-      }
-    }
-    for (int64_t l = 0; l < lanes_; ++l) total_[l] = total_[l] > 0 ? total_[l] : T(1);
-  }
-
-  // s_ [candidates P, lanes] = the scores of the parts of the blocks of runs_ at a level, raw_
-  // those of the opinion.
-  void score(const Rows<T>& at, int z) {
-    const int64_t n = candidates() * P_;
-    s_.resize(size_t(n * lanes_));
-    const KeyParts& parts = scores_->key_parts[size_t(z)];
-    multiply(s_.data(), q_, rows_of(parts.means, at.bg, d_), d_, P_);
-    if (config_->opinion > 0) raw_ = s_;
-    const T* logs = rows_of(parts.logs, at.bg, 1);
-    int64_t c = 0;
-    for (const Run& run : runs_) {
-      for (int64_t i = run.first * P_; i < (run.first + run.count) * P_; ++i, ++c) {
-        add_log(s_.data() + c * lanes_, factor_, logs[i]);
-        if (config_->opinion > 0) add_log(raw_.data() + c * lanes_, plain_, logs[i]);
-      }
-    }
-    if (!m_) return;
-    x_.resize(size_t(candidates() * lanes_));
-    multiply(x_.data(), psi_, rows_of(scores_->psi_sums[size_t(z)], at.bg, m_), m_, 1);
-    const T least = T(scores_->least_share), level = T(1.0 / double(int64_t(1) << z));
-    for (int64_t c = 0; c < candidates(); ++c) {
-      T *x = x_.data() + c * lanes_, *s = s_.data() + c * P_ * lanes_;
-#pragma omp simd
-      for (int64_t l = 0; l < lanes_; ++l) {
-        const T share = x[l] / total_[l];
-        x[l] = math::log((share < least ? least : share) * (share_[l] * level) +
-                         std::numeric_limits<T>::min());
-      }
-      for (int64_t p = 0; p < P_; ++p) {
-#pragma omp simd
-        for (int64_t l = 0; l < lanes_; ++l) s[p * lanes_ + l] += prior_[l] * x[l];
+        const T b = largest / T(127);
+        int64_t sum = 0;
+        for (int64_t c = 0; c < d_ && b > 0; ++c) {
+          const T u = std::nearbyint(row[c] / b);
+          if (!(std::fabs(u) <= 127)) continue;  // of a NaN, whose products with mean keys tell
+          u_[size_t((c / 4 * lanes_ + lane) * 4 + c % 4)] = int8_t(u);
+          sum += int64_t(u);
+        }
+        step_[lane] = b;
+        offset_[lane] = T(7.5) * T(sum);
       }
     }
   }
 
-  // Products of a part -> its scores.
-  void add_log(T* s, const T* factor, T log) const {
-#pragma omp simd
-    for (int64_t l = 0; l < lanes_; ++l) s[l] = s[l] * factor[l] + log;
-  }
-
-  // Scores s [n P, lanes] of the parts of n blocks -> in the first part's row of a block the sum of
-  // its parts' probabilities, of the blocks that a row may choose from.
-  void soften(T* s, int64_t n) const {
-    for (int64_t c = 0; c < n * P_ && !allowed_.empty(); ++c) {
-      for (int64_t r = 0; r < rows_; ++r) {
-        if (allowed_[size_t(c / P_ * R_ + r)]) continue;
-        for (int64_t h = 0; h < heads_; ++h)
-          s[c * lanes_ + h * R_ + r] = -std::numeric_limits<T>::infinity();
-      }
-    }
-    for (int64_t l = 0; l < lanes_; l += kWidth<T>) soften_vector(s + l, n);
-  }
-
-  // The same for one vector of lanes, whose largest score and sum stay in registers.
-  void soften_vector(T* s, int64_t n) const {
-    constexpr int W = kWidth<T>;
-    Vector<T> largest = Vector<T>{} + std::numeric_limits<T>::lowest(), sum{};
-    for (int64_t c = 0; c < n * P_; ++c) {
-      const Vector<T> x = load(s + c * lanes_);
-      largest = x > largest ? x : largest;
-    }
-    for (int64_t c = 0; c < n; ++c) {
-      T* first = s + c * P_ * lanes_;
-      Vector<T> block{};
-      for (int64_t p = 0; p < P_; ++p) {
-        T x[W];
-        store(x, load(first + p * lanes_) - largest);
-#pragma omp simd
-        for (int l = 0; l < W; ++l) x[l] = math::exp_nonpositive(x[l]);
-        block += load(x);
-      }
-      store(first, block);
-      sum += block;
-    }
-    const Vector<T> norm = sum > 0 ? 1 / sum : Vector<T>{};
-    for (int64_t c = 0; c < n; ++c) {
-      T* first = s + c * P_ * lanes_;
-      store(first, load(first) * norm);
+  // s_ [blocks, lanes] = products of the first `depth` of q' and |q'| with the moments of blocks_.
+  void multiply(int level, int64_t depth) {
+    s_.resize(size_t(candidates() * lanes_));
+    const Tensor& moments = scores_->keys.moments[size_t(level)];
+    const int64_t before = at_.bg * moments.dim(2);
+    for (int64_t c = 0; c < candidates();) {
+      const int64_t first = blocks_[size_t(c)];
+      int64_t n = 1;
+      while (c + n < candidates() && blocks_[size_t(c + n)] == first + n) ++n;
+      const T* rows = numbers(moments, (before + first) * 2 * d_, n * 2 * d_);
+      tile_product(n, lanes_, depth, Broadcast<T, false>{rows, 2 * d_}, Lanes<const T>{q_, lanes_},
+                   Lanes<T>{s_.data() + c * lanes_, lanes_});
+      c += n;
     }
   }
 
-  // sums_ = probabilities summed over the heads.
-  void add_heads() {
-    const int64_t n = candidates(), step = P_ * lanes_;
-    soften(s_.data(), n);
-    if (config_->opinion > 0) {
-      soften(raw_.data(), n);
-      const T p = T(config_->opinion), rest = T(1 - config_->opinion);
+  // n numbers of a tensor from `at` on: themselves, or of 16 bits their copy.
+  const T* numbers(const Tensor& from, int64_t at, int64_t n) {
+    if (from.dtype() == DtypeOf<T>::value) return from.template data<T>() + at;
+    copy_.resize(size_t(n));
+    dispatch_stored(DtypeOf<T>::value, from.dtype(), [&]<class, class Stored>() {
+      const Stored* x = from.template data<Stored>() + at;
+      for (int64_t i = 0; i < n; ++i) copy_[size_t(i)] = T(widened(x[i]));
+    });
+    return copy_.data();
+  }
+
+  // Scores s_ of blocks times weight -> sums_ [blocks, rows_step]: their softmax over the blocks
+  // that a row may choose, summed over heads. `weight` may be null: 1. Returns the NaN.
+  int64_t soften(const T* weight) {
+    const int64_t n = candidates();
+    for (int64_t c = 0; c < n; ++c) hide(s_.data() + c * lanes_, may_[size_t(c)]);
+    int64_t nans = 0;
+    for (int64_t l = 0; l < lanes_; l += W) {
+      T* s = s_.data() + l;
+      Vector<T> largest = Vector<T>{} + std::numeric_limits<T>::lowest();
       for (int64_t c = 0; c < n; ++c) {
-        T *x = s_.data() + c * step, *other = raw_.data() + c * step;
-#pragma omp simd
-        for (int64_t l = 0; l < lanes_; ++l) x[l] = rest * x[l] + p * other[l];
+        const Vector<T> x = load(s + c * lanes_);
+        largest = x > largest ? x : largest;
       }
+      Vector<T> strand[kStrands] = {};
+      for (int64_t c = 0; c < n; ++c) {
+        Vector<T> p = exp_nonpositive(load(s + c * lanes_) - largest);
+        if (weight) p *= load(weight + c * lanes_ + l);
+        store(s + c * lanes_, p);
+        strand[blocks_[size_t(c)] % kStrands] += p;
+      }
+      const Vector<T> sum = sum_of_strands(strand);
+      const Vector<T> norm = sum > 0 ? 1 / sum : Vector<T>{};
+      for (int i = 0; i < W; ++i) {
+        const int64_t lane = l + i;
+        const bool real = lane < heads_ * R_ && lane % R_ < at_.count;
+        nans += real && !(sum[i] > 0 && sum[i] < std::numeric_limits<T>::infinity());
+      }
+      for (int64_t c = 0; c < n; ++c) store(s + c * lanes_, load(s + c * lanes_) * norm);
     }
     sums_.assign(size_t(n * rows_step_), kTaken);
     for (int64_t c = 0; c < n; ++c) {
-      T *row = s_.data() + c * step, *to = sums_.data() + c * rows_step_;
+      const T* row = s_.data() + c * lanes_;
+      T* to = sums_.data() + c * rows_step_;
       std::copy_n(row, R_, to);
       for (int64_t h = 1; h < heads_; ++h) {
 #pragma omp simd
         for (int64_t r = 0; r < R_; ++r) to[r] += row[h * R_ + r];
       }
     }
+    return nans;
   }
 
-  // For each lane of n rows of vectors: where the largest number is, of equal ones the last; -1 if
-  // all are taken.
-  Places last_largest(const T* rows, int64_t n) const {
-    constexpr int kParts = 4;  // a comparison waits for the one before it: parts do not
-    const int64_t part = n / kParts;
-    Vector<T> largest[kParts] = {};
-    Places place[kParts];
-    for (Places& x : place) x = Places{} - 1;
-    auto compare = [&](int i, int64_t c) __attribute__((always_inline)) {
-      const Vector<T> x = load(rows + c * rows_step_);
-      const Places better = x >= largest[i];
-      largest[i] = better ? x : largest[i];
-      place[i] = better ? Places{} + Place(c) : place[i];
+  // The lanes of rows without a bit become -infinity.
+  void hide(T* s, uint64_t rows) const {
+    for (uint64_t left = all_ & ~rows; left; left &= left - 1) {
+      const int r = std::countr_zero(left);
+      for (int64_t h = 0; h < heads_; ++h) {
+        s[h * R_ + r] = -std::numeric_limits<T>::infinity();
+      }
+    }
+  }
+
+  // The first pass: blocks_ and may_ become the candidates of each row and the fixed blocks.
+  int64_t propose() {
+    const int z = config_->level(at_.block);
+    int64_t nans = 0;
+    if (z > 0) {
+      const int64_t whole = at_.block >> z;
+      all_blocks(whole, 0);
+      if (whole > config_->candidates) {
+        multiply(z, 2 * d_);
+        nans += soften(nullptr);
+        take(config_->candidates, false);
+      }
+      open_.assign(size_t(whole + 1), all_);
+      for (int64_t c = 0; c < whole; ++c) open_[size_t(c)] = may_[size_t(c)];
+      all_blocks(at_.block, 0);
+      keep([&](size_t b) { return is_fixed(b) ? all_ : open_[b >> z]; });
+    }
+    multiply(0, 2 * d_);
+    nans += soften(nullptr);
+    take(config_->candidates, true);
+    keep([&](size_t c) { return is_fixed(c) ? all_ : may_[c]; });
+    return nans;
+  }
+
+  // The second pass: sums_ of the candidates by the copies of their keys.
+  int64_t judge() {
+    const int64_t n = candidates(), B = config_->block;
+    multiply(0, d_);
+    weights_.resize(size_t(n * lanes_));
+    products_.resize(size_t(B * lanes_));
+    codes_.assign(size_t(B * depth_), 0);
+    static const code_tile::Engine engine = code_tile::engine();
+    const int64_t blocks = scores_->keys.steps.dim(2);
+    for (int64_t c = 0; c < n; ++c) {
+      const int64_t at = at_.bg * blocks + blocks_[size_t(c)];
+      unpack(scores_->keys.codes.template data<uint8_t>() + at * B * half_);
+      code_tile::product(engine, B, lanes_, depth_, codes_.data(), u_.data(), products_.data());
+      const T* a = numbers(scores_->keys.steps, at * B, B);
+      for (int64_t l = 0; l < lanes_; l += W) {
+        sum_keys(s_.data() + c * lanes_ + l, weights_.data() + c * lanes_ + l, l, a);
+      }
+    }
+    return soften(weights_.data());
+  }
+
+  void unpack(const uint8_t* from) {
+    for (int64_t j = 0; j < config_->block; ++j) {
+      uint8_t* to = codes_.data() + j * depth_;
+      const uint8_t* packed = from + j * half_;
+#pragma omp simd
+      for (int64_t c = 0; c < half_; ++c) {
+        to[c] = packed[c] & 15;
+        to[half_ + c] = packed[c] >> 4;
+      }
+    }
+  }
+
+  // The keys of one block for W lanes: their largest score is added to `score`, their exponentials
+  // below it are summed.
+  void sum_keys(T* score, T* weight, int64_t lane, const T* a) {
+    const int64_t B = config_->block;
+    const Vector<T> step = load(step_ + lane), offset = load(offset_ + lane);
+    Vector<T> largest = Vector<T>{} + std::numeric_limits<T>::lowest();
+    typedef int32_t Ints __attribute__((vector_size(W * 4)));
+    auto key = [&](int64_t j) __attribute__((always_inline)) {
+      Ints x;
+      std::memcpy(&x, products_.data() + j * lanes_ + lane, sizeof x);
+      return (__builtin_convertvector(x, Vector<T>) - offset) * a[j];
     };
-    for (int64_t c = 0; c < part; ++c) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kParts; ++i) compare(i, i * part + c);
+    for (int64_t j = 0; j < B; ++j) {
+      const Vector<T> y = key(j);
+      largest = y > largest ? y : largest;
     }
-    for (int64_t c = kParts * part; c < n; ++c) compare(kParts - 1, c);
-    for (int i = 1; i < kParts; ++i) {
-      const Places better = (place[i] >= 0) & (largest[i] >= largest[0]);
-      largest[0] = better ? largest[i] : largest[0];
-      place[0] = better ? place[i] : place[0];
+    Vector<T> strand[kStrands] = {};
+    int64_t j = 0;
+    for (; j + kStrands <= B; j += kStrands) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kStrands; ++i) {
+        strand[i] += exp_nonpositive((key(j + i) - largest) * step);
+      }
     }
-    return place[0];
+    for (int i = 0; j < B; ++j, ++i) strand[i] += exp_nonpositive((key(j) - largest) * step);
+    store(score, largest * step + load(score));
+    store(weight, sum_of_strands(strand));
   }
 
-  // best_[r] = the `limit` blocks with the largest sums, of equal ones the later: one pass over the
-  // candidates for each, all rows at once. Overwrites sums_.
-  template <class May>
-  void take(int64_t limit, May may) {
-    constexpr int64_t W = kWidth<T>;
-    for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
-    blocks_.clear();
-    for (const Run& run : runs_) {
-      for (int64_t b = run.first; b < run.first + run.count; ++b) blocks_.push_back(b);
-    }
-    const int64_t n = int64_t(blocks_.size());
+  // may_ = the rows for which a block is among the `limit` largest sums, of equal ones the later
+  // block; fixed blocks compete only if not `free`. By bisection on the bits of the sums.
+  void take(int64_t limit, bool free) {
+    const int64_t n = candidates();
     for (int64_t c = 0; c < n; ++c) {
       T* row = sums_.data() + c * rows_step_;
-      if (!may(blocks_[size_t(c)])) std::fill_n(row, R_, kTaken);
-      for (int64_t r = 0; r < R_ && !allowed_.empty(); ++r) {
-        if (!allowed_[size_t(c * R_ + r)]) row[r] = kTaken;
-      }
+      const uint64_t rows = free && is_fixed(size_t(c)) ? 0 : may_[size_t(c)];
+      for (uint64_t left = all_ & ~rows; left; left &= left - 1)
+        row[std::countr_zero(left)] = kTaken;
+      taken_.resize(size_t(n));
+      taken_[size_t(c)] = 0;
     }
-    for (int64_t first = 0; first < rows_; first += W) {
-      for (int64_t pick = 0; pick < std::min(limit, n); ++pick) {
-        const Places place = last_largest(sums_.data() + first, n);
-        for (int64_t l = 0; l < std::min(W, rows_ - first); ++l) {
-          if (place[l] < 0) continue;
-          sums_[size_t(place[l] * rows_step_ + first + l)] = kTaken;
-          best_[first + l].push_back(blocks_[size_t(place[l])]);
-        }
-      }
-    }
+    for (int64_t first = 0; first < R_; first += W) take_vector(limit, first);
+    for (int64_t c = 0; c < n; ++c) may_[size_t(c)] = taken_[size_t(c)] & all_;
   }
 
-  // The blocks of the super-blocks of each row's best_, of the incomplete one and the fixed blocks
-  // become the candidates.
-  void narrow(const Rows<T>& at, int z) {
-    const int64_t whole = at.block >> z;
-    survives_.assign(size_t((whole + 1) * R_), 0);
-    std::fill_n(survives_.begin() + whole * R_, R_, uint8_t(1));
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (const int64_t best : best_[r]) survives_[size_t(best * R_ + r)] = 1;
+  void take_vector(int64_t limit, int64_t first) {
+    using M = Mask<T>;
+    const int64_t n = candidates();
+    auto bits = [&](int64_t c) {
+      return std::bit_cast<M>(load(sums_.data() + c * rows_step_ + first));
+    };
+    M low{}, high{}, count{};
+    for (int64_t c = 0; c < n; ++c) {
+      const M x = bits(c);
+      high = x > high ? x : high;
+      count -= x >= 0;
     }
-    runs_.clear();
-    allowed_.clear();
-    for (int64_t super = 0; super <= whole; ++super) {
-      const uint8_t* row = survives_.data() + super * R_;
-      const bool any = std::find(row, row + rows_, 1) != row + rows_;
-      const int64_t end = std::min(at.block, (super + 1) << z);
-      for (int64_t b = super << z; b < end; ++b) {
-        const bool fixed = config_->is_fixed(b, at.block);
-        if (!any && !fixed) continue;
-        if (!runs_.empty() && runs_.back().first + runs_.back().count == b) {
-          ++runs_.back().count;
-        } else {
-          runs_.push_back({b, 1});
-        }
-        for (int64_t r = 0; r < R_; ++r) allowed_.push_back(fixed || row[r]);
-      }
+    high += 1;
+    const M limits = M{} + MaskLane<T>(limit);
+    M done = count <= limits;
+    for (;;) {
+      const M active = ~done & (high - low > 1);
+      if (bits_of<T>(active) == 0) break;
+      const M middle = low + ((high - low) >> 1);
+      count = M{};
+      for (int64_t c = 0; c < n; ++c) count -= bits(c) >= middle;
+      low = (active & (count >= limits)) ? middle : low;
+      high = (active & (count < limits)) ? middle : high;
+      done |= active & (count == limits);
+    }
+    M left = limits;
+    for (int64_t c = 0; c < n; ++c) left += bits(c) > low;
+    for (int64_t c = n - 1; c >= 0; --c) {
+      const M x = bits(c), equal = (x == low) & (left > 0);
+      left += equal;
+      taken_[size_t(c)] |= bits_of<T>((x > low) | equal) << first;
     }
   }
 
   const BlockScores* scores_ = nullptr;
   const BlockConfig* config_ = nullptr;
-  int64_t G_ = 1, heads_ = 1, R_ = 1, P_ = 1, lanes_ = 0, rows_step_ = 0, d_ = 0, m_ = 0, rows_ = 0;
+  int64_t G_ = 1, heads_ = 1, R_ = 1, lanes_ = 0, rows_step_ = 0, d_ = 0, half_ = 0, depth_ = 0;
+  Rows<T> at_ = {};
+  uint64_t all_ = 0;  // the tile's rows
   Scratch<T> scratch_;
-  T *q_ = nullptr, *psi_ = nullptr, *factor_ = nullptr, *plain_ = nullptr, *prior_ = nullptr,
-    *share_ = nullptr, *total_ = nullptr;
-  std::vector<Run> runs_;
-  std::vector<T> s_, raw_, x_, sums_;         // sums_ [candidates, rows_step_]
-  std::vector<double> psi_sum_;               // [m] of the keys of the block up to the row
-  std::vector<int64_t> blocks_;               // the candidates
-  std::vector<uint8_t> allowed_, survives_;   // [candidates, R]; empty: all
-  std::vector<int64_t> best_[kMostTileRows];  // largest first
+  T *q_ = nullptr, *step_ = nullptr, *offset_ = nullptr;
+  std::vector<int8_t> u_;       // [depth / 4, lanes, 4]
+  std::vector<uint8_t> codes_;  // [block, depth]
+  std::vector<int32_t> products_;
+  std::vector<T> s_, weights_, sums_;  // [blocks, lanes] twice; [blocks, rows_step]
+  std::vector<T> copy_;
+  std::vector<int64_t> blocks_;               // that are scored, ascending
+  std::vector<uint64_t> may_, taken_, open_;  // bits of rows, by block
 };
 
 // The rows of a tile that keep a block: from first_row[b] on; -1: none yet.
@@ -419,17 +467,24 @@ void add_fixed(TileUnion& kept, const BlockConfig& config, int64_t block) {
   for (int64_t b = std::max<int64_t>(0, block - config.local); b <= block; ++b) kept.add(b, 0);
 }
 
+// What choosing for one row and head costs, in multiply-adds, roughly.
+int64_t work_of_row(const BlockConfig& config, int64_t d) {
+  return (config.candidates * config.block / 4 + config.columns) * d;
+}
+
 }  // namespace
 
-void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visibility visible) {
-  const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
-  const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2), G = mask.counts.dim(1);
-  const int64_t R = config.tile, tiles = mask.tile_count(), room = mask.capacity();
+void select_blocks(BlockMask mask, Tensor nan_count, BlockScores scores, BlockConfig config,
+                   Visibility visible) {
+  const bool shares = scores.shares.defined();
+  const Tensor& q = shares ? scores.shares : scores.q;
+  const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), R = config.tile;
+  const int64_t H = q.dim(1), rows = q.dim(2), d = q.dim(3);
+  const int64_t tiles = mask.tile_count(), room = mask.capacity();
   const RowWidths widths(visible, std::numeric_limits<int64_t>::max());
-  const int64_t d = scores.shares.defined() ? 1 : scores.q.dim(3);
-  const int64_t work = B * H * rows * config.columns * d;
+  std::atomic<int64_t> nans = 0;
   dispatch_float(q.dtype(), [&]<class T>() {
-    for_pieces(B * G * tiles, work, [&](int64_t i) {
+    for_pieces(B * G * tiles, B * H * rows * work_of_row(config, d), [&](int64_t i) {
       // Long tiles first, so that threads finish at similar times.
       const int64_t bg = i % (B * G), n = tiles - 1 - i / (B * G), b = bg / G;
       const int64_t place = mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n;
@@ -438,63 +493,37 @@ void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visib
       const int64_t count = std::clamp<int64_t>(std::min(length - first, rows - n * R), 0, R);
       int32_t& kept_count = mask.counts.data<int32_t>()[bg * tiles + n];
       if (count == 0) return (void)(kept_count = 0);
-      const int64_t head = b * H + bg % G * (H / G);
-      thread_local Chooser<T> chooser;
-      chooser.begin(scores, config, H, G, R);
-      Rows<T> at{.bg = bg,
-                 .block = block,
-                 .first = first,
-                 .count = count,
-                 .q = nullptr,
-                 .psi_q = nullptr,
-                 .q_step = 0,
-                 .psi_step = 0};
-      if (scores.shares.defined()) {
-        const int64_t N = q.dim(3);
-        chooser.choose_shares(at, q.data<T>() + (head * rows + n * R) * N, rows * N, N);
-      } else {
-        at.q = q.data<T>() + (head * rows + n * R) * d;
-        at.q_step = rows * d;
-        if (scores.psi_q.defined()) {
-          const int64_t m = scores.psi_q.dim(3);
-          at.psi_q = scores.psi_q.data<T>() + (head * rows + n * R) * m;
-          at.psi_step = rows * m;
-        }
-        chooser.choose(at);
-      }
       TileUnion kept(block + 1);
       add_fixed(kept, config, block);
-      for (int64_t r = 0; r < count; ++r) {
-        for (const int64_t b : chooser.chosen(r)) kept.add(b, r);
+      if (config.chosen > 0) {
+        const int64_t head = b * H + bg % G * (H / G);
+        const T* from = q.data<T>() + (head * rows + n * R) * d;
+        thread_local Chooser<T> chooser;
+        chooser.begin(scores, config, H, G, R);
+        const Rows<T> at{bg, block, count, from, rows * d};
+        if (shares) {
+          chooser.choose_shares(at, from, rows * d, d);
+        } else {
+          nans += chooser.choose(at);
+        }
+        chooser.each_chosen([&](int64_t b, uint64_t bits) { kept.add(b, std::countr_zero(bits)); });
       }
       kept_count = int32_t(kept.write(mask.entries.data<int32_t>() + (bg * tiles + n) * room));
     });
   });
+  nan_count.data<int64_t>()[0] = nans;
 }
 
-void select_blocks_step(BlockMask mask, BlockScores scores, BlockConfig config, Tensor width) {
+void select_blocks_step(BlockMask mask, Tensor nan_count, BlockScores scores, BlockConfig config,
+                        Tensor width) {
   const Tensor& q = scores.q;
   const int64_t B = q.dim(0), H = q.dim(1), d = q.dim(3), G = mask.counts.dim(1);
   const int64_t room = mask.capacity();
+  std::atomic<int64_t> nans = 0;
   dispatch_float(q.dtype(), [&]<class T>() {
-    for_pieces(B * G, B * H * config.columns * d, [&](int64_t bg) {
+    for_pieces(B * G, B * H * work_of_row(config, d), [&](int64_t bg) {
       const int64_t b = bg / G, t = width.data<int64_t>()[b] - 1, block = t / config.block;
       const int64_t head = b * H + bg % G * (H / G), row = t % config.tile;
-      thread_local Chooser<T> chooser;
-      chooser.begin(scores, config, H, G, 1);
-      Rows<T> at{.bg = bg,
-                 .block = block,
-                 .first = t,
-                 .count = 1,
-                 .q = q.data<T>() + head * d,
-                 .psi_q = nullptr,
-                 .q_step = d,
-                 .psi_step = 0};
-      if (scores.psi_q.defined()) {
-        at.psi_step = scores.psi_q.dim(3);
-        at.psi_q = scores.psi_q.data<T>() + head * at.psi_step;
-      }
-      chooser.choose(at);
       int32_t* entries = mask.entries.data<int32_t>() + bg * room;
       int32_t& count = mask.counts.data<int32_t>()[bg];
       TileUnion kept(block + 1);
@@ -502,10 +531,14 @@ void select_blocks_step(BlockMask mask, BlockScores scores, BlockConfig config, 
         kept.add(entry_block(entries[e]), entry_row(entries[e]));
       }
       add_fixed(kept, config, block);
-      for (const int64_t chosen : chooser.chosen(0)) kept.add(chosen, row);
+      thread_local Chooser<T> chooser;
+      chooser.begin(scores, config, H, G, 1);
+      nans += chooser.choose({bg, block, 1, q.data<T>() + head * d, d});
+      chooser.each_chosen([&](int64_t chosen, uint64_t) { kept.add(chosen, row); });
       count = int32_t(kept.write(entries));
     });
   });
+  nan_count.data<int64_t>()[0] = nans;
 }
 
 }  // namespace brine::BRINE_CPU

@@ -18,6 +18,9 @@ CpuIdentity ask_cpu() {
       __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512bw") != 0;
   constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;  // edx
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) id.amx_bf16 = (d & kAmxBf16) && (d & kAmxTile);
+  constexpr unsigned kAvxVnni = 1U << 4;  // eax
+  id.avx_vnni = __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+                (a & kAvxVnni) != 0;
 #endif
   return id;
 }

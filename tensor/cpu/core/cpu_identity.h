@@ -6,6 +6,7 @@ namespace brine {
 struct CpuIdentity {
   bool avx512_bf16 = false;  // products of pairs of bf16
   bool amx_bf16 = false;     // the same by tiles
+  bool avx_vnni = false;     // products of bytes in 256 bits
 };
 
 const CpuIdentity& this_cpu_identity();

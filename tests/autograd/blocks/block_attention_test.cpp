@@ -24,8 +24,11 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 
 TEST_CASE("block_attention equals dense attention under its mask, with its gradients") {
   std::vector<BlockCase> cases = block_cases();
-  cases.push_back(
-      {.H = 3, .G = 1, .T = 130, .d = 8, .config = {.block = 32, .chosen = 1, .tile = 16}});
+  cases.push_back({.H = 3,
+                   .G = 1,
+                   .T = 130,
+                   .d = 8,
+                   .config = {.block = 32, .chosen = 1, .tile = 16, .candidates = 2}});
   cases.push_back(
       {.H = 1, .G = 1, .T = 200, .d = 20, .config = {.block = 64, .chosen = 1, .tile = 64}});
   for (const BlockCase& c : cases) {
