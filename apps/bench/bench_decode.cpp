@@ -71,7 +71,7 @@ double swept_time(const std::function<void()>& f) {
   return median(times);
 }
 
-// `variant`: of SEA a decoder, or a preset, of which `blocks` has another k.
+// `variant`: of SEA a decoder, or the preset light.
 nn::ModelConfig config_of(const std::string& method, const std::string& variant, int64_t layers,
                           int64_t positions) {
   const bool quick = is_quick();
@@ -83,10 +83,10 @@ nn::ModelConfig config_of(const std::string& method, const std::string& variant,
                                                    {"max_position_embeddings", positions}});
   config.attention = method;
   data::Schema keys = data::schema_of(config);
-  std::map<std::string, std::string> settings{{"attention.k", "64"}, {"attention.columns", "64"}};
-  if (variant == "blocks") settings.clear();
-  const bool preset = variant == "blocks" || variant == "light";
-  settings[preset ? "attention.preset" : "attention.decoder"] = variant;
+  std::map<std::string, std::string> settings;
+  if (method.find("blocks") == method.npos)  // which have other numbers
+    settings = {{"attention.k", "64"}, {"attention.columns", "64"}};
+  settings[variant == "light" ? "attention.preset" : "attention.decoder"] = variant;
   for (const auto& [key, value] : settings) {
     if (keys.find(key)) keys.set_text(key, {value});
   }
@@ -119,6 +119,9 @@ Made make(const std::string& method, const std::string& variant, int64_t layers,
     for (int64_t i = 0; i < entry.size; ++i) x[i] += 1;
   }
   if (!on_host) assign(weights, values);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    m.model->attention(layer).calibrate(quick_noise({1, kHeads, 64, kHeadSize}, 8), {});
+  }
   return m;
 }
 
@@ -152,7 +155,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
 // Variants of a method that get a separate row.
 std::vector<std::string> variants_of(const std::string& method) {
   if (method != "sea") return {""};
-  return {"lean", "paper", "light", "blocks"};
+  return {"lean", "paper", "light"};
 }
 
 // One attention step of a layer, milliseconds.
