@@ -38,9 +38,11 @@ TEST_CASE("eval: a teacher under a sliding window, which is dense attention when
   CHECK(wide.at("attention") == "recent");
   CHECK(wide.at("k") == 32);
   CHECK(wide.at("path") == "sparse");
-  Json narrow = evaluated("--model teacher --attention recent --k 2");
+  Json narrow = evaluated("--model teacher --attention recent --block 2 --k 2");
   CHECK(narrow.at("perplexity") != dense.at("perplexity"));
-  CHECK(evaluated("--model teacher --attention recent --k 2 --path dense").at("perplexity") ==
+  CHECK(narrow.at("keys_read") == 1.5);  // blocks of 2: the own block alone
+  CHECK(dense.at("keys_read") == 16.5);
+  CHECK(evaluated("--model teacher --attention recent --block 2 --k 2 --path dense").at("perplexity") ==
         doctest::Approx(double(narrow.at("perplexity"))).epsilon(1e-6));
   CHECK(evaluated("--model student").at("k") == 4);  // as trained
   CHECK(evaluated("--model student --attention recent").at("attention") == "recent");

@@ -1,6 +1,7 @@
 // brine convert: stages on the command line, what they leave, and flags without effect.
 #include <nlohmann/json.hpp>
 
+#include "data/io/file_io.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {
@@ -9,9 +10,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string convert(const std::string& keys) {
-  return "convert --teacher teacher --data text.txt --batch-size 2 --steps 2 --preset light "
-         "--columns 12 --k "
-         "4 " +
+  return "convert --teacher teacher --data text.txt --batch-size 2 --steps 2 --attention sea "
+         "--columns 12 --k 4 " +
          keys;
 }
 
@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 const World& converted() {
   static const bool made = [] {
     world().must(
-        "convert --teacher teacher --data text.txt --valid text.txt --out blocks --steps 4 "
-        "--joint-steps 2 --lengths 32 --batch-size 2 --block 4 --parts 2 --tile 2 --k 8");
+        "convert --teacher teacher --data text.txt --valid text.txt --out blocks "
+        "--joint-steps 2 --lengths 32 --block 4 --tile 2 --k 16");
     return true;
   }();
   REQUIRE(made);
@@ -94,56 +94,82 @@ TEST_CASE("convert: a dry run writes nothing; flags without effect are refused")
 
 TEST_CASE("blocks: convert takes them for a causal model, and every command knows them") {
   const World& w = converted();
-  CHECK(contains(read_all(w.path("blocks/config.toml")), "mask = \"blocks\""));
+  CHECK(contains(read_all(w.path("blocks/config.toml")), "method = \"blocks\""));
   const Json eval = json_of("eval --model blocks --data text.txt --max-windows 2");
   const Json beside =
       json_of("eval --model blocks --teacher teacher --data text.txt --max-windows 2");
-  for (const char* keys : {"kept_keys", "tile_keys"}) {
-    CHECK(double(eval[keys]) == doctest::Approx(double(beside["mask_recall"].back()[keys])));
-  }
+  CHECK(double(eval["keys_read"]) ==
+        doctest::Approx(double(beside["mask_recall"].back()["keys_read"])));
+  CHECK(eval["keys_read"] == beside["keys_read"]);
   CHECK(eval["perplexity"] == beside["perplexity"]);
   CHECK(double(json_of("eval --model teacher --attention best-blocks --k 32 --data text.txt "
-                       "--max-windows 2")["kept_keys"]) == 16.5);  // of 32 tokens, all
-  // Rows of 32 tokens keep at most the own block, two fixed ones, and two that they and the other
-  // row of the tile chose.
-  const double kept = eval["mask_health"]["kept_keys"], tile = eval["mask_health"]["tile_keys"];
-  CHECK(kept > 8);
-  CHECK(kept < 16.5);
-  CHECK(tile >= kept);
-  CHECK(tile < 20);
+                       "--max-windows 2")["keys_read"]) == 16.5);  // of 32 tokens, all
+  // A tile of 2 rows reads its own block, two fixed ones, and two at most that it chose.
+  const double read = eval["keys_read"];
+  CHECK(read > 8);
+  CHECK(read < 16.5);
   const std::string text = w.must("eval --model blocks --data text.txt --max-windows 2").out;
-  CHECK(contains(text, "kept keys"));
+  CHECK(contains(text, "keys read"));
   CHECK(contains(w.must("flops --model blocks").out, "sparse attention"));
-  w.must("sweep --model blocks --data text.txt --k 4 8 --max-windows 2 --out blocks-k.tsv");
+  w.must("sweep --model blocks --data text.txt --k 12 16 --max-windows 2 --out blocks-k.tsv");
   const std::string by_k = read_all(w.path("blocks-k.tsv"));
-  CHECK(contains(by_k, "\n4\t"));
-  CHECK(contains(by_k, "\n8\t"));
+  CHECK(contains(by_k, "k\tquery_skip\tperplexity\tkeys_read\t"));
+  CHECK(contains(by_k, "\n12\t"));
+  CHECK(contains(by_k, "\n16\t"));
   w.must("inspect blocks --text 'the king said unto his people' --capture capture.h5");
   w.must(
       "report blocks --teacher teacher --data text.txt --sequence-length 32 --out blocks-report");
-  w.must("export --checkpoint blocks --format transformers --merge --out blocks-transformers");
-  CHECK(contains(read_all(w.path("blocks-transformers/config.json")), "\"parts\""));
+  CHECK(contains(read_all(w.path("blocks-report")), "\"keys_read\""));
+  w.must("export --checkpoint blocks --merge --out blocks-merged");
+  CHECK(json_of("eval --model blocks-merged --data text.txt --max-windows 2")["keys_read"] == read);
   w.must("bench trained --quick --json --quiet --model blocks --data text.txt --tokens 16 32");
   w.must("bench generate --quick --json --quiet --model blocks --data text.txt --tokens 16 24");
 }
 
+TEST_CASE("blocks: any causal model takes them, calibrated on what it reads first") {
+  const World& w = converted();
+  const std::string blocks = " --attention blocks --block 4 --tile 2 --attention.k 16 ";
+  const char* said = "blocks: key_scale calibrated on the first ";
+  // As a conversion calibrates its student: on the start of the same text.
+  w.must("convert --teacher teacher --data text.txt --out calibrated --block 4 --tile 2 --k 16");
+  const Finished direct =
+      w.must("eval --model teacher --data text.txt --max-windows 2 --json" + blocks);
+  CHECK(contains(direct.error, said + std::string("32 tokens")));
+  const Json before = json_of("eval --model calibrated --data text.txt --max-windows 2");
+  CHECK(Json::parse(direct.out)["perplexity"] == before["perplexity"]);
+  CHECK(Json::parse(direct.out)["keys_read"] == before["keys_read"]);
+  for (const std::string& command :
+       {std::string("generate --model teacher --prompt 'the king said' --tokens 4"),
+        std::string("sweep --model teacher --data text.txt --max-windows 2"),
+        std::string("sweep --model teacher --data text.txt --teacher teacher --floors "
+                    "--max-windows 1"),
+        std::string("report teacher --text 'the king said unto his people' --out direct-report"),
+        std::string("logits --model teacher --prompt 'the king' --out direct.npy"),
+        std::string("bench trained --quick --model teacher --data text.txt --tokens 32"),
+        std::string("bench generate --quick --model teacher --data text.txt --tokens 24")}) {
+    const Finished f = w.must(command + blocks);
+    CHECK_MESSAGE(contains(f.error, said), command);
+  }
+  CHECK_FALSE(contains(w.must("eval --model calibrated --data text.txt --max-windows 1").error, said));
+}
+
 TEST_CASE("blocks: generate with any k; all keys give the perplexity of full attention") {
   const World& w = converted();
-  for (const char* k : {"4", "8", "32"}) {
+  for (const char* k : {"4", "16", "32"}) {
     const Finished f = w.must(
         std::string("generate --model blocks --prompt 'the king said unto' --tokens 12 --k ") + k);
     CHECK(contains(f.out, "the king said unto"));
   }
+  const std::string blocks = " --attention blocks --block 4 --tile 4 --k 32";
   const Json dense = json_of("eval --model teacher --data text.txt --max-windows 2");
-  const Json open = json_of("eval --model blocks --k 32 --data text.txt --max-windows 2");
-  // Gates of .9997 are the only difference.
-  CHECK(double(open["perplexity"]) == doctest::Approx(double(dense["perplexity"])).epsilon(1e-3));
+  CHECK(json_of("eval --model teacher --data text.txt --max-windows 2" + blocks)["perplexity"] ==
+        dense["perplexity"]);
 }
 
-TEST_CASE("blocks: floors keep as many keys as the student") {
+TEST_CASE("blocks: floors read as many keys as the student") {
   const World& w = converted();
   w.must(
-      "sweep --model blocks --teacher teacher --data text.txt --k 4 --max-windows 2 --floors --out "
+      "sweep --model blocks --teacher teacher --data text.txt --k 16 --max-windows 2 --floors --out "
       "blocks.tsv");
   std::istringstream lines(read_all(w.path("blocks.tsv")));
   std::map<std::string, std::vector<std::string>> rows;
@@ -153,13 +179,16 @@ TEST_CASE("blocks: floors keep as many keys as the student") {
     for (std::string cell; std::getline(parts, cell, '\t');) cells.push_back(cell);
     rows[cells.at(0)] = cells;
   }
-  const double kept = std::stod(rows.at("student").at(2));
-  for (const char* name : {"teacher, best blocks", "teacher, top keys",
-                           "teacher, 4 sinks + most recent", "teacher, most recent"}) {
+  CHECK(rows.at("attention").at(2) == "keys_read");
+  const double read = std::stod(rows.at("student").at(2));
+  for (const auto& [name, within] :
+       {std::pair("teacher, best blocks", .15), {"teacher, top keys", .05},
+        {"teacher, 4 sinks + most recent", .15}, {"teacher, most recent", .15},
+        {"random keys", .05}}) {
     INFO(name);
-    CHECK(std::stod(rows.at(name).at(2)) == doctest::Approx(kept).epsilon(0.1));
+    CHECK(std::stod(rows.at(name).at(2)) == doctest::Approx(read).epsilon(within));
   }
-  CHECK(std::stod(rows.at("teacher, best blocks").at(6)) >= std::stod(rows.at("student").at(6)));
+  CHECK(std::stod(rows.at("teacher, best blocks").at(5)) >= std::stod(rows.at("student").at(5)));
   CHECK(rows.count("teacher, best columns") == 0);
 }
 
@@ -168,18 +197,33 @@ TEST_CASE(
   const World& w = converted();
   const Finished rounded = w.must("eval --model blocks --data text.txt --max-windows 1 --k 5");
   CHECK(contains(rounded.error + rounded.out, "k = 5 is rounded up to 8"));
-  const std::string convert = "convert --teacher teacher --data text.txt --out no ";
-  auto refused = [&](const std::string& flags, std::initializer_list<std::string> words) {
-    const Finished f = w.run(convert + flags);
+  auto refused = [&](const std::string& command, std::initializer_list<std::string> words) {
+    const Finished f = w.run(command);
     CHECK(f.status == 1);
     check_says(f.error, words);
     CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
   };
-  refused("--block 6 --tile 4", {"tile = 4", "block = 6", "2 rows would fit"});
-  refused("--block 3 --tile 3", {"parts = 4", "block = 3", "at most 3 would fit"});
-  refused("--k 0", {"k", "1"});
-  refused("--sinks -1", {"sinks", "0"});
-  refused("--preset blocks --oversample 4", {"oversample", "mask = columns"});
+  const std::string convert = "convert --teacher teacher --data text.txt --out no ";
+  refused(convert + "--block 6 --tile 4", {"tile = 4", "block = 6", "2"});
+  refused(convert + "--block 4 --tile 4 --k 32 --candidates 2", {"candidates", "2", "5"});
+  refused(convert + "--k 0", {"k", "1"});
+  refused(convert + "--sinks -1", {"sinks", "0"});
+  refused(convert + "--oversample 4", {"oversample"});
+  refused(convert + "--steps 9", {"blocks", "9 steps", "--joint-steps"});
+  refused("distill --stage attention --teacher teacher --data text.txt --out no --k 4",
+          {"--attention blocks"});
+  for (const char* command :
+       {"eval --data text.txt --max-windows 1 ", "generate --prompt king --tokens 2 ",
+        "sweep --data text.txt --max-windows 1 "}) {
+    for (const char* k : {"580", "9223372036854775807"})
+      refused(join(command, "--quiet --model blocks --k ", k), {"k = ", k, "32 positions"});
+  }
+  for (const char* setting : {"mask = \"blocks\"", "preset = \"blocks\""}) {
+    data::write_file_atomic(w.path("first.toml"),
+                            join("[attention]\nmethod = \"sea\"\n", setting, "\n"));
+    refused(convert + "--config first.toml",
+            {"first edition", "brine convert --attention blocks"});
+  }
 }
 
 }  // namespace brine::tests

@@ -34,14 +34,14 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   const World& w = world();
   const std::string table =
       w.must(
-           "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 4 "
+           "sweep --model student --teacher teacher --data text.txt --k 2 6 --max-windows 4 "
            "--floors --out floors.tsv")
           .out;
-  CHECK(table.rfind("| attention | k | keys of a row | of its tile | perplexity |", 0) == 0);
+  CHECK(table.rfind("| attention | k | keys read | perplexity |", 0) == 0);
   CHECK(std::count(table.begin(), table.end(), '\n') == 2 + 1 + 2 * 6);
   auto rows = table_of(read_all(w.path("floors.tsv")));
   CHECK(rows.size() == 1 + 1 + 2 * 6);
-  auto perplexity = [&](const std::string& row) { return std::stod(rows.at(row).at(4)); };
+  auto perplexity = [&](const std::string& row) { return std::stod(rows.at(row).at(3)); };
   auto expected = [&](const std::string& arguments) {
     return double(evaluated_briefly("--model " + arguments).at("perplexity"));
   };
@@ -49,29 +49,33 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   CHECK(perplexity("teacher, dense all") == approx(expected("teacher")));
   CHECK(perplexity("student 2") == approx(expected("student --k 2")));
   CHECK(perplexity("teacher, top keys 2") == approx(expected("teacher --attention top --k 2")));
-  CHECK(perplexity("teacher, best columns 4") ==
-        approx(expected("teacher --attention best-columns --columns 12 --k 4")));
-  CHECK(perplexity("teacher, most recent 2") ==
-        approx(expected("teacher --attention recent --k 2")));
-  CHECK(perplexity("teacher, 4 sinks + most recent 4") ==
-        approx(expected("teacher --attention recent --k 4 --sinks 3")));
+  CHECK(perplexity("teacher, best columns 6") ==
+        approx(expected("teacher --attention best-columns --columns 12 --k 6")));
+  // Windows are blocks of 4 keys: k is rounded up to them, and one block leaves no sinks.
+  CHECK(perplexity("teacher, most recent 8") ==
+        approx(expected("teacher --attention recent --block 4 --k 8")));
+  CHECK(perplexity("teacher, 4 sinks + most recent 8") ==
+        approx(expected("teacher --attention recent --block 4 --k 6 --sinks 1")));
+  const Json window = evaluated_briefly("--model teacher --attention recent --block 4 --k 8");
+  CHECK(std::stod(rows.at("teacher, most recent 8").at(2)) ==
+        doctest::Approx(double(window.at("keys_read"))).epsilon(0.01));
   const double dense = perplexity("teacher, dense all");
-  CHECK(std::stod(rows.at("student 4").at(5)) ==
-        doctest::Approx(perplexity("student 4") / dense).epsilon(1e-3));
+  CHECK(std::stod(rows.at("student 6").at(4)) ==
+        doctest::Approx(perplexity("student 6") / dense).epsilon(1e-3));
   // Recall, as the evaluation next to the teacher gives it.
   const Json all =
       evaluated_briefly("--model student --teacher teacher --k 2").at("mask_recall").back();
   const std::pair<const char*, const char*> keys[] = {{"student 2", "mask"},
                                                       {"teacher, top keys 2", "top_keys"},
                                                       {"teacher, best columns 2", "best_columns"},
-                                                      {"teacher, most recent 2", "most_recent"},
+                                                      {"teacher, most recent 4", "most_recent"},
                                                       {"random keys 2", "random"}};
   for (auto [row, key] : keys) {
-    CHECK(std::stod(rows.at(row).at(6)) == doctest::Approx(double(all.at(key))).epsilon(1e-2));
+    CHECK(std::stod(rows.at(row).at(5)) == doctest::Approx(double(all.at(key))).epsilon(1e-2));
   }
-  CHECK(std::stod(rows.at("student 2").at(7)) ==
+  CHECK(std::stod(rows.at("student 2").at(6)) ==
         doctest::Approx(double(all.at("min"))).epsilon(1e-2));
-  CHECK(rows.at("random keys 2").at(4).empty());
+  CHECK(rows.at("random keys 2").at(3).empty());
   const Finished f = w.run("sweep --model student --data text.txt --floors");
   CHECK(f.status == 1);
   check_says(f.error, {"--floors", "--teacher"});
@@ -108,6 +112,10 @@ TEST_CASE("eval: a learned mask always reports its health, a fixed rule never") 
   CHECK(double(health.at("mask_recall")) == double(recall.back().at("mask")));
   CHECK_FALSE(evaluated_briefly("--model teacher").contains("mask_health"));
   CHECK_FALSE(evaluated_briefly("--model teacher --attention recent").contains("mask_health"));
+  CHECK(double(evaluated_briefly("--model teacher --attention blocks --block 4 --tile 4 "
+                                 "--attention.k 16")
+                   .at("mask_health")
+                   .at("mask_recall")) > 0);  // calibrated, not trained
   CHECK(contains(read_all(world().path("student/log.jsonl")), "\"mask_recall_p10\""));
   CHECK_FALSE(contains(read_all(world().path("teacher/log.jsonl")), "mask_recall"));
 }
@@ -168,8 +176,8 @@ TEST_CASE("eval: settings of an attention without it, or that it does not have, 
     CHECK(f.status == 1);
     return f.error;
   };
-  check_says(error("--columns 8"), {"--columns", "--attention"});
-  check_says(error("--preset light"), {"--preset", "--attention"});
+  check_says(error("--columns 8"), {"columns", "attention"});
+  check_says(error("--preset light"), {"preset", "attention"});
   check_says(error("--attention top --preset light"), {"top", "preset"});
   check_says(error("--recall-from 8"), {"--recall-from", "--teacher"});
   check_says(error("--attention top --columns 8"), {"top", "columns"});

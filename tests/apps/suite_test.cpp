@@ -41,7 +41,7 @@ Json suite_object(const std::string& arguments) {
 }  // namespace
 
 TEST_CASE("suites: every cell of the grid for the student and each method at every k") {
-  const Json out = suite_object("--model sparse --teacher base --compare dense,recent --k 4,16");
+  const Json out = suite_object("--model sparse --teacher base --compare dense,recent:block=4 --k 4,16");
   CHECK(out["suite"] == "ruler");
   CHECK(out["query_skip"] == 1);
   CHECK(out["oversample"] == 1);
@@ -57,6 +57,13 @@ TEST_CASE("suites: every cell of the grid for the student and each method at eve
     CHECK(row["forced"] >= 0);
     CHECK(row["forced"] <= 1);
     CHECK(row["nll"] > 0);
+    const double read = row["keys_read"], k = row["k"].is_null() ? 0.0 : double(row["k"]);
+    if (row["method"] == "dense") {
+      CHECK(read > 200);
+    } else {
+      CHECK(read > 0.5 * k);
+      CHECK(read <= 1.1 * k);
+    }
     CHECK(row["generated"].is_null() == (row["task"] == "copy"));
     CHECK(row["depth"].is_null() == (row["task"] == "copy"));
     CHECK(row["k"].is_null() == (row["method"] == "dense"));
@@ -66,7 +73,7 @@ TEST_CASE("suites: every cell of the grid for the student and each method at eve
   CHECK(out["tasks"].size() == 5 * 3);
   for (const char* task : {"passkey", "copy", "all"}) {
     CHECK(out["interval"][task]["forced"].size() == 2);
-    for (const char* method : {"student", "recent"})
+    for (const char* method : {"student", "recent:block=4"})
       CHECK(out["sparsest_k"][method][task].contains("forced"));
   }
   CHECK(out["interval"]["copy"]["generated"].is_null());
@@ -97,7 +104,7 @@ TEST_CASE("suites: a table of methods and the sparsest k for people") {
                                  "--no-generate"))
           .out;
   for (const char* part : {"suite ruler", "passkey", "copy", "all", "student", "dense", "recent",
-                           "sparsest k", "Wilson"})
+                           "keys read", "sparsest k", "Wilson"})
     CHECK_MESSAGE(contains(text, part), part);
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);

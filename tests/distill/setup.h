@@ -30,7 +30,6 @@ struct Sizes {
   int64_t hidden = 24;
   Dtype dtype = Dtype::f32;
   std::string widen = "scores";  // of sea
-  bool blocks = false;           // its mask: of key blocks
 };
 
 inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
@@ -46,10 +45,6 @@ inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
     keys.set_text("columns", {"12"});
     keys.set_text("redraw_interval", {std::to_string(s.redraw_interval)});
     keys.set_text("widen", {s.widen});
-    if (s.blocks) {
-      keys.set_text("preset", {"blocks"});
-      for (const char* key : {"k", "block", "tile"}) keys.set_text(key, {"4"});
-    }
   }
   return c;
 }

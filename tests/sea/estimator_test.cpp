@@ -300,15 +300,6 @@ TEST_CASE("config: refusals name the setting") {
   check_says(refusal(kCausal, Config{.pooled = 1.5}), {"sea", "pooled", "1.5"});
   check_says(refusal(kCausal, Config{.pooled = -0.1}), {"sea", "pooled", "-0.1"});
   check_says(refusal(kCausal, Config{.oversample = 0}), {"sea", "oversample", "0", "1"});
-  Config blocks;
-  blocks.apply(sea::Preset::blocks);
-  CHECK(refusal(kCausal, blocks) == "no error");
-  Config changed = blocks;
-  changed.tile = 0;
-  check_says(refusal(kCausal, changed), {"sea", "tile", "32 and 0"});
-  changed = blocks;
-  changed.block = 0;
-  check_says(refusal(kCausal, changed), {"sea", "block", "0 and"});
   // Without a decoder any number of columns is right.
   CHECK(refusal(kCausal, Config{.columns = 9, .decoder = DecoderPreset::none}) == "no error");
   CHECK(refusal(kEncoder, Config{.columns = 1, .decoder = DecoderPreset::none}) == "no error");

@@ -103,7 +103,7 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   }
   Finished f = w.run("bench trained --quick --model teacher --data text.txt");
   CHECK(f.status == 1);
-  CHECK(contains(f.error, "needs a causal student"));
+  CHECK(contains(f.error, "needs a causal student with a mask"));
   f = w.run("bench trained");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--model RUN and --data TEXT"));
@@ -118,19 +118,23 @@ TEST_CASE("bench: trained measures students with grouped keys, of columns and of
       "train --tokenizer tok --train text.txt --out grouped --steps 1 --batch-size 2 --model-type "
       "llama --vocab-size 300 --hidden-size 32 --num-hidden-layers 2 --num-attention-heads 4 "
       "--num-key-value-heads 2 --intermediate-size 48 --max-position-embeddings 32");
-  for (const char* preset : {"light", "blocks"}) {
-    CAPTURE(preset);
-    const std::string student = join("grouped-", preset);
-    w.must(
-        World::distill(join("--steps 1 --k 4 --preset ", preset, " --out ", student), "grouped"));
-    const Json out = Json::parse(
-        w.must("bench trained --quick --json --quiet --data text.txt --model " + student).out);
+  w.must(World::distill("--steps 1 --k 4 --preset light --out grouped-light", "grouped"));
+  for (const char* model :
+       {"grouped-light", "grouped --attention blocks --block 4 --tile 4 --attention.k 16"}) {
+    CAPTURE(model);
+    const Finished f =
+        w.must(join("bench trained --quick --json --data text.txt --tokens 32 --model ", model));
+    const Json out = Json::parse(f.out);
     CHECK(out.at("failures").empty());
-    std::set<std::string> names;
-    for (const Json& row : out.at("rows")) names.insert(row.at("name"));
-    CHECK(names.count("block, its own masks, fwd + bwd") == 1);
-    const bool columns = std::string(preset) == "light";
-    CHECK((names.count("sparse backward, its own masks") == 1) == columns);
+    std::map<std::string, Json> rows;
+    for (const Json& row : out.at("rows")) rows[row.at("name")] = row;
+    const bool columns = std::string(model) == "grouped-light";
+    const Json& block = rows.at("block, its own masks, fwd + bwd");
+    CHECK(double(block.at("keys_read")) > (columns ? 3 : 8));
+    CHECK(double(block.at("keys_read")) < 16.5);
+    CHECK(rows.at("flash, softmax over all keys, fwd").at("keys_read") == 16.5);
+    CHECK((rows.count("sparse backward, its own masks") == 1) == columns);
+    CHECK(contains(f.error, "calibrated on the first 32 tokens") == !columns);
   }
 }
 
@@ -187,11 +191,11 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   }
   CHECK(shapes == std::set<std::string>{"[1, 12, 48, 64]", "[1, 12, 160, 64]"});
   for (const char* block : {"flash", "sea lean", "sea paper", "sea light", "sea light, 256 columns",
-                            "sea light, 256 columns, oversample 8", "sea blocks"}) {
+                            "sea light, 256 columns, oversample 8"}) {
     CHECK_MESSAGE(names.count(std::string(block) + ", forward"), block);
     CHECK_MESSAGE(names.count(std::string(block) + ", forward + backward"), block);
   }
-  CHECK(names.size() == 14);
+  CHECK(names.size() == 12);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
   CHECK(contains(run_brine("bench decode --quick --methods sea").error,
                  "--methods has no effect without the suite attention or breakdown"));

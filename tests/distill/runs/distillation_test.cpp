@@ -168,6 +168,7 @@ TEST_CASE("distillation: a resumed run has its own recipe, and other settings ar
 TEST_CASE("distillation: stage attention, then stage joint from its student") {
   const Place place;
   Distillation blocks = place.what();
+  set_attention(blocks.recipe, "method", "sea");
   blocks.stage = Stage::attention;
   blocks.text.lengths = "8,16";
   run_of(blocks, {.out = place.run("blocks")});
@@ -192,6 +193,7 @@ TEST_CASE("distillation: stage attention, then stage joint from its student") {
   again.recipe.training = joint.recipe.training;
   CHECK(run_of(again, {.out = place.run("joint"), .resume = true}).outcome.steps == 0);
   Distillation resumed = place.what();
+  set_attention(resumed.recipe, "method", "sea");
   resumed.stage = Stage::attention;
   resumed.text.lengths = "8,16";
   CHECK(run_of(resumed, {.out = place.run("blocks"), .resume = true}).outcome.steps == 0);

@@ -193,35 +193,6 @@ TEST_CASE("stage attention: a batch is learned, and the terms name the worst lay
   CHECK(last.at("worst_layer") == (second ? 1 : 0));
 }
 
-TEST_CASE("stage attention: turns of a batch compare other rows, with and without the kept pass") {
-  const Sizes sizes{.tokens = 400, .windows = 2, .blocks = true};
-  auto gradient = [&](StageWorld& w, int64_t turn, int64_t turns) {
-    Batch batch = w.pair.source().batch(0, 1);
-    batch.turn = turn;
-    batch.turns = turns;
-    w.store->zero_gradients();
-    w.stage.accumulate(batch, {.share = 1});
-    return w.store->gradients().to_vector();
-  };
-  StageWorld kept(sizes);
-  std::set<std::vector<double>> all;
-  for (int64_t turn = 0; turn < 3; ++turn) {
-    StageWorld alone(sizes);  // as after a resume at this turn
-    const std::vector<double> g = gradient(kept, turn, 3);
-    CHECK(g == gradient(alone, turn, 3));
-    all.insert(g);
-  }
-  CHECK(all.size() == 3);
-  // Another teacher is seen when its pass runs: not at a turn of windows that are kept.
-  const std::vector<double> alone = gradient(kept, 0, 1), before = gradient(kept, 0, 2);
-  CHECK(before == alone);
-  StageWorld fresh(sizes);
-  const std::vector<double> second = gradient(fresh, 1, 2);
-  for (const NamedTensor& t : nn::state_of(*kept.pair.teacher)) fill(t.tensor, 0.01);
-  CHECK(gradient(kept, 1, 2) == second);
-  CHECK(gradient(kept, 0, 1) != before);
-}
-
 TEST_CASE("stage attention: losses that are not of a layer's attention are refused by name") {
   for (const char* loss : {"prob", "kd", "kd_task", "task"}) {
     LossConfig c = block_losses();

@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
+#include "data/safetensors/safetensors.h"
 #include "distill/losses/loss_table.h"
-#include "nn/io/model_io.h"
+#include "nn/io/shared_student.h"
 #include "tests/distill/attention_keys.h"
 #include "tests/distill/runs.h"
 #include "tests/distill/task_setup.h"
@@ -53,6 +54,7 @@ struct Site {
     c.training.rest.save_every = 3;
     c.training.rest.keep = 0;
     c.training.rest.eval_windows = 2;
+    c.student.attention = "sea";
     c.mask = {.preset = "light", .k = 3, .columns = 12};
     if (joint) c.joint.steps = 6;
     return c;
@@ -151,23 +153,94 @@ TEST_CASE("conversion: a run that was killed or stopped continues to the bits of
   check_same_run(place.run("killed"), whole, 6);
 }
 
-TEST_CASE("conversion: blocks of keys, several steps for a pass, continued and in both stages") {
+// Blocks of 4 keys, of which a row keeps 3 by itself.
+Conversion of_blocks(const Site& place, bool joint) {
+  Conversion c = place.what(joint);
+  c.student.attention = "blocks";
+  c.mask = {.k = 16, .block = 4};
+  c.training.steps.reset();
+  set_attention(c, "tile", "4");
+  return c;
+}
+
+TEST_CASE("conversion: blocks are calibrated on the start of the text, then trained through") {
   const Site place;
-  auto what = [&](bool joint) {
-    Conversion c = place.what(joint);
-    c.mask = {.preset = "blocks", .k = 4, .block = 4, .columns = 12};
-    set_attention(c, "tile", "4");
-    c.turns = 2;
-    return c;
-  };
   const std::string whole = place.run("whole");
-  convert_to(place, "whole", what(true));
-  copy_killed(whole, place.run("killed"));  // at step 3, between the turns of a window
-  convert_to(place, "killed", what(true), true);
-  check_same_run(whole, place.run("killed"), 12);
-  CHECK(steps_with(whole, "approx") >= 6);
+  CHECK(convert_to(place, "apart", of_blocks(place, false)).outcome.steps == 1);
+  const nn::LoadedModel student = nn::load_model(place.run("apart"));
+  CHECK(student.config.attention == "blocks");
+  CHECK(base_hash(place.run("apart")) == nn::load_model(place.teacher).hash());
+  // As a model that was never converted is calibrated on the same tokens.
+  nn::LoadedModel direct = nn::load_model(place.teacher);
+  use_attention(direct, "blocks", {{"k", 16}, {"block", 4}, {"tile", 4}});
+  CHECK(direct.uncalibrated);
+  const std::vector<int32_t> ids = byte_tokenizer()->encode(data::read_file(place.text));
+  CHECK(nn::calibrate_attention(direct, Tensor::from(ids, {1, int64_t(ids.size())})) == 48);
+  CHECK_FALSE(direct.uncalibrated);
+  const auto theirs = student.model->named_buffers(), ours = direct.model->named_buffers();
+  REQUIRE(ours.size() == 2);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    CHECK(same_bits(ours[i].buffer->value, theirs[i].buffer->value));
+    for (const double x : ours[i].buffer->value.to_vector()) CHECK(x > 0);
+  }
+  CHECK(convert_to(place, "apart", of_blocks(place, false), true).outcome.steps == 0);
+  check_says(message([&] {
+               Conversion other = of_blocks(place, false);
+               other.mask.k = 20;
+               convert_to(place, "apart", other, true);
+             }),
+             {"attention.k", "16", "20"});
+  convert_to(place, "whole", of_blocks(place, true));
+  convert_to(place, "apart", of_blocks(place, true), true);
+  check_same_run(whole, place.run("apart"), 7);
+  CHECK(steps_with(whole, "kd_task") == 6);
   CHECK(steps_with(whole, "valid_perplexity") == 2);
-  CHECK(steps_with(whole, "block_mask_recall") == 1);
+  // Without stage attention the student is calibrated, too.
+  Conversion alone = of_blocks(place, true);
+  alone.stages = Stages::joint;
+  convert_to(place, "alone", alone);
+  for (const auto& b : nn::load_model(place.run("alone")).model->named_buffers())
+    CHECK_FALSE(b.buffer->value.to_vector() == std::vector<double>(size_t(b.buffer->value.numel()), 1));
+}
+
+TEST_CASE("conversion: a damaged key_scale, a student of the first edition and steps are refused") {
+  const Site place;
+  convert_to(place, "run", of_blocks(place, false));
+  const std::string checkpoint = data::checkpoint_path(place.run("run"), 1).string();
+  for (const double bad : {0.0, -1.0, double(NAN), double(INFINITY)}) {
+    const std::string copy = place.run(join("bad", bad));
+    fs::copy(checkpoint, copy);
+    nn::LoadedModel m = nn::load_model(copy);
+    std::vector<NamedTensor> tensors = nn::tensors_of(*m.model);
+    for (NamedTensor& t : tensors) {
+      if (!t.name.ends_with("key_scale")) continue;
+      t.tensor = t.tensor.clone();
+      t.tensor.data<float>()[3] = float(bad);
+    }
+    data::save_safetensors(data::Path(copy) / "model.safetensors", tensors);
+    const std::string error = message([&] { nn::load_model(copy); });
+    check_says(error, {copy, "key_scale", "above 0"});
+    CHECK(error.find('\n') == error.npos);
+  }
+  auto edited = [&](const char* name, const Json& attention) {
+    const std::string copy = place.run(name);
+    fs::copy(checkpoint, copy);
+    Json config = Json::parse(data::read_file(copy + "/config.json"));
+    config["brine"]["attention"] = attention;
+    data::write_file_atomic(copy + "/config.json", config.dump());
+    return message([&] { nn::load_config(copy); });
+  };
+  for (const Json& first : {Json{{"method", "sea"}, {"mask", "blocks"}, {"parts", 4}},
+                            Json{{"method", "sea"}, {"preset", "blocks"}}}) {
+    const std::string error = edited(first.contains("mask") ? "mask" : "preset", first);
+    check_says(error, {"first edition", "brine convert --attention blocks"});
+    CHECK(error.find('\n') == error.npos);
+  }
+  CHECK(edited("columns", {{"method", "sea"}, {"mask", "columns"}, {"parts", 1}, {"k", 8}}) ==
+        "no error");
+  Conversion steps = of_blocks(place, false);
+  steps.training.steps = 5;
+  check_says(message([&] { convert_to(place, "no", steps); }), {"blocks", "5 steps", "--joint-steps"});
 }
 
 TEST_CASE("conversion: stage 2 after stage 1 is one run through both, bit for bit") {
@@ -249,16 +322,18 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   CHECK_FALSE(c.has(Stage::attention));
   Conversion defaults;
   defaults.resolve({.layers = 30, .heads = 9, .max_positions = 8192});
-  CHECK(defaults.text.lengths == "2048,4096,8192");
+  CHECK(defaults.student.attention == "blocks");
+  CHECK(defaults.text.lengths == "8192");
+  CHECK(defaults.training.steps == 1);
   Conversion of_columns;
-  set_attention(of_columns, "mask", "columns");
+  set_attention(of_columns, "method", "sea");
   of_columns.resolve({.layers = 30, .heads = 9, .max_positions = 8192});
   CHECK(of_columns.text.lengths == "512,1024,2048");
   CHECK(defaults.text.retrieval_share == 0.25);
   CHECK(defaults.joint.steps == 0);
   CHECK(defaults.joint.base_rate == 0);
   Conversion low;
-  set_attention(low, "mask", "columns");
+  set_attention(low, "method", "sea");
   low.joint.lora_rank = 4;
   low.stages = Stages::both;
   low.resolve({.max_positions = 100});
@@ -286,23 +361,17 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   joint_alone.stages = Stages::joint;
   joint_alone.resolve({.max_positions = 9000});
   CHECK(joint_alone.text.lengths == "8192");
-  auto settings = [](Conversion c, bool causal = true) {
-    c.resolve({.max_positions = 100, .causal = causal});
-    data::Schema keys;
-    c.student.method().describe(keys);
-    return keys.to_json();
-  };
-  CHECK(settings({})["mask"] == "blocks");
-  CHECK(settings({})["k"] == 480);
-  CHECK(settings({}, false)["mask"] == "columns");
-  for (const auto& [key, value] :
-       {std::pair("oversample", "4"), std::pair("mask", "columns"), std::pair("gates", "token"),
-        std::pair("prior", "performer"), std::pair("pooled_prior", "false")}) {
-    Conversion columns;
-    set_attention(columns, key, value);
-    CHECK(settings(columns)["mask"] == "columns");
-    CHECK(settings(columns)["k"] == 64);
-  }
+  Conversion encoder;
+  encoder.resolve({.max_positions = 100, .causal = false});
+  CHECK(encoder.student.attention == "sea");
+  data::Schema keys;
+  encoder.student.method().describe(keys);
+  CHECK(keys.to_json()["preset"] == "light");
+  CHECK(encoder.training.steps == 200);
+  Conversion asked;
+  set_attention(asked, "method", "blocks");
+  check_says(message([&] { asked.resolve({.max_positions = 100, .causal = false}); }),
+             {"blocks", "encoder", "causal"});
   Conversion given;
   given.joint.losses["kd"] = 2;
   given.resolve({.max_positions = 100});
@@ -315,7 +384,6 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   };
   check_says(refused([](Conversion& w) { w.text.lengths = "49"; }), {"windows", "49", "48"});
   check_says(refused([](Conversion& w) { w.data.clear(); }), {"convert", "--data"});
-  check_says(refused([](Conversion& w) { w.turns = 2; }), {"steps_per_pass", "mask = blocks"});
   check_says(refused([](Conversion& w) { w.approx = w.context = 0; }), {"stage attention"});
   CHECK_FALSE(fs::exists(place.run("no")));
   convert_to(place, "run", place.what());

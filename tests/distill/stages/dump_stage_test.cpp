@@ -70,7 +70,17 @@ struct DumpSite {
     c.training.rest.save_every = 2;
     c.training.rest.keep = 0;
     for (const auto& [key, value] :
-         {std::pair{"k", "4"}, {"block", "4"}, {"tile", "2"}, {"parts", "2"}, {"columns", "4"}}) {
+         {std::pair{"method", "sea"}, {"preset", "light"}, {"k", "4"}, {"columns", "4"}}) {
+      set_attention(c, key, value);
+    }
+    return c;
+  }
+  Conversion of_blocks(bool with_teacher = true) const {
+    Conversion c = what(with_teacher);
+    c.attention_keys.clear();
+    c.training.steps.reset();
+    for (const auto& [key, value] :
+         {std::pair{"method", "blocks"}, {"k", "16"}, {"block", "4"}, {"tile", "2"}}) {
       set_attention(c, key, value);
     }
     return c;
@@ -151,7 +161,6 @@ TEST_CASE("stage attention: from a dump in f32 the blocks have the bits of a tea
 TEST_CASE("stage attention: q and k of a dump are turned back for a prior that reads them") {
   const DumpSite site;
   Conversion what = site.what();
-  set_attention(what, "prior", "learned");
   what.training.steps = 1;
   site.convert_to("run", what);
   nn::ModelConfig config = nn::load_config(site.path("run"));
@@ -185,7 +194,7 @@ TEST_CASE("stage attention: without the teacher a dump makes the same blocks, ki
   site.convert_to("blocks", site.what(false));
   const auto whole = tensors_in(site.path("model") + "/step-00000004/model.safetensors", ".sea.");
   const auto alone = tensors_in(site.path("blocks") + "/model.safetensors", "layers.0.");
-  REQUIRE(alone.size() == 2);
+  REQUIRE(alone.size() > 2);
   for (const auto& [name, x] : alone) CHECK_MESSAGE(same_bits(x, whole.at(name)), name);
   const Json config = Json::parse(data::read_file(site.path("blocks") + "/config.json"));
   CHECK(config["model_type"] == "brine_blocks");
@@ -212,6 +221,53 @@ TEST_CASE("stage attention: without the teacher a dump makes the same blocks, ki
   }
   check_says(message([&] { tokenizer_to_export(nn::load_model(site.path("blocks")), {}); }),
              {site.path("blocks"), "attention blocks of a model without the model"});
+}
+
+// The square root of the root mean square of keys without their block's mean, by channel.
+std::vector<double> scale_of(const Tensor& keys, int64_t block) {
+  const int64_t B = keys.dim(0), G = keys.dim(1), N = keys.dim(2) / block, d = keys.dim(3);
+  const std::vector<double> k = keys.to_vector();
+  std::vector<double> out;
+  for (int64_t gc = 0; gc < G * d; ++gc) {
+    double squares = 0;
+    for (int64_t bn = 0; bn < B * N; ++bn) {
+      auto at = [&](int64_t j) {
+        const int64_t t = bn % N * block + j;
+        return k[size_t(((bn / N * G + gc / d) * keys.dim(2) + t) * d + gc % d)];
+      };
+      double mean = 0;
+      for (int64_t j = 0; j < block; ++j) mean += at(j) / double(block);
+      for (int64_t j = 0; j < block; ++j) squares += std::pow(at(j) - mean, 2);
+    }
+    out.push_back(std::sqrt(std::sqrt(squares / double(B * N * block))));
+  }
+  return out;
+}
+
+TEST_CASE("stage attention: a dump calibrates blocks, with the teacher or without, and its values") {
+  const DumpSite site(false);  // keys are enough
+  CHECK(site.convert_to("model", site.of_blocks()).outcome.steps == 1);
+  site.convert_to("blocks", site.of_blocks(false));
+  const nn::LoadedModel model = nn::load_model(site.path("model"));
+  const data::DumpReader reader(site.dump);
+  const data::DumpBatch stored = reader.read(std::vector<int64_t>{0, 1, 2, 3, 4, 5});
+  const data::Safetensors file{data::Path(site.path("blocks") + "/model.safetensors")};
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    const Tensor scale = file.tensor(join("layers.", layer, ".key_scale"));
+    REQUIRE(scale.shape() == Shape{2, 8});
+    const std::vector<double> wanted = scale_of(stored.layers[size_t(layer)]["key"], 4);
+    for (size_t i = 0; i < wanted.size(); ++i)
+      CHECK(scale.to_vector()[i] == doctest::Approx(wanted[i]).epsilon(1e-5));
+    CHECK(same_bits(scale, model.model->attention(layer).named_buffers()[0].buffer->value));
+  }
+  const Json config = Json::parse(data::read_file(site.path("blocks") + "/config.json"));
+  CHECK(config["model_type"] == "brine_blocks");
+  CHECK(config["brine"]["attention"]["method"] == "blocks");
+  Conversion joint = site.of_blocks();
+  joint.joint.steps = 2;
+  joint.joint.batch_size = 2;
+  site.convert_to("joint", joint);
+  CHECK(std::filesystem::exists(site.path("joint") + "/step-00000003"));
 }
 
 TEST_CASE("stage attention: some layers of a model keep their numbers") {
@@ -244,7 +300,6 @@ TEST_CASE("stage attention: what a dump lacks is named") {
   };
   check_says(refused([](Conversion&) {}), {site.dump, "no values", "--value", "value=True"});
   check_says(refused([](Conversion& c) { c.text.lengths = "16,32"; }), {"lengths", "dump"});
-  check_says(refused([](Conversion& c) { c.turns = 4; }), {"steps_per_pass", "dump"});
   {
     const DumpSite plain(true, data::DumpLogits::none, false);
     Conversion joint = plain.what();
@@ -264,7 +319,6 @@ TEST_CASE("stage attention: what a dump lacks is named") {
              {"without --teacher", "--valid"});
   const DumpSite valued;
   Conversion learned = valued.what();
-  set_attention(learned, "prior", "learned");
   CHECK(message([&] { valued.convert_to("z", learned); }) == "no error");
   learned.teacher.clear();  // its blocks have a prior of rotated q and k alone
   CHECK(message([&] { valued.convert_to("x", learned); }) == "no error");

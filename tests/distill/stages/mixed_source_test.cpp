@@ -85,24 +85,6 @@ TEST_CASE("mixed windows: micro-batches have the windows of the batch, every ste
   CHECK(mixed_tokens(mixed_source(0.5, 4, 4).batch(0, 4)) != mixed_tokens(whole.batch(0, 4)));
 }
 
-TEST_CASE("mixed windows: turns are consecutive steps with the same windows") {
-  const auto tokens = letters_text(20000);
-  const MixedSource::Config config{
-      .lengths = {128, 256}, .retrieval_share = 0.5, .step_windows = 4, .seed = 3};
-  MixedSource::Config turning = config;
-  turning.turns = 3;
-  MixedSource plain(tokens, retrieval_of(tokens), config),
-      turned(tokens, retrieval_of(tokens), turning);
-  for (int64_t n = 0; n < 24; ++n) {  // micro-batches of two windows
-    const int64_t step = n / 2;
-    const Batch batch = turned.batch(n, 2), wanted = plain.batch(step / 3 * 2 + n % 2, 2);
-    CHECK(batch.turn == step % 3);
-    CHECK(batch.turns == 3);
-    CHECK(batch.windows == wanted.windows);
-    CHECK(mixed_tokens(batch) == mixed_tokens(wanted));
-  }
-}
-
 TEST_CASE("mixed windows: without retrieval, an epoch is the text once") {
   const auto tokens = letters_text(12 * 32 + 5);
   MixedSource s(tokens, retrieval_of(tokens), {.lengths = {32}, .seed = 9});
