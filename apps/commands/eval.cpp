@@ -50,7 +50,7 @@ struct Eval {
 
 const RegisterSubcommand<Eval> registration(
     "eval", "Perplexity and mask recall of a model",
-    {"brine eval --model RUN --teacher TEACHER --data book.txt --k 480", "docs/evaluation.md"},
+    {"brine eval --model RUN --teacher TEACHER --data book.txt --k 576", "docs/evaluation.md"},
     Ranks::divided);
 
 }  // namespace

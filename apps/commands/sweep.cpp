@@ -41,7 +41,7 @@ struct Sweep {
 
 const RegisterSubcommand<Sweep> registration(
     "sweep", "Evaluate a grid of k and query skipping",
-    {"brine sweep --model RUN --teacher TEACHER --data book.txt --k 480 992 --floors",
+    {"brine sweep --model RUN --teacher TEACHER --data book.txt --k 576 1088 --floors",
      "docs/evaluation.md"},
     Ranks::divided);
 

@@ -53,7 +53,7 @@ struct Conversion {
   nn::MaskSettings mask = {};            // settings of its attention that a library call gives
   std::set<std::string> attention_keys;  // keys of them that resolve() may not change
 
-  // An encoder gets sea unless the method is among the keys.
+  // An encoder, or a preset of `mask`, gets sea unless the method is among the keys.
   Conversion() { student.attention = "blocks"; }
   void describe(data::Schema& s);
   // Decides what is empty, for this teacher. A second call changes nothing.

@@ -142,7 +142,7 @@ bool Conversion::has(Stage stage) const {
 
 void Conversion::resolve(const nn::ModelShape& teacher) {
   const bool by_default = student.attention == "blocks" && !attention_keys.count("method");
-  if (by_default && !teacher.causal) student.attention = "sea";
+  if (by_default && (!teacher.causal || mask.preset)) student.attention = "sea";  // has presets
   give_mask(student, attention_keys, mask);
   choose_attention(student, attention_keys, {{"preset", "light"}});
   const nn::AttentionTraits traits = attention_traits(student, teacher.causal);

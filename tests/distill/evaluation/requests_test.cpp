@@ -78,16 +78,21 @@ TEST_CASE("evaluation: the settings of text are those of a task, whose windows a
 }
 
 TEST_CASE("sweep: the columns of the table line up with its title, the file's are tabs apart") {
-  const SweepCell cell{
-      .k = 32, .query_skip = 4, .perplexity = 12.345678, .recall = 0.5, .ms = 3.25, .bytes = 2e6};
+  const SweepCell cell{.k = 32,
+                       .query_skip = 4,
+                       .perplexity = 12.345678,
+                       .recall = 0.5,
+                       .keys_read = 40.5,
+                       .ms = 3.25,
+                       .bytes = 2e6};
   for (bool recall : {false, true}) {
     CHECK(table_title(recall).size() == table_line(cell, recall).size());
     const std::string title = tsv_title(recall), line = tsv_line(cell, recall);
-    CHECK(std::count(title.begin(), title.end(), '\t') == (recall ? 5 : 4));
-    CHECK(std::count(line.begin(), line.end(), '\t') == (recall ? 5 : 4));
+    CHECK(std::count(title.begin(), title.end(), '\t') == (recall ? 6 : 5));
+    CHECK(std::count(line.begin(), line.end(), '\t') == (recall ? 6 : 5));
   }
-  CHECK(tsv_line(cell, true) == "32\t4\t12.345678\t3.250\t2.000\t0.5000\n");
-  CHECK(tsv_line(cell, false) == "32\t4\t12.345678\t3.250\t2.000\n");
+  CHECK(tsv_line(cell, true) == "32\t4\t12.345678\t40.50\t3.250\t2.000\t0.5000\n");
+  CHECK(tsv_line(cell, false) == "32\t4\t12.345678\t40.50\t3.250\t2.000\n");
   SweepCell diverged = cell;
   diverged.perplexity = 1e300;
   const std::string wide = tsv_line(diverged, true);

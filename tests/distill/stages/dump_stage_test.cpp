@@ -70,7 +70,7 @@ struct DumpSite {
     c.training.rest.save_every = 2;
     c.training.rest.keep = 0;
     for (const auto& [key, value] :
-         {std::pair{"method", "sea"}, {"preset", "light"}, {"k", "4"}, {"columns", "4"}}) {
+         {std::pair{"method", "sea"}, {"preset", "light"}, {"prior", "none"}, {"k", "4"}, {"columns", "4"}}) {
       set_attention(c, key, value);
     }
     return c;
@@ -161,6 +161,7 @@ TEST_CASE("stage attention: from a dump in f32 the blocks have the bits of a tea
 TEST_CASE("stage attention: q and k of a dump are turned back for a prior that reads them") {
   const DumpSite site;
   Conversion what = site.what();
+  set_attention(what, "prior", "learned");
   what.training.steps = 1;
   site.convert_to("run", what);
   nn::ModelConfig config = nn::load_config(site.path("run"));
@@ -319,6 +320,7 @@ TEST_CASE("stage attention: what a dump lacks is named") {
              {"without --teacher", "--valid"});
   const DumpSite valued;
   Conversion learned = valued.what();
+  set_attention(learned, "prior", "learned");
   CHECK(message([&] { valued.convert_to("z", learned); }) == "no error");
   learned.teacher.clear();  // its blocks have a prior of rotated q and k alone
   CHECK(message([&] { valued.convert_to("x", learned); }) == "no error");

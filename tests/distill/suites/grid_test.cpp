@@ -151,7 +151,7 @@ TEST_CASE("contenders: a method with settings of its config") {
     NoGrad off;
     return model.logits(model.hidden({.ids = tokens, .options = {.k = k}})).to_vector();
   };
-  use_contender(m, parse_contender("recent:k=3"));
+  use_contender(m, parse_contender("recent:block=1:k=3"));
   CHECK(m.model->attention_name() == "recent");
   const std::vector<double> three = logits(*m.model, 0);
   CHECK(three == logits(*m.model, 3));
