@@ -101,16 +101,16 @@ void bench_train(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.
 void bench_decode(RowSink& rows);
-// The block and the sparse path of a causal student, or of a model under `attention`, with its masks and with columns
-// drawn at random, next to softmax over all keys (flash): q, k and v of its last layer while it
-// reads the text file `data` at these lengths (none: 2048 to 131072). A student with fewer
-// positions is extended. ratio: see the names.
+// The block and the sparse path of a causal student, or of a model under `attention`, with its
+// masks and with columns drawn at random, next to softmax over all keys (flash): q, k and v of its
+// last layer while it reads the text file `data` at these lengths (none: 2048 to 131072). A student
+// with fewer positions is extended. ratio: see the names.
 void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
                    std::vector<int64_t> lengths, distill::OtherAttention attention);
 // Reading the start of the text file `data` with a model, then token by token, at these contexts
-// (none: 1024, 4096, 8192): its attention or `attention`, and full attention (flash) with the same weights.
-// The weights are held in the type `weights`. ratio: full attention's time over that of the row.
-// peak: of the state.
+// (none: 1024, 4096, 8192): its attention or `attention`, and full attention (flash) with the same
+// weights. The weights are held in the type `weights`. ratio: full attention's time over that of
+// the row. peak: of the state.
 void bench_generate(RowSink& rows, const std::string& model, const std::string& data, Dtype weights,
                     std::vector<int64_t> contexts, distill::OtherAttention attention);
 

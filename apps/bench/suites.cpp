@@ -57,7 +57,8 @@ std::vector<std::string> suite_names() {
 void BenchRequest::describe(data::Schema& s) {
   s.choice("what", what, suite_names(), "What to measure; none given: everything",
            {.positional = true});
-  s.field("model", model, "A model, for the suites generate and trained (there a causal one with a mask)");
+  s.field("model", model,
+          "A model, for the suites generate and trained (there a causal one with a mask)");
   attention.describe(s);
   s.choice("weights", weights, nn::kWeightTypes,
            join(nn::kWeightsHelp, "; for the suite generate"));
@@ -66,8 +67,7 @@ void BenchRequest::describe(data::Schema& s) {
           {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
   s.field("head_size", head_size, "Features of a head, for the suite attention", {.min = 1});
-  s.field("k", k, "Kept keys of a row, for attention; 0: 64; of blocks their own",
-          {.min = 0});
+  s.field("k", k, "Kept keys of a row, for attention; 0: 64; of blocks their own", {.min = 0});
   s.field("columns", columns, "Columns of estimates by columns, for the suite attention",
           {.min = 1});
   s.field("kv_heads", kv_heads,

@@ -12,19 +12,19 @@
 namespace brine::bench {
 
 struct BenchRequest {
-  std::vector<std::string> what = {};     // names of suites; empty: every suite that has its files
-  std::string model = {}, data = {};      // files of the suites trained and generate
-  std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: default
-  std::vector<std::string> methods = {};  // of the suite attention; empty: all
-  int64_t heads = kHeads;                 // of the suite attention
-  int64_t head_size = kHeadSize;          // of the suite attention
-  int64_t columns = kColumns;             // of the suite attention
-  int64_t k = 0;                          // of the suite attention; 0: that of each block
-  int64_t kv_heads = 0;                   // of the suite attention; 0: as many as heads
-  std::string against = {};               // of the suite attention: a block, as in `methods`
-  bool bidirectional = false;             // of the suite attention
-  bool forward = false;                   // of the suite attention: without backward
-  Dtype weights = Dtype::f32;             // of the model of the suite generate
+  std::vector<std::string> what = {};      // names of suites; empty: every suite that has its files
+  std::string model = {}, data = {};       // files of the suites trained and generate
+  std::vector<int64_t> tokens = {};        // of the suites attention and trained; empty: default
+  std::vector<std::string> methods = {};   // of the suite attention; empty: all
+  int64_t heads = kHeads;                  // of the suite attention
+  int64_t head_size = kHeadSize;           // of the suite attention
+  int64_t columns = kColumns;              // of the suite attention
+  int64_t k = 0;                           // of the suite attention; 0: that of each block
+  int64_t kv_heads = 0;                    // of the suite attention; 0: as many as heads
+  std::string against = {};                // of the suite attention: a block, as in `methods`
+  bool bidirectional = false;              // of the suite attention
+  bool forward = false;                    // of the suite attention: without backward
+  Dtype weights = Dtype::f32;              // of the model of the suite generate
   distill::OtherAttention attention = {};  // of the model
 
   void describe(data::Schema& s);

@@ -14,8 +14,8 @@ struct Attention {
   std::string source;                 // path of the model
   int64_t k = 0;                      // kept keys; 0: all
   double keys_read = 0;
-  std::string settings;               // of the attention method, as JSON
-  std::vector<std::string> tokens;    // the text of each
+  std::string settings;             // of the attention method, as JSON
+  std::vector<std::string> tokens;  // the text of each
   distill::TextAttention text;
 };
 

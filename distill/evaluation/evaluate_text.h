@@ -8,9 +8,9 @@
 #include "distill/evaluation/health/kld.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/protocol.h"
+#include "distill/inputs/models.h"
 #include "distill/log/device_memory.h"
 #include "distill/log/messages.h"
-#include "distill/inputs/models.h"
 
 namespace brine::distill {
 

@@ -15,7 +15,7 @@ namespace brine::distill {
 
 struct FloorRow {
   std::string name;
-  int64_t k = 0;                      // 0: all keys
+  int64_t k = 0;  // 0: all keys
   double keys_read = 0;
   std::optional<double> perplexity;   // none for random keys
   std::optional<double> ratio;        // perplexity over the dense teacher's
@@ -29,8 +29,8 @@ struct FloorRow {
 // list: next to it are the best blocks with the same sharing, and the k of the other rows is that
 // with which they read as many keys. Sinks and recent keys are whole blocks of such a student's
 // size, of others of 4 keys. `student` is calibrated if it must be.
-void floors(nn::LoadedModel& student, const WindowSource& windows,
-            const SweepRequest& request, const std::function<void(const FloorRow&)>& measured);
+void floors(nn::LoadedModel& student, const WindowSource& windows, const SweepRequest& request,
+            const std::function<void(const FloorRow&)>& measured);
 
 // Lines of a Markdown table, with their line end.
 std::string floor_title();

@@ -26,8 +26,8 @@ struct SweepCell {
   double perplexity = 0;
   double recall = 0;  // of the mask; 0 without a teacher
   double keys_read = 0;
-  double ms = 0;      // of a window
-  double bytes = 0;   // peak of allocated bytes, including the weights
+  double ms = 0;     // of a window
+  double bytes = 0;  // peak of allocated bytes, including the weights
 };
 
 // Every cell, passed on as soon as it is measured: for each k every query_skip. The model's

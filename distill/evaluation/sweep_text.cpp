@@ -72,16 +72,16 @@ std::string table_line(const SweepCell& cell, bool recall) {
 }
 
 std::string tsv_title(bool recall) {
-  return join("k\tquery_skip\tperplexity\tkeys_read\tms_per_window\tmegabytes", recall ? "\tmask_recall" : "",
-              "\n");
+  return join("k\tquery_skip\tperplexity\tkeys_read\tms_per_window\tmegabytes",
+              recall ? "\tmask_recall" : "", "\n");
 }
 
 std::string tsv_line(const SweepCell& cell, bool recall) {
   return line_of(cell, "%lld\t%lld\t%.6f\t%.2f\t%.3f\t%.3f", "\t%.4f", recall);
 }
 
-void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
-                const TextSweep& what, std::ostream& table, const Messages& messages) {
+void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const TextSweep& what,
+                std::ostream& table, const Messages& messages) {
   if (what.grid.ranks) compare_models(*what.grid.ranks, model);
   compare_teacher(what.grid.teacher, tokenizer, messages);
   const int64_t window = window_of(what.sequence_length, model.config, "sweep");

@@ -28,8 +28,9 @@ std::string table_line(const SweepCell& cell, bool recall);
 std::string tsv_title(bool recall);
 std::string tsv_line(const SweepCell& cell, bool recall);
 
-// A model that must be calibrated is calibrated on the first window. Writes each line of the table as soon as its cell is measured, and the TSV file at the end.
-void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
-                const TextSweep& what, std::ostream& table, const Messages& messages);
+// A model that must be calibrated is calibrated on the first window. Writes each line of the table
+// as soon as its cell is measured, and the TSV file at the end.
+void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const TextSweep& what,
+                std::ostream& table, const Messages& messages);
 
 }  // namespace brine::distill

@@ -106,8 +106,9 @@ void calibrate_on(nn::LoadedModel& m, const Tensor& ids, const Messages& message
   if (!m.uncalibrated) return;
   const int64_t tokens = nn::calibrate_attention(m, ids);
   messages.info(m.config.attention, ": key_scale calibrated on the first ",
-                tokens < 1000 ? std::to_string(tokens)
-                              : join(tokens / 1000, ",", std::to_string(1000 + tokens % 1000).substr(1)),
+                tokens < 1000
+                    ? std::to_string(tokens)
+                    : join(tokens / 1000, ",", std::to_string(1000 + tokens % 1000).substr(1)),
                 " tokens");
 }
 

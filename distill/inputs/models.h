@@ -36,7 +36,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& load
 // Another attention method for a loaded model, as commands take it: --attention METHOD and
 // --attention.KEY VALUE.
 struct OtherAttention {
-  nn::ModelConfig config;           // of which the attention counts
+  nn::ModelConfig config;            // of which the attention counts
   std::set<std::string> given = {};  // its keys that were set
 
   OtherAttention() { config.attention.clear(); }

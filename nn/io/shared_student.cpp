@@ -78,8 +78,8 @@ int64_t calibrate_attention(Model& student, Model& teacher, const Tensor& ids) {
   } calibration(student);
   NoGrad off;
   const int64_t T = std::min({ids.dim(1), kCalibrationTokens, teacher.shape().max_positions});
-  teacher.hidden({.ids = ids.slice(0, 0, 1).slice(1, 0, T).contiguous(),
-                  .attention_observer = &calibration});
+  teacher.hidden(
+      {.ids = ids.slice(0, 0, 1).slice(1, 0, T).contiguous(), .attention_observer = &calibration});
   return T;
 }
 

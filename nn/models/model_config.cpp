@@ -167,7 +167,8 @@ data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
 void refuse_first_blocks(const std::string& key, const data::Json& value,
                          const std::string& source) {
   const bool first = (key == "mask" || key == "preset") && value == "blocks";
-  check(!first, source, ": this student has blocks of the first edition (clusters); convert its "
+  check(!first, source,
+        ": this student has blocks of the first edition (clusters); convert its "
         "teacher again: brine convert --attention blocks --teacher MODEL --data TEXT --out RUN");
 }
 

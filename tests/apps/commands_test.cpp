@@ -42,8 +42,8 @@ TEST_CASE("eval: a teacher under a sliding window, which is dense attention when
   CHECK(narrow.at("perplexity") != dense.at("perplexity"));
   CHECK(narrow.at("keys_read") == 1.5);  // blocks of 2: the own block alone
   CHECK(dense.at("keys_read") == 16.5);
-  CHECK(evaluated("--model teacher --attention recent --block 2 --k 2 --path dense").at("perplexity") ==
-        doctest::Approx(double(narrow.at("perplexity"))).epsilon(1e-6));
+  CHECK(evaluated("--model teacher --attention recent --block 2 --k 2 --path dense")
+            .at("perplexity") == doctest::Approx(double(narrow.at("perplexity"))).epsilon(1e-6));
   CHECK(evaluated("--model student").at("k") == 4);  // as trained
   CHECK(evaluated("--model student --attention recent").at("attention") == "recent");
 }

@@ -150,7 +150,8 @@ TEST_CASE("blocks: any causal model takes them, calibrated on what it reads firs
     const Finished f = w.must(command + blocks);
     CHECK_MESSAGE(contains(f.error, said), command);
   }
-  CHECK_FALSE(contains(w.must("eval --model calibrated --data text.txt --max-windows 1").error, said));
+  CHECK_FALSE(
+      contains(w.must("eval --model calibrated --data text.txt --max-windows 1").error, said));
 }
 
 TEST_CASE("blocks: generate with any k; all keys give the perplexity of full attention") {
@@ -169,7 +170,8 @@ TEST_CASE("blocks: generate with any k; all keys give the perplexity of full att
 TEST_CASE("blocks: floors read as many keys as the student") {
   const World& w = converted();
   w.must(
-      "sweep --model blocks --teacher teacher --data text.txt --k 16 --max-windows 2 --floors --out "
+      "sweep --model blocks --teacher teacher --data text.txt --k 16 --max-windows 2 --floors "
+      "--out "
       "blocks.tsv");
   std::istringstream lines(read_all(w.path("blocks.tsv")));
   std::map<std::string, std::vector<std::string>> rows;
@@ -181,10 +183,11 @@ TEST_CASE("blocks: floors read as many keys as the student") {
   }
   CHECK(rows.at("attention").at(2) == "keys_read");
   const double read = std::stod(rows.at("student").at(2));
-  for (const auto& [name, within] :
-       {std::pair("teacher, best blocks", .15), {"teacher, top keys", .05},
-        {"teacher, 4 sinks + most recent", .15}, {"teacher, most recent", .15},
-        {"random keys", .05}}) {
+  for (const auto& [name, within] : {std::pair("teacher, best blocks", .15),
+                                     {"teacher, top keys", .05},
+                                     {"teacher, 4 sinks + most recent", .15},
+                                     {"teacher, most recent", .15},
+                                     {"random keys", .05}}) {
     INFO(name);
     CHECK(std::stod(rows.at(name).at(2)) == doctest::Approx(read).epsilon(within));
   }
@@ -221,8 +224,7 @@ TEST_CASE(
   for (const char* setting : {"mask = \"blocks\"", "preset = \"blocks\""}) {
     data::write_file_atomic(w.path("first.toml"),
                             join("[attention]\nmethod = \"sea\"\n", setting, "\n"));
-    refused(convert + "--config first.toml",
-            {"first edition", "brine convert --attention blocks"});
+    refused(convert + "--config first.toml", {"first edition", "brine convert --attention blocks"});
   }
 }
 

@@ -41,7 +41,8 @@ Json suite_object(const std::string& arguments) {
 }  // namespace
 
 TEST_CASE("suites: every cell of the grid for the student and each method at every k") {
-  const Json out = suite_object("--model sparse --teacher base --compare dense,recent:block=4 --k 4,16");
+  const Json out =
+      suite_object("--model sparse --teacher base --compare dense,recent:block=4 --k 4,16");
   CHECK(out["suite"] == "ruler");
   CHECK(out["query_skip"] == 1);
   CHECK(out["oversample"] == 1);

@@ -9,8 +9,8 @@ namespace brine::bench {
 // `count` tokens of the text file `data` (a short one is repeated).
 std::vector<int32_t> text_tokens(const std::string& model, const std::string& data, int64_t count);
 
-// The last layer of a student, or of a model under `attention`, that reads `ids`; extended if it has
-// fewer positions. Throws unless it is causal and has a mask.
+// The last layer of a student, or of a model under `attention`, that reads `ids`; extended if it
+// has fewer positions. Throws unless it is causal and has a mask.
 struct TrainedLayer {
   // With `gradients`, q, k and v are leaves of a tape and the parameters have gradients.
   TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,
@@ -27,10 +27,10 @@ struct TrainedLayer {
 
   nn::LoadedModel model;
   nn::Attention* method = nullptr;
-  int64_t kept = 0;                     // k, as trained
-  std::vector<Tensor> leaves;           // q [1, H, T, d]; k, v [1, G, T, d]
-  std::vector<Tensor> contents;         // q and k before their rotation, or undefined
-  Tensor selected;                // u8 [1, H, T, K]; undefined for a mask of blocks
+  int64_t kept = 0;              // k, as trained
+  std::vector<Tensor> leaves;    // q [1, H, T, d]; k, v [1, G, T, d]
+  std::vector<Tensor> contents;  // q and k before their rotation, or undefined
+  Tensor selected;               // u8 [1, H, T, K]; undefined for a mask of blocks
   double keys_read = 0;
   Tensor dy;  // ones [1, T, H d]
 };

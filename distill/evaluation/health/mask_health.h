@@ -25,8 +25,8 @@ struct MaskHealth {
   double tenth = 0;    // 10th percentile of the heads of all layers
   double top_hit = 0;  // share of rows whose heaviest key is kept
   double sinks_recent = 0;
-  double top_keys = 0;             // of each query's largest keys
-  int64_t rows = 0;                // per head, of all layers
+  double top_keys = 0;  // of each query's largest keys
+  int64_t rows = 0;     // per head, of all layers
   double keys_read = 0;
 
   // The learned mask is no better than a fixed one.

@@ -250,7 +250,8 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
                            const Messages& messages) {
   SuiteCall call = given;
   call.grid.tasks = split_at_commas(given.grid.tasks);
-  const std::vector<Contender> contenders = contenders_of(call.grid, m.model->attention_traits().k_step);
+  const std::vector<Contender> contenders =
+      contenders_of(call.grid, m.model->attention_traits().k_step);
   check_k(call, m, contenders);
   check_sizes(call.grid, m);
   SuiteRun run{call, tokenizer, messages, make_blocks(call, tokenizer), call.k};

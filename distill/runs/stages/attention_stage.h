@@ -24,10 +24,10 @@ struct BlockView {
 };
 using BlockObserver = std::function<void(const BlockView&)>;
 
-// The teacher shows its layers for a batch, one at a time; the student's attention method of the layer gets the same q, k, v, hidden
-// states, and its losses are differentiated before the next layer. So one layer's tensors are
-// alive, no gradient reaches the teacher's weights or another layer, and a layer's gradients do not
-// depend on which other layers are trained.
+// The teacher shows its layers for a batch, one at a time; the student's attention method of the
+// layer gets the same q, k, v, hidden states, and its losses are differentiated before the next
+// layer. So one layer's tensors are alive, no gradient reaches the teacher's weights or another
+// layer, and a layer's gradients do not depend on which other layers are trained.
 class AttentionStage : public StepObjective {
  public:
   // The student's attention methods are trained; its other tensors are not used. `losses` are those

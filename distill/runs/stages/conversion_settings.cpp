@@ -51,9 +51,9 @@ void decide(std::optional<T>& value, const T& otherwise) {
   if (!value) value = otherwise;
 }
 
-// The estimator keeps learning and the logits follow the teacher's. Squared distances of hidden states are out of all proportion in
-// decoders with massive activations (a few numbers of the first token in the thousands): SmolLM2's
-// kd was 99 % of the loss.
+// The estimator keeps learning and the logits follow the teacher's. Squared distances of hidden
+// states are out of all proportion in decoders with massive activations (a few numbers of the first
+// token in the thousands): SmolLM2's kd was 99 % of the loss.
 double joint_weight(const std::string& loss, bool estimates) {
   return loss == "kd_task" || (loss == "approx" && estimates) ? 1 : 0;
 }
@@ -148,8 +148,8 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
   const nn::AttentionTraits traits = attention_traits(student, teacher.causal);
   if (dump.empty()) {
     if (!text.lengths)
-      text.lengths = default_lengths(teacher, training.sequence_length,
-                                     traits.calibrates ? kJoint : kUsual);
+      text.lengths =
+          default_lengths(teacher, training.sequence_length, traits.calibrates ? kJoint : kUsual);
     decide(text.retrieval_share, 0.25);
   } else {
     check(!text.lengths && !text.retrieval_share,

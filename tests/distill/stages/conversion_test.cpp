@@ -200,7 +200,8 @@ TEST_CASE("conversion: blocks are calibrated on the start of the text, then trai
   alone.stages = Stages::joint;
   convert_to(place, "alone", alone);
   for (const auto& b : nn::load_model(place.run("alone")).model->named_buffers())
-    CHECK_FALSE(b.buffer->value.to_vector() == std::vector<double>(size_t(b.buffer->value.numel()), 1));
+    CHECK_FALSE(b.buffer->value.to_vector() ==
+                std::vector<double>(size_t(b.buffer->value.numel()), 1));
 }
 
 TEST_CASE("conversion: a damaged key_scale, a student of the first edition and steps are refused") {
@@ -245,7 +246,8 @@ TEST_CASE("conversion: a damaged key_scale, a student of the first edition and s
         "no error");
   Conversion steps = of_blocks(place, false);
   steps.training.steps = 5;
-  check_says(message([&] { convert_to(place, "no", steps); }), {"blocks", "5 steps", "--joint-steps"});
+  check_says(message([&] { convert_to(place, "no", steps); }),
+             {"blocks", "5 steps", "--joint-steps"});
 }
 
 TEST_CASE("conversion: stage 2 after stage 1 is one run through both, bit for bit") {

@@ -69,8 +69,11 @@ struct DumpSite {
     c.training.batch_size = 2;
     c.training.rest.save_every = 2;
     c.training.rest.keep = 0;
-    for (const auto& [key, value] :
-         {std::pair{"method", "sea"}, {"preset", "light"}, {"prior", "none"}, {"k", "4"}, {"columns", "4"}}) {
+    for (const auto& [key, value] : {std::pair{"method", "sea"},
+                                     {"preset", "light"},
+                                     {"prior", "none"},
+                                     {"k", "4"},
+                                     {"columns", "4"}}) {
       set_attention(c, key, value);
     }
     return c;
@@ -245,7 +248,8 @@ std::vector<double> scale_of(const Tensor& keys, int64_t block) {
   return out;
 }
 
-TEST_CASE("stage attention: a dump calibrates blocks, with the teacher or without, and its values") {
+TEST_CASE(
+    "stage attention: a dump calibrates blocks, with the teacher or without, and its values") {
   const DumpSite site(false);  // keys are enough
   CHECK(site.convert_to("model", site.of_blocks()).outcome.steps == 1);
   site.convert_to("blocks", site.of_blocks(false));
