@@ -178,10 +178,10 @@ TEST_CASE("eval: settings of an attention without it, or that it does not have, 
   };
   check_says(error("--columns 8"), {"columns", "attention"});
   check_says(error("--preset light"), {"preset", "attention"});
-  check_says(error("--attention top --preset light"), {"top", "preset"});
+  check_says(error("--attention top --preset light"), {"preset", "sea", "top"});
   check_says(error("--recall-from 8"), {"--recall-from", "--teacher"});
-  check_says(error("--attention top --columns 8"), {"top", "columns"});
-  check_says(error("--attention flash --sinks 4"), {"flash", "sinks"});
+  check_says(error("--attention top --columns 8"), {"columns", "top"});
+  check_says(error("--attention flash --sinks 4"), {"sinks", "flash"});
 }
 
 }  // namespace brine::tests
