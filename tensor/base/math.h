@@ -54,6 +54,22 @@ BRINE_FORMULA double exp_limited(double x) { return std::exp(x); }
 BRINE_FORMULA float exp_nonpositive(float x) { return exp_limited(x < -88.0f ? -88.0f : x); }
 BRINE_FORMULA double exp_nonpositive(double x) { return std::exp(x); }
 
+// 2^x for any x <= 0, or above 0 by a rounding error only, relative error below 2e-7; below -126 it
+// is 2^-126. For scores in units of log(2): shorter than exp.
+BRINE_FORMULA float exp2_nonpositive(float x) {
+  float limited = x < -126.0f ? -126.0f : x;
+  float shifted = limited + kRounder, r = limited - (shifted - kRounder);
+  float p = 1.326472731e-3f;
+  p = p * r + 9.671512991e-3f;
+  p = p * r + 5.550733581e-2f;
+  p = p * r + 2.402224243e-1f;
+  p = p * r + 6.931470037e-1f;
+  p = p * r + 1;
+  // Of a NaN the result may be any number: who must notice it compares the score with itself.
+  return std::bit_cast<float>(std::bit_cast<int>(p) + int(std::bit_cast<uint32_t>(shifted) << 23));
+}
+BRINE_FORMULA double exp2_nonpositive(double x) { return std::exp2(x); }
+
 // log(x) for normal x > 0, relative error below 3e-7 (absolute near 1).
 BRINE_FORMULA float log(float x) {
   uint32_t u = std::bit_cast<uint32_t>(x);

@@ -38,19 +38,20 @@ using Mask = decltype(Vector<T>{} >= Vector<T>{});
 template <class T>
 using MaskLane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
 
-// exp(x) of x <= 0, of a vector, by the formula of math::exp_nonpositive.
-inline Vector<double> exp_nonpositive(Vector<double> x) {
-  for (int l = 0; l < kWidth<double>; ++l) x[l] = math::exp_nonpositive(x[l]);
+// 2^x of x <= 0, of a vector, by the formula of math::exp2_nonpositive.
+inline Vector<double> exp2_nonpositive(Vector<double> x) {
+  for (int l = 0; l < kWidth<double>; ++l) x[l] = math::exp2_nonpositive(x[l]);
   return x;
 }
-[[gnu::always_inline]] inline Vector<float> exp_nonpositive(Vector<float> x) {
-  x = x < -88.0f ? Vector<float>{} - 88.0f : x;
-  const Vector<float> shifted = x * 1.44269504f + math::kRounder, n = shifted - math::kRounder;
-  const Vector<float> r = x - n * 0.693359375f + n * 2.12194440e-4f, r2 = r * r;
-  const Vector<float> high = 1.3814604e-3f * r2 + (8.3687158e-3f * r + 4.1668388e-2f);
-  const Vector<float> p = (high * r2 + (1.6666521e-1f * r + 4.9999993e-1f)) * r2 + (r + 1);
-  const Mask<float> whole = Mask<float>(shifted) - std::bit_cast<int>(math::kRounder);
-  return p * Vector<float>((whole + 127) << 23);
+[[gnu::always_inline]] inline Vector<float> exp2_nonpositive(Vector<float> x) {
+  x = x < -126.0f ? Vector<float>{} - 126.0f : x;
+  const Vector<float> shifted = x + math::kRounder, r = x - (shifted - math::kRounder);
+  Vector<float> p = 1.326472731e-3f * r + 9.671512991e-3f;
+  p = p * r + 5.550733581e-2f;
+  p = p * r + 2.402224243e-1f;
+  p = p * r + 6.931470037e-1f;
+  p = p * r + 1.0f;
+  return Vector<float>(Mask<float>(p) + (Mask<float>(shifted) << 23));
 }
 
 // The lanes of a mask as bits.
@@ -171,44 +172,67 @@ class Chooser {
     keep([&](size_t c) { return is_fixed(c) ? 0 : may_[c]; });
   }
 
-  // Queries as lanes: q' = q / sqrt(d) and |q'|; in 8 bits, with their steps and 7.5 times their
-  // sums.
+  // Queries as lanes: q' = q log2(e) / sqrt(d) and |q'|; in 8 bits, with their steps and 7.5 times
+  // their sums.
   void load_rows(const Rows<T>& at) {
-    scratch_.reserve((2 * d_ + 2) * lanes_ + 2 * d_, 4);
+    scratch_.reserve((2 * d_ + 3) * lanes_, 4);
     q_ = scratch_.take(2 * d_ * lanes_);
     step_ = scratch_.take(lanes_);
     offset_ = scratch_.take(lanes_);
-    T* row = scratch_.take(2 * d_);
-    std::fill_n(q_, 2 * d_ * lanes_, T(0));
-    std::fill_n(step_, lanes_, T(0));
-    std::fill_n(offset_, lanes_, T(0));
-    u_.assign(size_t(depth_ * lanes_), 0);
-    const T root = T(1 / std::sqrt(double(d_)));
-    const T* sigma = scores_->key_scale.template data<T>() + at.bg % G_ * d_;
+    largest_ = scratch_.take(lanes_);
+    if (at.count < R_ || lanes_ > heads_ * R_) std::fill_n(q_, d_ * lanes_, T(0));
+    const T root = T(1.4426950408889634 / std::sqrt(double(d_)));
     for (int64_t h = 0; h < heads_; ++h) {
-      for (int64_t r = 0; r < at.count; ++r) {
-        const T* from = at.q + h * at.q_step + r * d_;
-        const int64_t lane = h * R_ + r;
-        T largest = 0;
-        for (int64_t c = 0; c < d_; ++c) {
-          const T x = from[c] * root, w = x * sigma[c], size = std::fabs(w);
-          q_[c * lanes_ + lane] = x;
-          q_[(d_ + c) * lanes_ + lane] = std::fabs(x);
-          row[c] = w;
-          largest = size > largest ? size : largest;
+      const T* from = at.q + h * at.q_step;
+      T* to = q_ + h * R_;
+      if (R_ % W == 0) {
+        turn<true>(Lanes<T>{to, lanes_}, Lanes<const T>{from, d_}, at.count, d_,
+                   [root](int64_t) { return root; });
+      } else {
+        for (int64_t r = 0; r < at.count; ++r) {
+          for (int64_t c = 0; c < d_; ++c) to[c * lanes_ + r] = from[r * d_ + c] * root;
         }
-        const T b = largest / T(127);
-        int64_t sum = 0;
-        for (int64_t c = 0; c < d_ && b > 0; ++c) {
-          const T u = std::nearbyint(row[c] / b);
-          if (!(std::fabs(u) <= 127)) continue;  // of a NaN, whose products with mean keys tell
-          u_[size_t((c / 4 * lanes_ + lane) * 4 + c % 4)] = int8_t(u);
-          sum += int64_t(u);
-        }
-        step_[lane] = b;
-        offset_[lane] = T(7.5) * T(sum);
       }
     }
+    const T* sigma = scores_->key_scale.template data<T>() + at.bg % G_ * d_;
+    u_.assign(size_t(depth_ * lanes_ / 4), 0);
+    for (int64_t l = 0; l < lanes_; l += W) round_rows(l, sigma);
+  }
+
+  // W lanes: |q'|, and the numbers in 8 bits.
+  void round_rows(int64_t l, const T* sigma) {
+    using M = Mask<T>;
+    Vector<T> largest{};
+    for (int64_t c = 0; c < d_; ++c) {
+      const Vector<T> x = load(q_ + c * lanes_ + l), size = x < 0 ? -x : x;
+      store(q_ + (d_ + c) * lanes_ + l, size);
+      const Vector<T> w = size * sigma[c];
+      largest = w > largest ? w : largest;
+    }
+    const Vector<T> step = largest / T(127);
+    M sum{};
+    for (int64_t c = 0; c < d_; ++c) {
+      const Vector<T> w = load(q_ + c * lanes_ + l) * sigma[c];
+      const M u = rounded(step > 0 ? w / step : Vector<T>{});
+      sum += u;
+      for (int i = 0; i < W; ++i) {
+        u_[size_t(c / 4 * lanes_ + l + i)] |= (uint32_t(u[i]) & 255) << 8 * (c % 4);
+      }
+    }
+    store(step_ + l, step);
+    store(offset_ + l, __builtin_convertvector(sum, Vector<T>) * T(7.5));
+  }
+
+  // Half to even; of a NaN any number: its products with mean keys are found to be NaN.
+  static Mask<double> rounded(Vector<double> x) {
+    Mask<double> out{};
+    for (int i = 0; i < kWidth<double>; ++i) {
+      out[i] = std::fabs(x[i]) < 128 ? int64_t(std::nearbyint(x[i])) : 0;
+    }
+    return out;
+  }
+  static Mask<float> rounded(Vector<float> x) {
+    return Mask<float>(x + math::kRounder) - std::bit_cast<int>(math::kRounder);
   }
 
   // s_ [blocks, lanes] = products of the first `depth` of q' and |q'| with the moments of blocks_.
@@ -252,8 +276,11 @@ class Chooser {
         largest = x > largest ? x : largest;
       }
       Vector<T> strand[kStrands] = {};
+      Mask<T> number = Mask<T>{} - 1;
       for (int64_t c = 0; c < n; ++c) {
-        Vector<T> p = exp_nonpositive(load(s + c * lanes_) - largest);
+        const Vector<T> x = load(s + c * lanes_);
+        number &= x == x;
+        Vector<T> p = exp2_nonpositive(x - largest);
         if (weight) p *= load(weight + c * lanes_ + l);
         store(s + c * lanes_, p);
         strand[blocks_[size_t(c)] % kStrands] += p;
@@ -263,7 +290,7 @@ class Chooser {
       for (int i = 0; i < W; ++i) {
         const int64_t lane = l + i;
         const bool real = lane < heads_ * R_ && lane % R_ < at_.count;
-        nans += real && !(sum[i] > 0 && sum[i] < std::numeric_limits<T>::infinity());
+        nans += real && !(number[i] && sum[i] < std::numeric_limits<T>::infinity());
       }
       for (int64_t c = 0; c < n; ++c) store(s + c * lanes_, load(s + c * lanes_) * norm);
     }
@@ -319,59 +346,86 @@ class Chooser {
     const int64_t n = candidates(), B = config_->block;
     multiply(0, d_);
     weights_.resize(size_t(n * lanes_));
-    products_.resize(size_t(B * lanes_));
+    y_.resize(size_t(B * lanes_));
     codes_.assign(size_t(B * depth_), 0);
     static const code_tile::Engine engine = code_tile::engine();
     const int64_t blocks = scores_->keys.steps.dim(2);
     for (int64_t c = 0; c < n; ++c) {
       const int64_t at = at_.bg * blocks + blocks_[size_t(c)];
-      unpack(scores_->keys.codes.template data<uint8_t>() + at * B * half_);
-      code_tile::product(engine, B, lanes_, depth_, codes_.data(), u_.data(), products_.data());
-      const T* a = numbers(scores_->keys.steps, at * B, B);
+      unpack(scores_->keys.codes.template data<uint8_t>() + at * B * half_, codes_.data(), B);
+      multiply_codes(engine, numbers(scores_->keys.steps, at * B, B));
       for (int64_t l = 0; l < lanes_; l += W) {
-        sum_keys(s_.data() + c * lanes_ + l, weights_.data() + c * lanes_ + l, l, a);
+        T *score = s_.data() + c * lanes_ + l, *weight = weights_.data() + c * lanes_ + l;
+        if (rows_of_vector(l) & may_[size_t(c)]) {
+          sum_keys(score, weight, l);
+        } else {
+          store(weight, Vector<T>{});
+        }
       }
     }
     return soften(weights_.data());
   }
 
-  void unpack(const uint8_t* from) {
-    for (int64_t j = 0; j < config_->block; ++j) {
-      uint8_t* to = codes_.data() + j * depth_;
-      const uint8_t* packed = from + j * half_;
-#pragma omp simd
-      for (int64_t c = 0; c < half_; ++c) {
-        to[c] = packed[c] & 15;
-        to[half_ + c] = packed[c] >> 4;
+  // The rows that lanes [l, l + W) belong to.
+  uint64_t rows_of_vector(int64_t l) const {
+    if (R_ % W != 0) return all_;
+    return (W == 64 ? ~uint64_t(0) : (uint64_t(1) << W) - 1) << l % R_;
+  }
+
+  void unpack(const uint8_t* __restrict from, uint8_t* __restrict to, int64_t keys) const {
+    const int64_t half = half_, depth = depth_;
+    for (int64_t j = 0; j < keys; ++j, from += half, to += depth) {
+      int64_t c = 0;
+      for (; c + 8 <= half; c += 8) {
+        uint64_t x;
+        std::memcpy(&x, from + c, 8);
+        const uint64_t low = x & 0x0f0f0f0f0f0f0f0f, high = x >> 4 & 0x0f0f0f0f0f0f0f0f;
+        std::memcpy(to + c, &low, 8);
+        std::memcpy(to + half + c, &high, 8);
+      }
+      for (; c < half; ++c) {
+        to[c] = from[c] & 15;
+        to[half + c] = from[c] >> 4;
       }
     }
   }
 
-  // The keys of one block for W lanes: their largest score is added to `score`, their exponentials
-  // below it are summed.
-  void sum_keys(T* score, T* weight, int64_t lane, const T* a) {
+  // y_ [block, lanes] of codes_, largest_ of each lane.
+  void multiply_codes(code_tile::Engine engine, const T* steps) {
     const int64_t B = config_->block;
-    const Vector<T> step = load(step_ + lane), offset = load(offset_ + lane);
-    Vector<T> largest = Vector<T>{} + std::numeric_limits<T>::lowest();
-    typedef int32_t Ints __attribute__((vector_size(W * 4)));
-    auto key = [&](int64_t j) __attribute__((always_inline)) {
-      Ints x;
-      std::memcpy(&x, products_.data() + j * lanes_ + lane, sizeof x);
-      return (__builtin_convertvector(x, Vector<T>) - offset) * a[j];
-    };
-    for (int64_t j = 0; j < B; ++j) {
-      const Vector<T> y = key(j);
-      largest = y > largest ? y : largest;
+    const auto* u = reinterpret_cast<const int8_t*>(u_.data());
+    if constexpr (sizeof(T) == 4) {
+      code_tile::scores(engine, B, lanes_, depth_, codes_.data(), u, {steps, offset_, largest_},
+                        y_.data());
+    } else {
+      products_.resize(size_t(B * lanes_));
+      code_tile::product(engine, B, lanes_, depth_, codes_.data(), u, products_.data());
+      std::fill_n(largest_, lanes_, std::numeric_limits<T>::lowest());
+      for (int64_t i = 0; i < B * lanes_; ++i) {
+        const int64_t l = i % lanes_;
+        y_[size_t(i)] = (T(products_[size_t(i)]) - offset_[l]) * steps[i / lanes_];
+        largest_[l] = std::max(largest_[l], y_[size_t(i)]);
+      }
     }
+  }
+
+  // The keys of one block for W lanes: their largest score is added to `score`, their powers below
+  // it are summed.
+  void sum_keys(T* score, T* weight, int64_t lane) {
+    const int64_t B = config_->block, lanes = lanes_;
+    const Vector<T> step = load(step_ + lane), largest = load(largest_ + lane);
+    const T* y = y_.data() + lane;
     Vector<T> strand[kStrands] = {};
     int64_t j = 0;
     for (; j + kStrands <= B; j += kStrands) {
 #pragma GCC unroll 8
       for (int i = 0; i < kStrands; ++i) {
-        strand[i] += exp_nonpositive((key(j + i) - largest) * step);
+        strand[i] += exp2_nonpositive((load(y + (j + i) * lanes) - largest) * step);
       }
     }
-    for (int i = 0; j < B; ++j, ++i) strand[i] += exp_nonpositive((key(j) - largest) * step);
+    for (int i = 0; j < B; ++j, ++i) {
+      strand[i] += exp2_nonpositive((load(y + j * lanes) - largest) * step);
+    }
     store(score, largest * step + load(score));
     store(weight, sum_of_strands(strand));
   }
@@ -432,11 +486,12 @@ class Chooser {
   Rows<T> at_ = {};
   uint64_t all_ = 0;  // the tile's rows
   Scratch<T> scratch_;
-  T *q_ = nullptr, *step_ = nullptr, *offset_ = nullptr;
-  std::vector<int8_t> u_;       // [depth / 4, lanes, 4]
+  T *q_ = nullptr, *step_ = nullptr, *offset_ = nullptr, *largest_ = nullptr;
+  std::vector<uint32_t> u_;     // [depth / 4, lanes]: four channels each
   std::vector<uint8_t> codes_;  // [block, depth]
   std::vector<int32_t> products_;
-  std::vector<T> s_, weights_, sums_;  // [blocks, lanes] twice; [blocks, rows_step]
+  std::vector<T> y_, s_, weights_,
+      sums_;  // [block, lanes]; [blocks, lanes] twice; [blocks, rows_step]
   std::vector<T> copy_;
   std::vector<int64_t> blocks_;               // that are scored, ascending
   std::vector<uint64_t> may_, taken_, open_;  // bits of rows, by block

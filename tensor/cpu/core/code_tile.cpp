@@ -5,7 +5,9 @@
 #include "tensor/cpu/core/code_tile.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <limits>
 
 #include "tensor/base/error.h"
 #include "tensor/cpu/core/cpu_identity.h"
@@ -20,10 +22,11 @@ namespace brine::code_tile {
 namespace {
 
 struct Job {
-  int64_t lanes, depth;
+  int64_t keys, lanes, depth;
   const uint8_t* codes;
   const int8_t* u;
-  int32_t* out;
+  int32_t* out;                    // sums, or scores as their bits
+  const Scores* scores = nullptr;  // null: sums
 
   int32_t codes_at(int64_t key, int64_t c) const {
     int32_t four;
@@ -32,8 +35,23 @@ struct Job {
   }
 };
 
-void plain(const Job& job, int64_t keys) {
-  for (int64_t j = 0; j < keys; ++j) {
+// Scores of sums, for engines that do not compute them.
+void score(const Job& job) {
+  const Scores& to = *job.scores;
+  std::fill_n(to.largest, job.lanes, std::numeric_limits<float>::lowest());
+  for (int64_t j = 0; j < job.keys; ++j) {
+    int32_t* out = job.out + j * job.lanes;
+#pragma omp simd
+    for (int64_t l = 0; l < job.lanes; ++l) {
+      const float y = (float(out[l]) - to.offsets[l]) * to.steps[j];
+      out[l] = std::bit_cast<int32_t>(y);
+      to.largest[l] = y > to.largest[l] ? y : to.largest[l];
+    }
+  }
+}
+
+void plain(const Job& job) {
+  for (int64_t j = 0; j < job.keys; ++j) {
     int32_t* out = job.out + j * job.lanes;
     std::fill_n(out, job.lanes, 0);
     for (int64_t c = 0; c < job.depth; c += 4) {
@@ -44,6 +62,7 @@ void plain(const Job& job, int64_t keys) {
       }
     }
   }
+  if (job.scores) score(job);
 }
 
 #if defined(__x86_64__)
@@ -51,107 +70,122 @@ void plain(const Job& job, int64_t keys) {
   [[gnu::target("avx512f,avx512bw,avx512vl,avx512vnni"), gnu::always_inline]] inline
 #define BRINE_AVX2 [[gnu::target("avx2"), gnu::always_inline]] inline
 
-// An instruction set: registers of `kLanes` sums, and what a product of four channels adds. sum4 is
-// exact for at most kChannels channels, then `wide` makes 32-bit sums of it.
+// An instruction set: registers of kLanes sums. sum4() adds the products of four channels, exactly
+// for at most kChannels; whole() makes 32-bit sums of them.
 struct Vnni512 {
   using Sums = __m512i;
+  typedef float Floats __attribute__((vector_size(64)));
+  typedef int Ints __attribute__((vector_size(64)));
   static constexpr int kLanes = 16, kKeys = 8, kVectors = 3;
   static constexpr int64_t kChannels = 1 << 16;
   BRINE_VNNI512 static Sums zero() { return _mm512_setzero_si512(); }
   BRINE_VNNI512 static Sums load(const void* p) { return _mm512_loadu_si512(p); }
+  BRINE_VNNI512 static void store(void* p, Sums s) { _mm512_storeu_si512(p, s); }
   BRINE_VNNI512 static Sums all(int32_t codes) { return _mm512_set1_epi32(codes); }
   BRINE_VNNI512 static Sums sum4(Sums s, Sums codes, Sums u) {
     return _mm512_dpbusd_epi32(s, codes, u);
   }
-  BRINE_VNNI512 static void put(int32_t* to, Sums s, bool add) {
-    _mm512_storeu_si512(to, add ? _mm512_add_epi32(s, load(to)) : s);
-  }
+  BRINE_VNNI512 static Sums whole(Sums s) { return s; }
+  BRINE_VNNI512 static Sums add(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
 };
-
-#if defined(__AVXVNNI__) || __GNUC__ >= 11
-#define BRINE_AVXVNNI [[gnu::target("avx2,avxvnni"), gnu::always_inline]] inline
-struct AvxVnni {
-  using Sums = __m256i;
-  static constexpr int kLanes = 8, kKeys = 4, kVectors = 2;
-  static constexpr int64_t kChannels = 1 << 16;
-  BRINE_AVXVNNI static Sums zero() { return _mm256_setzero_si256(); }
-  BRINE_AVXVNNI static Sums load(const void* p) {
-    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
-  }
-  BRINE_AVXVNNI static Sums all(int32_t codes) { return _mm256_set1_epi32(codes); }
-  BRINE_AVXVNNI static Sums sum4(Sums s, Sums codes, Sums u) {
-    return _mm256_dpbusd_avx_epi32(s, codes, u);
-  }
-  BRINE_AVXVNNI static void put(int32_t* to, Sums s, bool add) {
-    if (add) s = _mm256_add_epi32(s, load(to));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), s);
-  }
-};
-#endif
 
 // Sums of pairs in 16 bits: 8 additions of at most 2 x 15 x 127 stay below 2^15.
 struct Avx2 {
   using Sums = __m256i;
+  typedef float Floats __attribute__((vector_size(32)));
+  typedef int Ints __attribute__((vector_size(32)));
   static constexpr int kLanes = 8, kKeys = 4, kVectors = 2;
   static constexpr int64_t kChannels = 32;
   BRINE_AVX2 static Sums zero() { return _mm256_setzero_si256(); }
   BRINE_AVX2 static Sums load(const void* p) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(p));
   }
+  BRINE_AVX2 static void store(void* p, Sums s) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), s);
+  }
   BRINE_AVX2 static Sums all(int32_t codes) { return _mm256_set1_epi32(codes); }
   BRINE_AVX2 static Sums sum4(Sums s, Sums codes, Sums u) {
     return _mm256_add_epi16(s, _mm256_maddubs_epi16(codes, u));
   }
-  BRINE_AVX2 static void put(int32_t* to, Sums s, bool add) {
-    s = _mm256_madd_epi16(s, _mm256_set1_epi16(1));
-    if (add) s = _mm256_add_epi32(s, load(to));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), s);
-  }
+  BRINE_AVX2 static Sums whole(Sums s) { return _mm256_madd_epi16(s, _mm256_set1_epi16(1)); }
+  BRINE_AVX2 static Sums add(Sums a, Sums b) { return _mm256_add_epi32(a, b); }
 };
 
-// K keys, V registers of lanes from `lane` on. The sets are macros' targets: a function of another
+#if __GNUC__ >= 11
+#define BRINE_AVXVNNI [[gnu::target("avx2,avxvnni"), gnu::always_inline]] inline
+struct AvxVnni : Avx2 {
+  static constexpr int64_t kChannels = 1 << 16;
+  BRINE_AVXVNNI static Sums sum4(Sums s, Sums codes, Sums u) {
+    return _mm256_dpbusd_avx_epi32(s, codes, u);
+  }
+  BRINE_AVXVNNI static Sums whole(Sums s) { return s; }
+};
+#endif
+
+// K keys, V registers of lanes from `lane` on. A macro for each target: a function of another
 // target is not inlined.
-#define BRINE_CODE_TILES(name, set)                                                                \
-  template <class Set, int K, int V>                                                               \
-  [[gnu::target(set)]] void name##_tile(const Job& job, int64_t key, int64_t lane) {               \
-    for (int64_t begin = 0; begin < job.depth; begin += Set::kChannels) {                          \
-      const int64_t end = std::min(job.depth, begin + Set::kChannels);                             \
-      typename Set::Sums sum[K][V];                                                                \
-      _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                        \
-        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] = Set::zero();               \
-      }                                                                                            \
-      for (int64_t c = begin; c < end; c += 4) {                                                   \
-        const int8_t* from = job.u + c * job.lanes + 4 * lane;                                     \
-        typename Set::Sums u[V];                                                                   \
-        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) u[v] =                                 \
-            Set::load(from + 4 * v * Set::kLanes);                                                 \
-        _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                      \
-          const typename Set::Sums codes = Set::all(job.codes_at(key + k, c));                     \
-          _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] =                          \
-              Set::sum4(sum[k][v], codes, u[v]);                                                   \
-        }                                                                                          \
-      }                                                                                            \
-      _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                        \
-        int32_t* to = job.out + (key + k) * job.lanes + lane;                                      \
-        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v)                                        \
-            Set::put(to + v * Set::kLanes, sum[k][v], begin > 0);                                  \
-      }                                                                                            \
-    }                                                                                              \
-  }                                                                                                \
-  template <class Set, int V>                                                                      \
-  void name##_strip(const Job& job, int64_t keys, int64_t lane) {                                  \
-    int64_t j = 0;                                                                                 \
-    for (; j + Set::kKeys <= keys; j += Set::kKeys) name##_tile<Set, Set::kKeys, V>(job, j, lane); \
-    for (; j < keys; ++j) name##_tile<Set, 1, V>(job, j, lane);                                    \
-  }                                                                                                \
-  template <class Set>                                                                             \
-  void name(const Job& job, int64_t keys) {                                                        \
-    int64_t lane = 0;                                                                              \
-    for (; lane + Set::kVectors * Set::kLanes <= job.lanes; lane += Set::kVectors * Set::kLanes)   \
-      name##_strip<Set, Set::kVectors>(job, keys, lane);                                           \
-    for (; lane + 2 * Set::kLanes <= job.lanes; lane += 2 * Set::kLanes)                           \
-      name##_strip<Set, 2>(job, keys, lane);                                                       \
-    for (; lane < job.lanes; lane += Set::kLanes) name##_strip<Set, 1>(job, keys, lane);           \
+#define BRINE_CODE_TILES(name, target_set)                                                      \
+  template <class Set, int K, int V>                                                            \
+  [[gnu::target(target_set)]] void name##_tile(const Job& job, int64_t key, int64_t lane) {     \
+    constexpr int W = Set::kLanes;                                                              \
+    for (int64_t begin = 0; begin < job.depth; begin += Set::kChannels) {                       \
+      const int64_t end = std::min(job.depth, begin + Set::kChannels);                          \
+      typename Set::Sums sum[K][V];                                                             \
+      _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                     \
+        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] = Set::zero();            \
+      }                                                                                         \
+      for (int64_t c = begin; c < end; c += 4) {                                                \
+        const int8_t* from = job.u + c * job.lanes + 4 * lane;                                  \
+        typename Set::Sums u[V];                                                                \
+        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) u[v] = Set::load(from + 4 * v * W); \
+        _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                   \
+          const typename Set::Sums codes = Set::all(job.codes_at(key + k, c));                  \
+          _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] =                       \
+              Set::sum4(sum[k][v], codes, u[v]);                                                \
+        }                                                                                       \
+      }                                                                                         \
+      _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) {                                     \
+        int32_t* to = job.out + key * job.lanes + lane + v * W;                                 \
+        _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                   \
+          sum[k][v] = Set::whole(sum[k][v]);                                                    \
+          if (begin > 0) sum[k][v] = Set::add(sum[k][v], Set::load(to + k * job.lanes));        \
+          if (!job.scores || end < job.depth) Set::store(to + k * job.lanes, sum[k][v]);        \
+        }                                                                                       \
+        if (!job.scores || end < job.depth) continue;                                           \
+        const Scores& scores = *job.scores;                                                     \
+        typename Set::Floats offset, largest;                                                   \
+        std::memcpy(&offset, scores.offsets + lane + v * W, sizeof offset);                     \
+        std::memcpy(&largest, scores.largest + lane + v * W, sizeof largest);                   \
+        _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                   \
+          const auto whole = std::bit_cast<typename Set::Ints>(sum[k][v]);                      \
+          const auto y = (__builtin_convertvector(whole, typename Set::Floats) - offset) *      \
+                         scores.steps[key + k];                                                 \
+          largest = y > largest ? y : largest;                                                  \
+          std::memcpy(to + k * job.lanes, &y, sizeof y);                                        \
+        }                                                                                       \
+        std::memcpy(scores.largest + lane + v * W, &largest, sizeof largest);                   \
+      }                                                                                         \
+    }                                                                                           \
+  }                                                                                             \
+  template <class Set, int V>                                                                   \
+  void name##_strip(const Job& job, int64_t lane) {                                             \
+    int64_t j = 0;                                                                              \
+    for (; j + Set::kKeys <= job.keys; j += Set::kKeys) {                                       \
+      name##_tile<Set, Set::kKeys, V>(job, j, lane);                                            \
+    }                                                                                           \
+    for (; j < job.keys; ++j) name##_tile<Set, 1, V>(job, j, lane);                             \
+  }                                                                                             \
+  template <class Set>                                                                          \
+  void name(const Job& job) {                                                                   \
+    constexpr int64_t W = Set::kLanes;                                                          \
+    if (job.scores)                                                                             \
+      std::fill_n(job.scores->largest, job.lanes, std::numeric_limits<float>::lowest());        \
+    int64_t lane = 0;                                                                           \
+    for (; lane + Set::kVectors * W <= job.lanes; lane += Set::kVectors * W) {                  \
+      name##_strip<Set, Set::kVectors>(job, lane);                                              \
+    }                                                                                           \
+    for (; lane + 2 * W <= job.lanes; lane += 2 * W) name##_strip<Set, 2>(job, lane);           \
+    for (; lane < job.lanes; lane += W) name##_strip<Set, 1>(job, lane);                        \
   }
 
 BRINE_CODE_TILES(vnni512, "avx512f,avx512bw,avx512vl,avx512vnni")
@@ -161,9 +195,9 @@ BRINE_CODE_TILES(avx_vnni, "avx2,avxvnni")
 #endif
 #undef BRINE_CODE_TILES
 #elif defined(__ARM_FEATURE_DOTPROD)
-void dot(const Job& job, int64_t keys) {
+void dot(const Job& job) {
   for (int64_t lane = 0; lane < job.lanes; lane += 16) {
-    for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t j = 0; j < job.keys; ++j) {
       int32x4_t sum[4] = {};
       for (int64_t c = 0; c < job.depth; c += 4) {
         const int8x16_t codes = vreinterpretq_s8_s32(vdupq_n_s32(job.codes_at(j, c)));
@@ -173,6 +207,7 @@ void dot(const Job& job, int64_t keys) {
       for (int v = 0; v < 4; ++v) vst1q_s32(job.out + j * job.lanes + lane + 4 * v, sum[v]);
     }
   }
+  if (job.scores) score(job);
 }
 #endif
 
@@ -181,6 +216,28 @@ Engine find() {
     if (has(e)) return e;
   }
   return Engine::plain;
+}
+
+void run(Engine engine, const Job& job) {
+  check(job.depth % 4 == 0 && job.lanes % 16 == 0, "code_tile: ", job.depth, " channels, ",
+        job.lanes, " lanes");
+  switch (engine) {
+#if defined(__x86_64__)
+    case Engine::avx512_vnni:
+      return vnni512<Vnni512>(job);
+    case Engine::avx2:
+      return avx2<Avx2>(job);
+#ifdef BRINE_AVXVNNI
+    case Engine::avx_vnni:
+      return avx_vnni<AvxVnni>(job);
+#endif
+#elif defined(__ARM_FEATURE_DOTPROD)
+    case Engine::dot:
+      return dot(job);
+#endif
+    default:
+      return plain(job);
+  }
 }
 
 }  // namespace
@@ -215,25 +272,12 @@ Engine engine() {
 
 void product(Engine engine, int64_t keys, int64_t lanes, int64_t depth, const uint8_t* codes,
              const int8_t* u, int32_t* out) {
-  check(depth % 4 == 0 && lanes % 16 == 0, "code_tile: ", depth, " channels, ", lanes, " lanes");
-  const Job job{lanes, depth, codes, u, out};
-  switch (engine) {
-#if defined(__x86_64__)
-    case Engine::avx512_vnni:
-      return vnni512<Vnni512>(job, keys);
-    case Engine::avx2:
-      return avx2<Avx2>(job, keys);
-#ifdef BRINE_AVXVNNI
-    case Engine::avx_vnni:
-      return avx_vnni<AvxVnni>(job, keys);
-#endif
-#elif defined(__ARM_FEATURE_DOTPROD)
-    case Engine::dot:
-      return dot(job, keys);
-#endif
-    default:
-      return plain(job, keys);
-  }
+  run(engine, {keys, lanes, depth, codes, u, out});
+}
+
+void scores(Engine engine, int64_t keys, int64_t lanes, int64_t depth, const uint8_t* codes,
+            const int8_t* u, const Scores& to, float* out) {
+  run(engine, {keys, lanes, depth, codes, u, reinterpret_cast<int32_t*>(out), &to});
 }
 
 }  // namespace brine::code_tile

@@ -23,10 +23,10 @@ struct Row {
 
   int64_t block() const { return t / c.config.block; }
   T at(const Tensor& x, int64_t i) const { return x.data<T>()[i]; }
-  // q / sqrt(d) of head h of the group.
+  // q log2(e) / sqrt(d) of head h of the group.
   T query(int64_t h, int64_t i) const {
     const int64_t head = b * c.H + g * (c.H / c.G) + h;
-    return at(s.q, (head * c.T + t) * c.d + i) * T(1 / std::sqrt(double(c.d)));
+    return at(s.q, (head * c.T + t) * c.d + i) * T(1.4426950408889634 / std::sqrt(double(c.d)));
   }
   // The first `parts` of q . mean + |q| . deviation of a block of level z.
   T product(int64_t h, int64_t z, int64_t n, int parts) const {
@@ -43,7 +43,7 @@ struct Row {
     return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
   }
   // For each block of `pool`: the sum over heads of the softmax of score(h, block) -> {a, w},
-  // weights w exp(a).
+  // weights w 2^a.
   template <class Score>
   std::vector<T> shares(const Blocks& pool, Score score) const {
     std::vector<T> sums(pool.size(), T(0));
@@ -55,7 +55,7 @@ struct Row {
       std::array<T, 8> strand = {};
       size_t i = 0;
       for (const int64_t n : pool) {
-        x[i].first = math::exp_nonpositive(x[i].first - largest) * x[i].second;
+        x[i].first = math::exp2_nonpositive(x[i].first - largest) * x[i].second;
         strand[size_t(n % 8)] += x[i++].first;
       }
       const T norm = 1 / strands(strand);
@@ -113,7 +113,7 @@ struct Row {
     return pool;
   }
 
-  // The score of a block by the copies of its keys: their largest, and the exponentials below it.
+  // The score of a block by the copies of its keys: their largest, and the powers below it.
   std::pair<T, T> by_keys(int64_t h, int64_t n) const {
     const int64_t B = c.config.block, half = (c.d + 1) / 2;
     std::vector<T> w;
@@ -140,7 +140,7 @@ struct Row {
     std::array<T, 8> strand = {};
     for (int64_t j = 0; j < B; ++j) {
       const T below = (y[size_t(j)] - largest) * step;
-      strand[size_t(j % 8)] += math::exp_nonpositive(below);
+      strand[size_t(j % 8)] += math::exp2_nonpositive(below);
     }
     return {std::fma(largest, step, product(h, 0, n, 1)), strands(strand)};
   }
