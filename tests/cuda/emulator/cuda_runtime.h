@@ -163,6 +163,8 @@ inline int lane() { return thread_index % 32; }
 // tensor/cuda/core/tensor_cores.cuh. A factor with more bits than TF32 has ends the program: the
 // hardware would cut them off.
 void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]);
+// mma.m16n8k32 on signed integers of 8 bits.
+void multiply_add(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 
 }  // namespace emulator
 

@@ -85,6 +85,22 @@ void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   truncated_sums(addends, c);
 }
 
+void multiply_add(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  multiplied.fetch_add(4, std::memory_order_relaxed);
+  constexpr unsigned kAll = 0xffffffffu;
+  const int g = lane() / 4, t = lane() % 4;
+  int8_t left[4][4][4], right[8][2][4];  // by lane, register and byte
+  std::memcpy(left, warp_exchange(kAll, a, sizeof a) + size_t(g) * sizeof left, sizeof left);
+  const unsigned char* slots = warp_exchange(kAll, b, sizeof b);
+  for (int l = 0; l < 8; ++l) std::memcpy(right[l], slots + size_t(8 * t + l) * 16, sizeof b);
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 32; ++k) {
+      const int from = k % 16 / 4, half = k / 16;
+      c[i] += left[from][2 * half + i / 2][k % 4] * right[i % 2 * 4 + from][half][k % 4];
+    }
+  }
+}
+
 }  // namespace emulator
 
 extern "C" double brine_emulated_multiplications() { return 32.0 * double(emulator::multiplied); }
