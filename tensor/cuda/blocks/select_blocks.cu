@@ -38,12 +38,12 @@ __global__ void codes_kernel(uint8_t* codes, T* steps, T* moments, const T* k, c
     const T step = warp_max(largest) / T(7.5);
     auto code = [&](int c) {
       const T z = step > 0 ? std::floor(part(c) / step) : T(0);
-      return z == z ? int(z < -8 ? T(-8) : (z > 7 ? T(7) : z)) + 8 : 8;
+      return 8 + int(z > -8 ? (z < 7 ? z : T(7)) : T(-8));
     };
     const int64_t key = place * block + j;
     if (lane == 0) steps[key] = step;
     for (int c = lane; c < half; c += kWarp) {
-      codes[key * half + c] = uint8_t(code(c) | (half + c < d ? code(half + c) << 4 : 0));
+      codes[key * half + c] = uint8_t(code(c) | (half + c < d ? code(half + c) : 8) << 4);
     }
   }
 }

@@ -105,7 +105,8 @@ struct ChoiceLists {
       out.r0 = int(first % R);
       out.continues = out.r0 > 0;
     } else {
-      const int64_t in = rows - n * R < R ? rows - n * R : R, left = lengths ? lengths[b] - first : in;
+      const int64_t in = rows - n * R < R ? rows - n * R : R,
+                    left = lengths ? lengths[b] - first : in;
       out.count = int(left < 0 ? 0 : (left < in ? left : in));
     }
     return out;
@@ -126,8 +127,7 @@ struct ChoiceSizes {
   BRINE_HD int64_t floats() const { return queries ? (2 * lanes() + R) * slots : R * slots; }
   BRINE_HD int64_t row_sets() const { return 2 * slots; }
   BRINE_HD int64_t ints(int64_t blocks) const { return slots / kStrands + blocks + 1; }
-  BRINE_HD int64_t query_bytes() const { return (lanes() + 15) / 16 * 16 * queries; }
-  BRINE_HD int64_t bytes() const { return query_bytes() + (heads * R + 31) / 32 * 32; }
+  BRINE_HD int64_t bytes() const { return (lanes() + 15) / 16 * 16 * queries; }
 };
 
 template <class T>
@@ -169,7 +169,6 @@ class BlockChoice {
     eights_ = memory.ints + at * sizes.ints(memory.blocks);
     first_row_ = eights_ + sizes.slots / kStrands;
     queries_ = memory.bytes + at * sizes.bytes();
-    is_nan_ = queries_ + sizes.query_bytes();
   }
 
   // The list of the tile, ascending.
@@ -178,9 +177,8 @@ class BlockChoice {
     int32_t &count = to_.counts[tile_.list], *entries = to_.entries + tile_.list * to_.capacity;
     const int64_t end = tile_.count > 0 ? tile_.block + 1 : 0;
     if (config_.chosen == 0) return write_window(count, entries, end);
-    group.each(end, [&](int64_t b) {
-      first_row_[b] = config_.is_fixed(b, tile_.block) ? 0 : kNoRow;
-    });
+    group.each(end,
+               [&](int64_t b) { first_row_[b] = config_.is_fixed(b, tile_.block) ? 0 : kNoRow; });
     group.each(tile_.continues ? count : 0, [&](int64_t e) {
       first_row_[entry_block(entries[e])] = int32_t(entry_row(entries[e]));
     });
@@ -216,8 +214,8 @@ class BlockChoice {
 
   // The fixed blocks alone, the same for all rows.
   __device__ void write_window(int32_t& count, int32_t* entries, int64_t end) const {
-    const int64_t sinks = config_.sinks < end ? config_.sinks : end,
-                  from = end - 1 - config_.local, local = from > sinks ? from : sinks;
+    const int64_t sinks = config_.sinks < end ? config_.sinks : end, from = end - 1 - config_.local,
+                  local = from > sinks ? from : sinks;
     BlockGroup{}.each(sinks + end - local, [&](int64_t e) {
       entries[e] = block_entry(e < sinks ? e : local + e - sinks, 0);
     });
@@ -241,30 +239,24 @@ class BlockChoice {
       set_pool(o, whole);
       add_shares();
     } else {
-      BlockGroup{}.each(sizes_.heads * sizes_.R, [&](int64_t i) { is_nan_[i] = 0; });
       const int z = config_.level(o);
-      if (free <= config_.candidates) {
-        set_pool(o, whole);
+      if (free > config_.candidates && o >> z > config_.candidates && z > 0) {
+        set_pool(o >> z, whole);
+        first_pass(z);
+        take(
+            config_.candidates, [](int64_t) { return true; }, take_row);
+        set_pool(o,
+                 [&](int64_t b) { return !is_free(b) || b >> z == o >> z ? all : taken_[b >> z]; });
       } else {
-        if (z > 0) {
-          set_pool(o >> z, whole);
-          first_pass(z);
-          take(config_.candidates, [](int64_t) { return true; }, take_row);
-          set_pool(o, [&](int64_t b) {
-            return !is_free(b) || b >> z == o >> z ? all : taken_[b >> z];
-          });
-        } else {
-          set_pool(o, whole);
-        }
+        set_pool(o, whole);
+      }
+      if (free > config_.candidates) {
         first_pass(0);
         take(config_.candidates, is_free, take_row);
         set_pool(o, [&](int64_t b) { return is_free(b) ? taken_[b] : all; });
       }
       second_pass();
-      const int64_t nan = BlockGroup{}.reduce(
-          sizes_.heads * sizes_.R, int64_t(0), [&](int64_t i) { return int64_t(is_nan_[i]); },
-          Plus{});
-      if (thread() == 0 && nan > 0) atomicAdd(to_.nan_count, RowSet(nan));
+      if (nans_ > 0) atomicAdd(to_.nan_count, nans_);
     }
     take(config_.chosen, is_free, keep);
   }
@@ -313,8 +305,8 @@ class BlockChoice {
     });
   }
 
-  // x [lanes, slots] = root (the first `width` numbers of [q, |q|]) . the same of moments of level
-  // z, one chain of fused multiply-adds for each.
+  // x [lanes, slots] = (the first `width` numbers of [q', |q'|], q' = root q) . the same of moments
+  // of level z, one chain of fused multiply-adds for each.
   __noinline__ __device__ void multiply(int z, int width) const {
     constexpr int n = kWide<T>, step = Shared::step, mine = kChoiceLanes / kWarps,
                   blocks = kChoiceSlots / kWarp;
@@ -362,7 +354,7 @@ class BlockChoice {
           for (int j = 0; j < blocks; ++j) {
             const int slot = s0 + thread() % kWarp + j * kWarp;
             if (lane < lanes_ && slot < slot_count) {
-              x_[lane * sizes_.slots + slot] = rounded_product(sums[i][j], in_.root);
+              x_[lane * sizes_.slots + slot] = sums[i][j];
             }
           }
         }
@@ -372,7 +364,7 @@ class BlockChoice {
   }
   __device__ T query_number(int lane, int c) const {
     const T* q = query(lane);
-    return !q ? T(0) : c < in_.d ? q[c] : std::fabs(q[c - in_.d]);
+    return !q ? T(0) : c < in_.d ? q[c] * in_.root : std::fabs(q[c - in_.d] * in_.root);
   }
   __device__ T moment(const T* moments, int slot, int slot_count, int c) const {
     if (slot >= slot_count) return 0;
@@ -387,9 +379,7 @@ class BlockChoice {
     const T* key_scale = in_.key_scale + tile_.bg % in_.G * in_.d;
     for (int lane = warp(); lane < lane_count; lane += kWarps) {
       const T* q = query(lane);
-      auto weight = [&](int c) {
-        return rounded_product(rounded_product(q[c], key_scale[c]), in_.root);
-      };
+      auto weight = [&](int c) { return q[c] * in_.root * key_scale[c]; };
       T largest = 0;
       for (int c = thread() % kWarp; q && c < in_.d; c += kWarp) {
         largest = Max{}(std::fabs(weight(c)), largest);
@@ -400,7 +390,7 @@ class BlockChoice {
         const int byte = i / 32 * 16 + i % 16, c = i % 32 < 16 ? byte : in_.half + byte;
         T u = 0;
         if (q && byte < in_.half && c < in_.d && scale > 0) u = std::rint(weight(c) / scale);
-        const int code = u == u ? int(u) : 0;
+        const int code = std::fabs(u) <= 127 ? int(u) : 0;
         queries_[lane * bytes + i] = int8_t(code);
         sum += code;
       }
@@ -414,7 +404,7 @@ class BlockChoice {
   }
 
   // s = the sums of the exponentials of the scores of a block's keys over the largest of them, x =
-  // that; x is q . m before. A warp for 16 lanes and a block.
+  // that; x is q' . m before. A warp for 16 lanes and a block.
   __noinline__ __device__ void score_keys() const {
     const int tiles = (lanes_ + 15) / 16, g = thread() % kWarp / 4, t = thread() % 4;
     const int block = int(config_.block), items = tiles * slots();
@@ -423,13 +413,14 @@ class BlockChoice {
       const int64_t b = block_of(slot);
       const bool wanted[2] = {in_pool(l0 + g, b), in_pool(l0 + g + 8, b)};
       if (!__any_sync(kAllLanes, wanted[0] || wanted[1])) continue;
-      T y[4][4], largest[2] = {kLowest, kLowest}, strands[2][2] = {};
+      T y[4][4], a[4][2], largest[2] = {kLowest, kLowest}, strands[2][2] = {};
       for (int first = 0; first < block; first += 32) {
-        multiply_keys(y, l0, b, first);
+        multiply_keys(y, a, l0, b, first);
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
           if (first + i / 4 * 8 + 2 * t + i % 2 >= block) continue;
-          largest[i / 2 % 2] = Max{}(y[i / 4][i % 4], largest[i / 2 % 2]);
+          largest[i / 2 % 2] =
+              Max{}(rounded_product(y[i / 4][i % 4], a[i / 4][i % 2]), largest[i / 2 % 2]);
         }
       }
 #pragma unroll
@@ -438,13 +429,14 @@ class BlockChoice {
           largest[r] = Max{}(largest[r], __shfl_xor_sync(kAllLanes, largest[r], by));
       }
       for (int first = 0; first < block; first += 32) {
-        if (block > 32) multiply_keys(y, l0, b, first);
+        if (block > 32) multiply_keys(y, a, l0, b, first);
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
           if (first + i / 4 * 8 + 2 * t + i % 2 >= block) continue;
           const int r = i / 2 % 2;
-          strands[r][i % 2] += math::exp_nonpositive(
-              rounded_product(y[i / 4][i % 4] - largest[r], shared().scale[l0 + g + 8 * r]));
+          strands[r][i % 2] +=
+              math::exp_nonpositive(std::fma(y[i / 4][i % 4], a[i / 4][i % 2], -largest[r]) *
+                                    shared().scale[l0 + g + 8 * r]);
         }
       }
 #pragma unroll
@@ -461,9 +453,9 @@ class BlockChoice {
     __syncthreads();
   }
 
-  // y[n] = the scores of keys first + 8 n + 2 t + {0, 1} of block b for lanes l0 + g and l0 + g + 8,
-  // in units of a lane's scale.
-  __device__ void multiply_keys(T (&y)[4][4], int l0, int64_t b, int first) const {
+  // y[n] a[n] = the scores of keys first + 8 n + 2 t + {0, 1} of block b for lanes l0 + g and
+  // l0 + g + 8, in units of a lane's scale.
+  __device__ void multiply_keys(T (&y)[4][4], T (&a)[4][2], int l0, int64_t b, int first) const {
     const int g = thread() % kWarp / 4, t = thread() % 4, block = int(config_.block);
     const int64_t key0 = (tile_.bg * in_.blocks + b) * block;
     const int bytes = int(sizes_.queries);
@@ -486,9 +478,8 @@ class BlockChoice {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int key = first + i / 4 * 8 + 2 * t + i % 2;
-      const T a = in_.steps[key0 + (key < block ? key : block - 1)];
-      const T half_sum = shared().half_sum[l0 + g + i / 2 % 2 * 8];
-      y[i / 4][i % 4] = rounded_product(T(sums[i / 4][i % 4]) - half_sum, a);
+      a[i / 4][i % 2] = in_.steps[key0 + (key < block ? key : block - 1)];
+      y[i / 4][i % 4] = T(sums[i / 4][i % 4]) - shared().half_sum[l0 + g + i / 2 % 2 * 8];
     }
   }
   // Four bytes of a key's codes, 0 after the last.
@@ -504,7 +495,7 @@ class BlockChoice {
 
   // Scores x of the pool of every lane -> exponentials, times s if `weighted`; 0 outside of it.
   // share = one over their sum. Eight threads for a lane.
-  __noinline__ __device__ void soften(bool weighted) const {
+  __noinline__ __device__ void soften(bool weighted) {
     const int strand = thread() % kStrands, lane_count = (lanes_ + 3) / 4 * 4;
     for (int lane = thread() / kStrands; lane < lane_count; lane += kThreads / kStrands) {
       T *x = x_ + lane * sizes_.slots, largest = kLowest, sum = 0;
@@ -524,8 +515,8 @@ class BlockChoice {
       }
       for (int by = 1; by < kStrands; by *= 2) sum += __shfl_xor_sync(kAllLanes, sum, by);
       if (strand > 0 || !query(lane)) continue;
-      shared().share[lane] = 1 / sum;
-      if (sum != sum) is_nan_[head_ * sizes_.R + lane] = 1;
+      shared().share[lane] = sum > 0 ? 1 / sum : T(0);
+      nans_ += !(sum > 0 && sum < std::numeric_limits<T>::infinity());
     }
     __syncthreads();
   }
@@ -587,13 +578,14 @@ class BlockChoice {
   const ChoiceSizes& sizes_;
   const ChoiceLists& to_;
   const ChoiceTile& tile_;
-  T *x_, *s_;                // [lanes, slots]
-  Key* sums_;                // [R, slots] bits of sums over heads, then keys of their order
-  RowSet *pool_, *taken_;    // of blocks
+  T *x_, *s_;                     // [lanes, slots]
+  Key* sums_;                     // [R, slots] bits of sums over heads, then keys of their order
+  RowSet *pool_, *taken_;         // of blocks
   int32_t *eights_, *first_row_;  // of the slots; of the blocks of the list
-  int8_t *queries_, *is_nan_;     // is_nan [heads, R]
-  int64_t head_ = 0;              // the first of the batch
+  int8_t* queries_;
+  int64_t head_ = 0;  // the first of the batch
   int lanes_ = 0, eight_count_ = 0;
+  RowSet nans_ = 0;  // of the thread
 };
 
 }  // namespace brine::cuda

@@ -198,18 +198,22 @@ TEST_CASE("cuda: block_attention of all blocks has the bits of flash_attention, 
   }
 }
 
-TEST_CASE("cuda: choosing blocks and both directions of block_attention do not wait") {
+TEST_CASE(
+    "cuda: both directions of block_attention do not wait, a choice of blocks waits for its NaN") {
   if (!has_device()) return;
   const BlockCase c{
       .B = 2, .H = 4, .G = 2, .T = 60, .config = config(4, 2, 2), .lengths = {60, 41}};
   const On on{kCuda};
   const Rows x = moved(rows_of(c, Dtype::f32), on);
-  const Tensor gain = on(uniform({4}, 1, 0.5, 2));
+  const Tensor key_scale = on(uniform({2, c.d}, 1, 0.5, 2));
   const int64_t before = cuda::waits();
-  const BlockScores scores{.q = x.q, .gain = gain, .key_parts = level_parts(x.k, c)};
+  const BlockScores scores{.q = x.q,
+                           .key_scale = key_scale,
+                           .keys = key_codes(x.k, key_scale, c.config, c.levels()),
+                           .groups = c.G};
   const BlockMask mask = select_blocks(scores, c.config, c.visible(), c.T);
   both_ways(x, mask, c.visible(), 0.3);
-  CHECK(cuda::waits() == before);
+  CHECK(cuda::waits() == before + 1);
 }
 
 TEST_CASE("cuda: block_attention does not read rows of padding") {
