@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
@@ -32,14 +33,21 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .attention_brine_sea import SeaAttention
 from .blocks_brine_sea import BlockAttention
-from .configuration_brine_sea import SECTION, SeaSettings, Shape, settings_of
-from .modeling_brine_sea import FIRST_VERSION_WITH_ENCODERS, VERSION, SeaStudent, sea_mask, store_in
+from .configuration_brine_sea import SECTION, SeaSettings, Settings, Shape, settings_of
+from .modeling_brine_sea import (
+    FIRST_VERSION_WITH_ENCODERS,
+    VERSION,
+    Block,
+    SeaStudent,
+    check_key_scales,
+    make_block,
+    sea_mask,
+    store_in,
+)
 from .shards import write_whole
 from .tap import Layer, Tap, positions_of, tapped
 
-Block = SeaAttention | BlockAttention
 # Whose masks of T x T are needed: of no layer, of those with a sliding window, of any.
 Masks = Literal["none", "windowed", "any"]
 
@@ -105,7 +113,7 @@ def attached_attention(
     if scaling is not None and abs(scaling * d**0.5 - 1) > 1e-6:
         query = query * (scaling * d**0.5)
     visible = padding_of(attention_mask, count, keys, block.shape.causal)
-    if next(block.parameters()).device != query.device:
+    if next(chain(block.parameters(), block.buffers())).device != query.device:
         block.to(query.device)  # the model was moved, and does not know of its blocks
     store = None if cache is None else store_in(cache, place.slot, place.slots)
     return block(query, key, value, visible, None, store).transpose(1, 2).contiguous(), None
@@ -208,6 +216,7 @@ def load_block(block: Block, tensors: dict[str, Tensor], prefix: str, source: st
             raise ValueError(f"brine: {source}: {prefix}{name} is {sizes[0]}, must be {sizes[1]}")
         if not bool(torch.isfinite(given[name]).all()):
             raise ValueError(f"brine: {source}: {prefix}{name} has a number that is not finite")
+    check_key_scales({prefix + name: x for name, x in given.items()}, source)
     block.load_state_dict({name: x.float() for name, x in given.items()})
 
 
@@ -273,17 +282,18 @@ def check_layer(number: int, layer: Layer, source: str, config: dict[str, Any]) 
             raise ValueError(f"brine: {source} has {name} {config[name]}, layer {number} of the model {size}")
 
 
-def make_block(layer: Layer, settings: SeaSettings, positions: int) -> Block:
+def block_for(layer: Layer, settings: Settings, positions: int) -> Block:
     """A block with new weights. A learned prior has q and k only, after any rotation."""
-    shape = Shape(layer.heads, layer.groups, layer.head_size, positions, layer.causal, rotary=False)
-    return (BlockAttention if settings.mask == "blocks" else SeaAttention)(shape, settings).float()
+    return make_block(
+        Shape(layer.heads, layer.groups, layer.head_size, positions, layer.causal, rotary=False), settings
+    ).float()
 
 
 def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: Sequence[int] | None = None) -> Any:
     """Puts blocks into a live model of transformers, which is returned: their layers attend sparsely from then on.
 
-    blocks: a directory that `brine distill --stage attention --out` or save() wrote, or the settings of blocks with
-    new weights, such as {"mask": "blocks", "k": 480}. layers: the numbers of the layers that get a block; default:
+    blocks: a directory that `brine distill --dump --out` or save() wrote, or the settings of new blocks, such as
+    {"method": "blocks", "k": 576}: these calibrate the scales of their keys by the first prompt. layers: the numbers of the layers that get a block; default:
     all of the directory, and of settings those without a sliding window, or all if every layer has one. A layer
     with a window takes sequences that are not longer than it.
 
@@ -308,16 +318,18 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     if tensors is None:
         found = {number: layer for number, (_, layer) in wanted.items()}
         config = config_of(config[SECTION], found, tap.numbers, known or 1 << 20)
-    if settings.mixes and config["causal"]:  # the table of V_I has as many rows as the files say
+    if isinstance(settings, SeaSettings) and settings.mixes and config["causal"]:  # the table of V_I has as many rows as the files say
         settings = dataclasses.replace(
             settings, max_positions=settings.max_positions or config["max_position_embeddings"]
         )
     made: dict[int, Block] = {}
     for number, (at, layer) in wanted.items():
         check_layer(number, layer, source, config)
-        made[number] = make_block(layer, settings, known or config["max_position_embeddings"])
+        block = made[number] = block_for(layer, settings, known or config["max_position_embeddings"])
         if tensors is not None:
-            load_block(made[number], tensors, f"layers.{at}.", source)
+            load_block(block, tensors, f"layers.{at}.", source)
+        elif isinstance(block, BlockAttention):
+            block.calibrates = True
     config = dict(config, num_hidden_layers=len(wanted))
     if list(wanted) != tap.numbers or tap.numbers != list(range(len(wanted))):
         config["layers"] = list(wanted)

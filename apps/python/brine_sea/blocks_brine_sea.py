@@ -1,16 +1,16 @@
-"""Attention over blocks of keys at fixed places, the mask `blocks` (section 8), in PyTorch.
+"""Attention over blocks of keys at fixed places, chosen by copies of the keys in 4 bits (section 8), in PyTorch.
 
-B sequences, H heads of queries, G of keys and values (head h reads group h // (H / G)), d head size, S keys,
-R rows (queries), m features. Block b is the keys [b block, (b + 1) block); a tile is `tile` rows, which are in one
-block, the current block. Section numbers refer to docs/method.md of Brine. No tensor has S x S elements: blocks are
-scored for a band of tiles at a time, and attention gathers the blocks of a few tiles at a time.
+B sequences, H heads of queries, G of keys and values (head h reads group h // n, n = H / G), d head size, S keys,
+R rows (queries). Block b is the keys [b block, (b + 1) block); a tile is `tile` rows, which are in one block, the
+current block; F are the tiles of all sequences and groups. Section numbers refer to docs/method.md of Brine. No
+tensor has S x S elements: blocks are scored and attended to for a few tiles at a time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,54 +18,60 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention_brine_sea import LEAST_SHARE, ColumnPrior, Padding, Store, rows_at
+from .attention_brine_sea import Padding, Store, rows_at
 from .columns_brine_sea import recomputed
-from .configuration_brine_sea import BACKENDS, SeaSettings, Shape
+from .configuration_brine_sea import BACKENDS, BlockSettings, Shape
 
-# Elements of the largest tensors of a band of tiles that is scored, and of keys and values that are gathered: what
-# is fast in a CPU's caches, and on other devices what bounds the memory.
+# Elements of the largest tensors of the tiles that are scored, and of keys and values that are gathered: what is
+# fast in a CPU's caches, and on other devices what bounds the memory.
 SCORED, GATHERED = 1 << 21, 1 << 21
 SCORED_ELSEWHERE, GATHERED_ELSEWHERE = 1 << 25, 1 << 25
 
 
-@dataclass(frozen=True)
-class BlockForm:
-    """The settings of a mask of blocks; `chosen` blocks of a row."""
+# ---- copies of keys
 
-    block: int
-    chosen: int
-    sinks: int
-    local: int
-    tile: int
-    columns: int
-    survivors: int
-    opinion: float
-    parts: int = 1
+
+@dataclass
+class Copies:
+    """Of N complete blocks (section 8.2): odd numbers 2 z + 1 of the codes z as int8 [B, G, N, block d], a row of
+    numbers [B, G, N, 2 d + block]: the mean key, the deviations of channels, and the steps a of keys.
+    """
+
+    codes: Tensor
+    numbers: Tensor
 
     @staticmethod
-    def of(settings: SeaSettings, k: int) -> BlockForm:
-        s = settings
-        n = -(-k // s.block)
-        return BlockForm(s.block, n, s.sinks, s.local, s.tile, s.columns, s.survivors, s.opinion, s.parts)
+    def of(keys: Tensor, key_scale: Tensor) -> Copies:
+        """keys [B, G, N, block, d], key_scale [G, d]. The order of sums is Brine's, so the codes are, too."""
+        mean = sum(keys.unbind(3)) / keys.shape[3]
+        keys = keys - mean[:, :, :, None]
+        deviation = keys.square().mean(3).sqrt()
+        keys = keys / key_scale[:, None, None]
+        steps = keys.abs().amax(-1) / 7.5
+        codes = (keys / torch.where(steps > 0, steps, 1)[..., None]).floor_().clamp_(-8, 7)
+        codes = (2 * codes + 1).to(torch.int8)
+        return Copies(codes.flatten(3), torch.cat([mean, deviation, steps], -1))
 
-    def levels(self, current: Tensor) -> Tensor:
-        """The smallest z with at most `columns` super-blocks of 2^z blocks before the block `current` (section 8.6)."""
-        level = torch.zeros_like(current)
-        while bool((above := (current >> level) > self.columns).any()):
-            level = level + above
-        return level
+    def moments(self, level: int, d: int) -> Tensor:
+        """Means and deviations of the complete super-blocks of 2^level blocks, [B, G, N >> level, 2 d]."""
+        mean, deviation = self.numbers[..., : 2 * d].split(d, -1)
+        for _ in range(level):
+            count = mean.shape[2] // 2
+            means, of_halves = (x[:, :, : 2 * count].unflatten(2, (count, 2)) for x in (mean, deviation))
+            mean = means.mean(3)
+            deviation = (of_halves.square() + (means - mean[:, :, :, None]).square()).mean(3).sqrt()
+        return torch.cat([mean, deviation], -1)
 
-    def fixed(self, current: Tensor) -> Tensor:
-        """The blocks before the blocks `current` [n, 1] that rows keep without an estimate (section 8.1): [n, .].
 
-        -1 for none; a block may be there twice.
-        """
-        sinks = torch.arange(self.sinks, device=current.device).expand(len(current), -1)
-        local = current - 1 - torch.arange(self.local, device=current.device)
-        return torch.cat([sinks.masked_fill(sinks >= current, -1), local.clamp(min=-1)], 1)
+def calibrated_key_scale(keys: Tensor, complete: Tensor) -> Tensor:
+    """The scale of channels [G, d] (section 8.6) of keys [B, G, N, block, d], of which `complete` [B] blocks count.
 
-    def is_fixed(self, blocks: Tensor, current: Tensor) -> Tensor:
-        return (blocks < self.sinks) | (blocks >= current - self.local)
+    1 where a channel is constant.
+    """
+    counted = torch.arange(keys.shape[2], device=keys.device) < complete[:, None]
+    squares = (keys - keys.mean(3, keepdim=True)).double().square().mean(3) * counted[:, None, :, None]
+    scale = (squares.sum((0, 2)) / counted.sum().clamp(min=1)).sqrt().sqrt()
+    return torch.where(scale > 0, scale, 1).to(keys.dtype)
 
 
 # ---- selection
@@ -90,7 +96,7 @@ def largest_places(values: Tensor, limit: int) -> Tensor:
             order = values[tied].flip(-1).sort(dim=-1, descending=True, stable=True).indices
             places[tied] = count - 1 - order[:, :limit]
     if bool(torch.isnan(found).any()):
-        raise ValueError("brine: the estimate has values that are NaN")
+        raise ValueError("brine: scores of blocks are NaN: q or k has a NaN")
     return places.masked_fill(found < 0, -1)
 
 
@@ -112,204 +118,163 @@ def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
     return out[:, :width], counts
 
 
-NO_KEYS_LOG = -1e4  # in place of the logarithm of 0
+def fixed_blocks(current: Tensor, form: BlockSettings) -> Tensor:
+    """The blocks before the blocks `current` [F, 1] that rows keep without scores (section 8.1): [F, .].
 
-
-def clusters(x: Tensor, logs: Tensor | None, parts: int) -> tuple[Tensor, Tensor]:
-    """The parts of blocks (section 8.2): means [..., P, d] and logarithms of their numbers of keys [..., P].
-
-    x [..., n, d]; a row is one key, or as many as its logarithm in logs [..., n] says. The first row is the centre
-    of the first cluster, that of each next one the row farthest from all centres; a row belongs to the nearest.
+    -1 for none; a block may be there twice.
     """
-    keys = x.new_ones(x.shape[:-1]) if logs is None else logs.exp().round()
-    nearest = torch.where(keys > 0, torch.inf, -1.0).to(x.dtype)
-    owner = torch.zeros_like(nearest, dtype=torch.long)
-    centre = x[..., :1, :]
-    for part in range(parts):
-        distance = (x - centre).square().sum(-1)
-        closer = distance < nearest
-        nearest = torch.where(closer, distance, nearest)
-        owner = torch.where(closer, part, owner)
-        farthest = nearest.argmax(-1)[..., None, None].expand(*x.shape[:-2], 1, x.shape[-1])
-        centre = x.gather(-2, farthest)
-    of_parts = F.one_hot(owner, parts).to(x.dtype) * keys[..., None]
-    counts = of_parts.sum(-2)
-    means = of_parts.transpose(-1, -2) @ x / counts.clamp(min=1)[..., None]
-    return means, torch.where(counts > 0, counts.log(), NO_KEYS_LOG)
+    sinks = torch.arange(form.sinks, device=current.device).expand(len(current), -1)
+    local = current - 1 - torch.arange(form.local, device=current.device)
+    return torch.cat([sinks.masked_fill(sinks >= current, -1), local.clamp(min=-1)], 1)
 
 
-@dataclass
-class Blocks:
-    """Of N blocks: mean keys by part [B, G, N, P, d], logarithms of the numbers of keys [B, G, N, P], and sums of
-    psi_k [B, G, N, m] (m = 0 without a learned prior)."""
-
-    keys: Tensor
-    logs: Tensor
-    psi: Tensor
-
-    def larger(self, level: int) -> Blocks:
-        """The complete super-blocks of 2^level blocks."""
-        keys, logs, psi = self.keys, self.logs, self.psi
-        for _ in range(level):
-            count = keys.shape[2] // 2
-            keys, logs, psi = (x[:, :, : 2 * count].unflatten(2, (count, 2)) for x in (keys, logs, psi))
-            keys, logs = clusters(keys.flatten(3, 4), logs.flatten(3, 4), self.keys.shape[3])
-            psi = psi.sum(3)
-        return Blocks(keys, logs, psi)
+def places_to_bits(places: Tensor, count: int) -> Tensor:
+    """Bits [..., count] of places [..., n], -1 for none."""
+    bits = torch.zeros(*places.shape[:-1], count + 1, dtype=torch.bool, device=places.device)
+    return bits.scatter_(-1, torch.where(places < 0, count, places), True)[..., :count]
 
 
-@dataclass
-class Queries:
-    """Rows by tiles of n = H / G heads: q [B, G, n, tiles, r, d], and for a learned prior psi and total [..., r]."""
-
-    q: Tensor
-    psi: Tensor  # [B, G, n, tiles, r, m]
-    total: Tensor  # [B, G, n, tiles, r] of psi with the sum of psi_k over all keys that the row sees
-    current: Tensor  # [B, tiles] the block that the rows are in
-    gain: Tensor  # [G, n] of the prior
-    pooled_gain: Tensor  # [G, n] of the mean keys
-
-    def band(self, a: int, b: int) -> Queries:
-        q, psi, total = (x[:, :, :, a:b] for x in (self.q, self.psi, self.total))
-        return Queries(q, psi, total, self.current[:, a:b], self.gain, self.pooled_gain)
-
-    def at(self, tiles: Tensor) -> Queries:
-        """Single tiles [n, 3], of sequence, group and tile: q [n, H / G, r, d], current [n], gains [n, H / G]."""
-        b, g, i = tiles.unbind(1)
-        q, psi, total = (x[b, g, :, i] for x in (self.q, self.psi, self.total))
-        return Queries(q, psi, total, self.current[b, i], self.gain[g], self.pooled_gain[g])
+def shares(scores: Tensor, seen: Tensor) -> Tensor:
+    """Softmax of scores [F, n, r, U] over the blocks that are seen [F, r or 1, U], summed over heads: [F, r, U]."""
+    return scores.masked_fill_(~seen[:, None], torch.finfo(scores.dtype).min).softmax(-1).sum(1)
 
 
-def shares(x: Queries, blocks: Blocks, hide: Callable[[Tensor], None], opinion: float) -> Tensor:
-    """The probabilities of blocks, summed over the heads of a group (section 8.2, 8.3).
-
-    Of x the tensors [..., n, rows, d], [..., n, rows, m], [..., n, rows], gains [..., n]; blocks [..., N, P, d],
-    [..., N, P], [..., N, m]. hide() overwrites scores [..., n, rows, N, P] of hidden blocks. -> [..., rows, N]
+class Chooser:
+    """What the blocks of tiles are chosen by: q [F, n, r, d], the blocks `current` [F] that they are in, and the
+    places `owner` [F] of their sequences and groups among those of the copies.
     """
-    keys, logs, psi = blocks.keys, blocks.logs, blocks.psi
-    lead, n, rows, d = x.q.shape[:-3], *x.q.shape[-3:]
-    parts = keys.shape[-2]
-    means = (keys.flatten(-3, -2) * d**-0.5).transpose(-1, -2)
-    log_keys = logs.flatten(-2)[..., None, None, :]
 
-    def products(y: Tensor, z: Tensor) -> Tensor:
-        return (y.reshape(*lead, n * rows, -1) @ z).view(*lead, n, rows, -1)
+    def __init__(self, q: Tensor, current: Tensor, owner: Tensor, known: Copies, key_scale: Tensor, form: BlockSettings):
+        self.q, self.current, self.owner, self.known, self.form = q, current, owner, known, form
+        self.key_scale = key_scale[owner % len(key_scale)]
+        self.root = q.shape[-1] ** -0.5
+        self.budget = SCORED if q.device.type == "cpu" else SCORED_ELSEWHERE
 
-    def softened(y: Tensor) -> Tensor:
-        y = y.unflatten(-1, (-1, parts))
-        hide(y)
-        return y.flatten(-2).softmax(-1).unflatten(-1, (-1, parts)).sum(-1) if parts > 1 else y[..., 0].softmax(-1)
+    def choose(self, seen: Tensor | None) -> Tensor:
+        """The blocks that the rows choose, [F, r, chosen], -1 for none. Sets the bits `seen` [F, r, N] of candidates."""
+        form, current, q = self.form, self.current, self.q
+        device, n, r = current.device, q.shape[1], q.shape[2]
+        free = (current - form.sinks - form.local).clamp(min=0)
+        # What is right without scores.
+        chosen = form.sinks + torch.arange(max(1, form.chosen), device=device)
+        last = form.sinks + free * (form.chosen > 0)
+        chosen = torch.where(chosen < last[:, None], chosen, -1)[:, None].repeat(1, r, 1)
+        if form.chosen == 0:
+            return chosen
+        if seen is not None:
+            seen |= places_to_bits(chosen, seen.shape[-1])
+        kinds = torch.zeros_like(current)
+        while bool((above := (current >> kinds) > form.columns).any()):
+            kinds = kinds + above  # the level (section 8.7)
+        kinds = kinds.masked_fill(free <= form.candidates, -1).masked_fill(free <= form.chosen, -2).cpu()
+        for kind in kinds.unique().tolist():
+            tiles = (kinds == kind).nonzero()[:, 0].to(device) if kind > -2 else current[:0]
+            widest = int(current[tiles].max()) if len(tiles) else 1
+            larger = self.known.moments(kind, q.shape[-1]) if kind > 0 else None
+            for a, b in spans(0, len(tiles), self.budget // (n * r * widest)):
+                here = tiles[a:b]
+                table, bits = self.complete(here) if kind < 0 else self.candidates(here, kind, larger)
+                found = self.second_pass(here, table, bits)
+                fixed = self.is_fixed(here, table)
+                if seen is not None:
+                    at = torch.where(bits & ~fixed, table[:, None], -1)
+                    seen[here] = places_to_bits(at, seen.shape[-1])
+                places = largest_places(found.masked_fill_(~bits | fixed, -1), form.chosen)
+                at = table[:, None].expand(-1, r, -1).gather(2, places.clamp(min=0))
+                chosen[here] = at.masked_fill(places < 0, -1)
+        return chosen
 
-    scores = products(x.q * x.pooled_gain[..., None, None], means).add_(log_keys)
-    if psi.shape[-1]:
-        mass = products(x.psi, psi.transpose(-1, -2)) / torch.where(x.total > 0, x.total, 1)[..., None]
-        # w / B is the same for all blocks of a row: the softmax cancels it.
-        mass = mass.clamp_(min=LEAST_SHARE).log_().mul_(x.gain[..., None, None])
-        scores.unflatten(-1, (-1, parts)).add_(mass[..., None])
-    p = softened(scores)
-    if opinion > 0:
-        p = (1 - opinion) * p + opinion * softened(products(x.q, means).add_(log_keys))
-    return p.sum(-3)
+    def is_fixed(self, tiles: Tensor, blocks: Tensor) -> Tensor:
+        """Of blocks [F, U]: [F, 1, U]."""
+        return ((blocks < self.form.sinks) | (blocks >= self.current[tiles, None] - self.form.local))[:, None]
+
+    def complete(self, tiles: Tensor) -> tuple[Tensor, Tensor]:
+        """All complete blocks [F, U], and bits [F, r, U]."""
+        current = self.current[tiles]
+        table = torch.arange(int(current.max()), device=tiles.device).expand(len(tiles), -1)
+        return table, (table < current[:, None])[:, None].expand(-1, self.q.shape[2], -1)
+
+    def candidates(self, tiles: Tensor, level: int, larger: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The first pass (sections 8.3, 8.7): the blocks [F, U] that rows score, with bits [F, r, U] of each row."""
+        form, (table, pool) = self.form, self.complete(tiles)
+        if larger is not None:
+            inside, last = 1 << level, (self.current[tiles] >> level)[:, None, None]
+            wide = torch.arange(int(last.max()), device=tiles.device).expand(len(tiles), -1)
+            seen = wide[:, None] < last
+            sums = self.first_pass(tiles, wide, seen, larger).masked_fill_(~seen, -1)
+            is_open = places_to_bits(largest_places(sums, form.candidates), wide.shape[1])
+            is_open = F.pad(is_open.repeat_interleave(inside, -1), (0, inside))[..., : table.shape[1]]
+            pool = pool & (is_open | (table[:, None] >= last * inside) | self.is_fixed(tiles, table))
+            table, pool = united(table, pool)
+        fixed = self.is_fixed(tiles, table)
+        sums = self.first_pass(tiles, table, pool, self.known.numbers).masked_fill_(~pool | fixed, -1)
+        chosen = places_to_bits(largest_places(sums, form.candidates), table.shape[1])
+        return united(table, chosen | (fixed & pool))
+
+    def rows_of(self, x: Tensor, tiles: Tensor, blocks: Tensor) -> Tensor:
+        """Rows of x [B, G, N, e] of blocks [F, U] of tiles: [F, U, e]."""
+        places = self.owner[tiles, None] * x.shape[2] + blocks
+        return x.flatten(0, 2).index_select(0, places.flatten()).view(*blocks.shape, -1)
+
+    def first_pass(self, tiles: Tensor, table: Tensor, seen: Tensor, moments: Tensor) -> Tensor:
+        """Shares [F, r, U] of blocks of `table` [F, U] by their means and deviations, in front in `moments`."""
+        q = self.q[tiles]
+        both = torch.cat([q, q.abs()], -1).flatten(1, 2)
+        moments = self.rows_of(moments, tiles, table)[..., : both.shape[-1]]
+        scores = both @ moments.transpose(1, 2)
+        return shares(scores.mul_(self.root).view(*q.shape[:3], -1), seen)
+
+    def second_pass(self, tiles: Tensor, table: Tensor, seen: Tensor) -> Tensor:
+        """Shares [F, r, U] of the blocks of `table` [F, U] by the copies of their keys (section 8.4)."""
+        q = self.q[tiles]
+        d = q.shape[-1]
+        w = q * self.key_scale[tiles, None, None] * self.root
+        step = w.abs().amax(-1, keepdim=True) / 127
+        u = (w / torch.where(step > 0, step, 1)).round_().to(torch.int8).flatten(1, 2)
+        step = step.flatten(1)[:, None]
+        numbers = self.rows_of(self.known.numbers, tiles, table)
+        means, steps = numbers[..., :d], numbers[..., 2 * d :] / 2
+        inputs = tiles, table, seen.any(1).sum(1).tolist(), u, steps, step * math.log2(math.e)
+        logs = self.key_sums(*inputs, False)
+        if bool(logs.isinf().any()):
+            logs = self.key_sums(*inputs, True)
+        scores = (means @ q.flatten(1, 2).transpose(1, 2)).mul_(self.root).add_(logs)
+        return shares(scores.transpose(1, 2).reshape(*q.shape[:3], -1), seen)
+
+    def key_sums(
+        self, tiles: Tensor, table: Tensor, counts: list[int], u: Tensor, steps: Tensor, step: Tensor, large: bool
+    ) -> Tensor:
+        """Logarithms of the sums of 2^score over the keys of blocks, without the mean key's score: [F, U, n r].
+
+        The first `counts` of the blocks of a tile; u [F, n r, d], int8; steps [F, U, block] of keys, step [F, 1, n r]
+        of queries. large: scores may be as large as exponents of the type.
+        """
+        rows, size, d = u.shape[1], steps.shape[2], u.shape[2]
+        out = steps.new_zeros(*table.shape, rows)
+        single = u.device.type == "cpu"  # integer products there are of two matrices
+        each = 1 if single else max(1, self.budget // (table.shape[1] * size * max(rows, d)))
+        for a in range(0, len(tiles), each):
+            b, width = a + each, max(counts[a : a + each])
+            codes = self.rows_of(self.known.codes, tiles[a:b], table[a:b, :width]).view(-1, width * size, d)
+            if single:
+                y = torch._int_mm(codes[0], u[a].T)[None]
+            else:  # exact, too: all sums are below 2^24
+                y = codes.float() @ u[a:b].float().transpose(1, 2)
+            y = y * steps[a:b, :width].flatten(1)[..., None]
+            y = y.mul_(step[a:b]).unflatten(1, (width, size))
+            if large:
+                out[a:b, :width] = y.mul_(math.log(2)).logsumexp(2)
+            else:
+                out[a:b, :width] = y.exp2_().sum(2).log_()
+        return out
 
 
-def band_shares(x: Queries, on_cpu: Tensor, complete: Tensor, blocks: Blocks, opinion: float) -> Tensor:
-    """The probabilities of the first `complete` [B, tiles] blocks, -1 for the others: [B, G, tiles, r, N].
-
-    on_cpu: `complete` on the CPU.
-    """
-    low, high = int(on_cpu.min()), int(on_cpu.max())
-    hidden = torch.arange(low, high, device=complete.device) >= complete[:, None, :, None, None]
-    batch, groups, n, tiles, r = x.total.shape
-    flat = Queries(x.q.flatten(3, 4), x.psi.flatten(3, 4), x.total.flatten(3, 4), x.current, x.gain, x.pooled_gain)
-
-    def hide(scores: Tensor) -> None:
-        by_tile = scores.unflatten(3, (tiles, r))[..., low:, :]
-        by_tile.masked_fill_(hidden[:, :, None, ..., None], torch.finfo(scores.dtype).min)
-
-    seen = Blocks(*(y[:, :, :high] for y in (blocks.keys, blocks.logs, blocks.psi)))
-    y = shares(flat, seen, hide, opinion)
-    y = y.view(batch, groups, tiles, r, high)
-    y[..., low:].masked_fill_(hidden, -1)
-    return y
-
-
-def choose_among(x: Queries, survivors: Tensor, tiles: Tensor, level: int, known: Blocks, form: BlockForm) -> Tensor:
-    """The blocks that rows choose among those of their super-blocks (section 8.6): [n, r, chosen].
-
-    x, tiles [n, 3]: Queries.at(); survivors [n, r, s] the super-blocks, -1 for none.
-    """
-    current, inside = x.current[:, None], 1 << level
-    last = current >> level  # the incomplete super-block
-    table, _ = distinct(torch.cat([survivors.flatten(1), form.fixed(current) >> level, last], 1), 1)
-    blocks = (table[..., None] * inside + torch.arange(inside, device=current.device)).flatten(1)
-    complete, is_fixed = (blocks >= 0) & (blocks < current), form.is_fixed(blocks, current)
-    member = (survivors[..., None] == table[:, None, None]).any(2) | (table == last)[:, None]
-    visible = (member.repeat_interleave(inside, -1) | is_fixed[:, None]) & complete[:, None]
-
-    def hide(scores: Tensor) -> None:
-        scores.masked_fill_(~visible[:, None, ..., None], torch.finfo(scores.dtype).min)
-
-    b, g = tiles[:, 0, None], tiles[:, 1, None]
-    at = blocks.clamp(0, known.keys.shape[2] - 1)
-    y = shares(x, Blocks(*(z[b, g, at] for z in (known.keys, known.logs, known.psi))), hide, form.opinion)
-    y.masked_fill_(~visible | is_fixed[:, None], -1)
-    places = largest_places(y, form.chosen)
-    found = blocks[:, None].expand(-1, y.shape[1], -1).gather(2, places.clamp(min=0))
-    return found.masked_fill(places < 0, -1)
-
-
-def choose(x: Queries, known: Blocks, form: BlockForm) -> Tensor:
-    """The blocks that each row chooses (sections 8.2, 8.3, 8.6): [B, G, tiles, r, chosen], -1 for none."""
-    batch, groups, n, count, r = x.total.shape
-    chosen = torch.full((batch, groups, count, r, form.chosen), -1, device=x.q.device)
-    current = x.current.cpu()
-    levels = form.levels(current)
-    budget = SCORED if x.q.device.type == "cpu" else SCORED_ELSEWHERE
-    for level in levels.unique().tolist():
-        of_level = (levels == level) & (current > 0)
-        if not bool(of_level.any()):
-            continue
-        places = of_level.any(0).nonzero()[:, 0]
-        start, end = int(places[0]), int(places[-1]) + 1
-        larger = known.larger(level)
-        # Tiles of another level in this range, of sequences with other lengths, see no block here.
-        current_here = torch.where(of_level, current, 0)
-        complete = current_here.to(x.current.device)
-        widest = int(current_here.max()) >> level
-        for a, b in spans(start, end, budget // (batch * groups * n * r * widest * form.parts)):
-            band, see = x.band(a, b), complete[:, a:b] >> level
-            y = band_shares(band, current_here[:, a:b] >> level, see, larger, form.opinion)
-            if level:
-                survivors = largest_places(y, form.survivors * form.chosen)
-                at = see[:, None].expand(-1, groups, -1).nonzero()
-                found = choose_in_pieces(band, survivors, at, level, known, form, budget)
-                chosen[:, :, a:b][at[:, 0], at[:, 1], at[:, 2], :, : found.shape[-1]] = found
-                continue
-            blocks = torch.arange(y.shape[-1], device=y.device)
-            first = max(0, int(current_here[:, a:b].min()) - form.local)
-            y[..., : form.sinks] = -1
-            y[..., first:].masked_fill_(blocks[first:] >= see[:, None, :, None, None] - form.local, -1)
-            found = largest_places(y, form.chosen)
-            here = chosen[:, :, a:b, :, : found.shape[-1]]
-            here.copy_(torch.where(see[:, None, :, None, None] > 0, found, here))
-    return chosen
-
-
-def choose_in_pieces(
-    x: Queries, survivors: Tensor, tiles: Tensor, level: int, known: Blocks, form: BlockForm, budget: int
-) -> Tensor:
-    """choose_among() for a few of the tiles [n, 3] at a time; survivors [B, G, tiles, r, s]."""
-    of_tiles = survivors[tiles[:, 0], tiles[:, 1], tiles[:, 2]]
-    r, d = of_tiles.shape[1], x.q.shape[-1]
-    # At most these super-blocks in a tile, with a row of scores for every head and a mean key each.
-    blocks = min(r * of_tiles.shape[2], form.columns) + form.sinks + form.local + 1
-    rows = x.q.shape[2] * r + d
-    parts = [
-        choose_among(x.at(tiles[a:b]), of_tiles[a:b], tiles[a:b], level, known, form)
-        for a, b in spans(0, len(tiles), budget // (blocks * rows * form.parts << level))
-    ]
-    width = max(part.shape[-1] for part in parts)
-    return torch.cat([F.pad(part, (0, width - part.shape[-1]), value=-1) for part in parts])
+def united(table: Tensor, bits: Tensor) -> tuple[Tensor, Tensor]:
+    """The blocks of table [F, U] that a row has in bits [F, r, U], first in ascending order, and their bits."""
+    united = bits.any(1)
+    width = int(united.sum(1).max())
+    order = united.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+    return table.gather(1, order), bits.gather(2, order[:, None].expand(-1, bits.shape[1], -1))
 
 
 def spans(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
@@ -318,7 +283,7 @@ def spans(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
     return ((a, min(a + size, end)) for a in range(start, end, size))
 
 
-def entries_of(choices: Tensor, current: Tensor, form: BlockForm) -> tuple[Tensor, Tensor]:
+def entries_of(choices: Tensor, current: Tensor, form: BlockSettings) -> tuple[Tensor, Tensor]:
     """What tiles keep (section 8.4): codes block * tile + first row, [n, .], -1 after the last; numbers [n].
 
     choices [n, tile, chosen] of the rows; current [n], which is the first of the codes.
@@ -327,7 +292,7 @@ def entries_of(choices: Tensor, current: Tensor, form: BlockForm) -> tuple[Tenso
     codes = choices * rows + torch.arange(rows, device=current.device)[:, None]
     codes = codes.masked_fill(choices < 0, -1).flatten(1)
     current = current[:, None]
-    table, counts = distinct(torch.cat([codes, form.fixed(current) * rows], 1), rows)
+    table, counts = distinct(torch.cat([codes, fixed_blocks(current, form) * rows], 1), rows)
     return torch.cat([current * rows, table], 1), counts + 1
 
 
@@ -335,7 +300,7 @@ def entries_of(choices: Tensor, current: Tensor, form: BlockForm) -> tuple[Tenso
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, places: Tensor, codes: Tensor, ordinals: Tensor, form: BlockForm
+    q: Tensor, keys: Tensor, values: Tensor, places: Tensor, codes: Tensor, ordinals: Tensor, form: BlockSettings
 ) -> Tensor:
     """softmax(q k / sqrt(d)) v over what tiles keep: q [t, n, r, d] -> the same.
 
@@ -346,12 +311,12 @@ def attend(
     span, size = codes.shape[1], form.block
     k, v = (x.index_select(0, places.flatten()).view(tiles, 1, span * size, d) for x in (keys, values))
     hidden = (codes < 0)[:, None] | ((ordinals % form.tile)[..., None] < (codes % form.tile)[:, None])
-    bias = q.new_zeros(tiles, r, span, size)
-    bias.masked_fill_(hidden[..., None], -math.inf)
-    current = bias[:, :, 0]  # the current block is never hidden, but its later keys are
-    current.masked_fill_(torch.arange(size, device=q.device) > (ordinals % size)[..., None], -math.inf)
-    bias = bias.view(tiles, 1, r, span * size).expand(-1, n, -1, -1).reshape(tiles, 1, n * r, -1)
-    return F.scaled_dot_product_attention(q.reshape(tiles, 1, n * r, d), k, v, attn_mask=bias).view(q.shape)
+    bias = q.new_zeros(tiles, r, span).masked_fill_(hidden, -math.inf)[..., None].repeat(1, 1, 1, size)
+    # The current block is never hidden, but its later keys are.
+    later = torch.arange(size, device=q.device) > (ordinals % size)[..., None]
+    bias[:, :, 0].masked_fill_(later, -math.inf)
+    k, v = (x.expand(-1, n, -1, -1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.view(tiles, 1, r, -1))
 
 
 @cache
@@ -364,7 +329,7 @@ def flex_functions() -> tuple[Any, Any]:
     return (torch.compile(flex_attention) if torch.cuda.is_available() else flex_attention), BlockMask
 
 
-def attend_by_flex(q: Tensor, k: Tensor, v: Tensor, codes: Tensor, form: BlockForm) -> Tensor:
+def attend_by_flex(q: Tensor, k: Tensor, v: Tensor, codes: Tensor, form: BlockSettings) -> Tensor:
     """The same by flex_attention: q [B, G, n, tiles, r, d], k, v [B, G, S, d], codes [B, G, tiles, U].
 
     A tile's rows of all heads of a group are one block of queries, filled up to a power of two. The table of the
@@ -463,6 +428,12 @@ class Layout:
         at = ahead[:, None] + new.long().cumsum(1) - 1
         return rows_at(y, at.clamp(min=0)) * new[:, None, :, None]
 
+    def of_tokens(self, bits: Tensor) -> Tensor:
+        """Bits [B, G, tiles, r, N] of the rows of new tokens, packed: [B, G, R, N]."""
+        bits = bits.flatten(2, 3) & self.valid[:, None, :, None]
+        ahead = (self.past - self.ordinals[:, 0, 0])[:, None] + torch.arange(self.count, device=bits.device)
+        return rows_at(bits, ahead.clamp(max=bits.shape[2] - 1))
+
     def keys(self, x: Tensor, first: Tensor | int, count: int) -> Tensor:
         """Those with ordinals from `first` ([B], or the same for all) on, of x [B, ., S, e] in the order of a batch."""
         if isinstance(first, int) and self.padding is None:
@@ -473,20 +444,22 @@ class Layout:
 
 
 class BlockAttention(nn.Module):
-    """The block of a student with the mask `blocks`. Its parameters have the names of Brine's files.
+    """The attention of a student with blocks. Its buffer has the name of Brine's files.
 
-    k and backend may be changed between calls. If `capture` is a dictionary, a call puts "chosen" and "kept" into
-    it: bits [B, G, R, N] of the new tokens' rows and blocks, packed.
+    k and backend may be changed between calls. With `calibrates` the next call that has a complete block and none
+    before it sets key_scale by its keys. If `capture` is a dictionary, a call puts "candidates", "chosen" and "kept"
+    into it: bits [B, G, R, N] of the new tokens' rows and blocks, packed.
     """
 
-    def __init__(self, shape: Shape, settings: SeaSettings):
+    key_scale: Tensor
+
+    def __init__(self, shape: Shape, settings: BlockSettings):
         super().__init__()
         settings.validate(shape)
         self.shape, self.settings = shape, settings
-        self.k, self.backend = settings.k, BACKENDS[0]
+        self.k, self.backend, self.calibrates = settings.k, BACKENDS[0], False
         self.capture: dict[str, Tensor] | None = None
-        self.gates = nn.Parameter(torch.full((shape.heads, 2), settings.gate_bias))
-        self.prior = ColumnPrior(shape, settings)
+        self.register_buffer("key_scale", torch.ones(shape.groups, shape.head_size))
 
     def forward(
         self,
@@ -499,117 +472,67 @@ class BlockAttention(nn.Module):
     ) -> Tensor:
         """q [B, H, R, d], k, v [B, G, S, d], both after their rotation -> [B, H, R, d], 0 at padding.
 
-        visible, bits [B, S]: which tokens are not padding, anywhere; None: all. content: q and k of the R new
-        tokens before their rotation. store: the cache, if there is one.
+        visible, bits [B, S]: which tokens are not padding, anywhere; None: all. content is not read. store: the
+        cache, if there is one.
         """
         with torch.autocast(q.device.type, enabled=False):
-            return self.attention(q, k, v, visible, content, store)
+            form = self.with_k(self.k)
+            padding = None if visible is None else Padding.of(visible)
+            at = Layout.of(len(q), q.shape[2], k.shape[2], form.tile, padding, q.device)
+            # [B, G, n, tiles, r, d]
+            q_tiles = at.by_tiles(q).unflatten(2, at.ordinals.shape[1:]).unflatten(1, (self.shape.groups, -1))
+            with torch.no_grad():
+                chosen = self.choose(q_tiles, self.copies(k, at, form, store), at, form)
+                choices = self.with_earlier(chosen, at, form, store, k.shape[2])
+            y = self.attended(q_tiles, k, v, choices, at, form)
+            return at.by_tokens(y.flatten(3, 4).flatten(1, 2))
 
-    def attention(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visible: Tensor | None,
-        content: tuple[Tensor, Tensor] | None,
-        store: Store | None,
-    ) -> Tensor:
-        form = BlockForm.of(self.settings, self.k)
-        padding = None if visible is None else Padding.of(visible)
-        at = Layout.of(len(q), q.shape[2], k.shape[2], form.tile, padding, q.device)
-        wide = torch.float32 if q.dtype.itemsize < 4 else q.dtype
-        of_values = at.by_tiles(v[:, :, -at.count :])
-        q_tiles = self.grouped(at.by_tiles(q), at)
-        with torch.no_grad():
-            psi_q, psi_k = self.features(q, k, content, at, wide)
-            if store is not None and psi_k.shape[-1]:
-                psi_k = store(0, psi_k)
-            known = self.complete(k, v, psi_k, at, wide, store)
-            d, m = (q.shape[-1] + 1) * form.parts, psi_k.shape[-1]
-            chosen = self.choose(q_tiles.to(wide), psi_q, psi_k, known, at, form)
-            choices = self.with_earlier(chosen, at, form, store, k.shape[2])
-            before = self.before(known[..., d + m :], v, at)
-        average = (before + of_values.double().cumsum(2)) / (at.ordinals.flatten(1)[:, None, :, None] + 1)
-        y = self.attended(q_tiles, k, v, choices, at, form).to(wide)
-        gates = self.gates.to(wide).view(self.shape.groups, -1, 1, 1, 2).sigmoid()
-        prob, mix = gates.split(1, dim=-1)
-        # [B, G, n, tiles, r, d]
-        average = average.to(wide).unflatten(2, at.ordinals.shape[1:])[:, :, None]
-        y = mix * prob * y + (1 - mix) * average
-        return at.by_tokens(y.flatten(3, 4).flatten(1, 2)).to(q.dtype)
+    def with_k(self, k: int) -> BlockSettings:
+        """The settings with another number of keys that a row keeps."""
+        if k == self.settings.k:
+            return self.settings
+        form = replace(self.settings, k=k)
+        form.validate(self.shape)
+        return form
 
-    def grouped(self, x: Tensor, at: Layout) -> Tensor:
-        """[B, H, tiles r, e] -> [B, G, H / G, tiles, r, e]."""
-        return x.unflatten(2, at.ordinals.shape[1:]).unflatten(1, (self.shape.groups, -1))
-
-    def features(
-        self, q: Tensor, k: Tensor, content: tuple[Tensor, Tensor] | None, at: Layout, wide: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """psi of the new tokens' q by tiles and of their k, 0 at padding.
-
-        Without a learned prior both have 0 features, psi of k for all tokens.
-        """
-        new = k[:, :, -at.count :]
-        if self.settings.prior != "learned":
-            return self.grouped(at.by_tiles(q[..., :0]), at).to(wide), k[..., :0].to(wide)
-        q_content, k_content = (None, None) if content is None else (x.to(wide) for x in content)
-        psi_q = self.prior.query(q.to(wide), q_content)
-        psi_k = self.prior.key(new.to(wide), k_content)
-        if at.padding is not None:
-            psi_k = psi_k.masked_fill(~at.padding.visible[:, None, -at.count :, None], 0)
-        return self.grouped(at.by_tiles(psi_q), at), psi_k
-
-    def complete(
-        self, k: Tensor, v: Tensor, psi_k: Tensor, at: Layout, wide: torch.dtype, store: Store | None
-    ) -> Tensor:
-        """Of complete blocks: mean keys by part, logarithms of their numbers, sums of psi_k and of v.
-
-        [B, G, N, P d + P + m + d]. Only new blocks are computed.
-        """
-        size, each = self.settings.block, self.settings.parts
-        logs = k.new_empty(*k.shape[:2], 0, each)
-        nothing = torch.cat([x[:, :, :0].to(wide) for x in (*[k] * each, logs, psi_k, v)], -1)
-        known = nothing if store is None else store(2, nothing)
-        first = min(int(at.past.min()) // size, known.shape[2])
+    def copies(self, k: Tensor, at: Layout, form: BlockSettings, store: Store | None) -> Copies:
+        """The copies of all complete blocks. Only new ones are computed."""
+        size, d = form.block, k.shape[-1]
+        wide = torch.float32 if k.dtype.itemsize < 4 else k.dtype
+        codes = k.new_empty(*k.shape[:2], 0, size * d, dtype=torch.int8)
+        numbers = k.new_empty(*k.shape[:2], 0, 2 * d + size, dtype=wide)
+        if store is not None:
+            codes, numbers = store(0, codes), store(2, numbers)
+        first = min(int(at.past.min()) // size, codes.shape[2])
         end = int(at.total.max()) // size
-        if first >= end:
-            return known
-        parts = [at.keys(x, first * size, (end - first) * size).to(wide) for x in (k, psi_k, v)]
-        of_keys, of_psi, of_values = (x.unflatten(2, (end - first, size)) for x in parts)
-        budget = (SCORED if k.device.type == "cpu" else SCORED_ELSEWHERE) // of_keys[:, :, 0].numel()
-        found = [clusters(of_keys[:, :, a:b], None, each) for a, b in spans(0, end - first, budget)]
-        means, logs = (torch.cat(x, 2) for x in zip(*found, strict=True))
-        new = torch.cat([means.flatten(3), logs, of_psi.sum(3), of_values.sum(3)], -1)
-        return new if store is None else store(2, new, first)
+        if first >= end or not form.chosen:
+            return Copies(codes, numbers)
+        keys = at.keys(k, first * size, (end - first) * size).to(wide).unflatten(2, (end - first, size))
+        if self.calibrates and first == 0:
+            self.key_scale.copy_(calibrated_key_scale(keys, at.total // size))
+            self.calibrates = False
+        budget = (SCORED if k.device.type == "cpu" else SCORED_ELSEWHERE) // keys[:, :, 0].numel()
+        parts = [Copies.of(keys[:, :, a:b], self.key_scale.to(wide)) for a, b in spans(0, end - first, budget)]
+        new = Copies(*(torch.cat(x, 2) for x in zip(*((y.codes, y.numbers) for y in parts), strict=True)))
+        return new if store is None else Copies(store(0, new.codes, first), store(2, new.numbers, first))
 
-    def before(self, sums: Tensor, x: Tensor, at: Layout) -> Tensor:
-        """The sum of x [B, G, S, e] over a sequence's tokens before the new ones: [B, G, 1, e], in f64."""
-        if at.count == x.shape[2]:
-            return x.new_zeros(1, 1, 1, x.shape[-1], dtype=torch.float64)
-        size = self.settings.block
-        complete = at.past // size
-        rest = at.keys(x, complete * size, min(size, x.shape[2]))
-        inside = (torch.arange(rest.shape[2], device=x.device) < (at.past % size)[:, None])[:, None, :, None]
-        whole = (torch.arange(sums.shape[2], device=x.device) < complete[:, None])[:, None, :, None]
-        return (sums.double() * whole).sum(2, keepdim=True) + (rest.double() * inside).sum(2, keepdim=True)
-
-    def choose(self, q: Tensor, psi_q: Tensor, psi_k: Tensor, known: Tensor, at: Layout, form: BlockForm) -> Tensor:
+    def choose(self, q: Tensor, known: Copies, at: Layout, form: BlockSettings) -> Tensor:
         """The blocks that the rows of tokens choose, [B, G, tiles, r, chosen]."""
-        d, m = (q.shape[-1] + 1) * form.parts, psi_q.shape[-1]
-        total, by_group = q[..., 0], (self.shape.groups, -1)
-        gain = self.prior.pooled_gain
-        if m:
-            gain = self.prior.gain
-            running = at.by_tiles(psi_k[:, :, -at.count :]).double().cumsum(2)
-            running = (self.before(known[..., d : d + m], psi_k, at) + running).to(q.dtype)
-            total = (psi_q * running.unflatten(2, at.ordinals.shape[1:])[:, :, None]).sum(-1)
-        gains = (x.to(q.dtype).view(by_group) for x in (gain, self.prior.pooled_gain))
-        x = Queries(q, psi_q, total, at.current_blocks(form.block), *gains)
-        keys, logs = known[..., : d - form.parts].unflatten(-1, (form.parts, -1)), known[..., d - form.parts : d]
-        chosen = choose(x, Blocks(keys, logs, known[..., d : d + m]), form)
+        batch, groups, _, tiles, r, _ = q.shape
+        current = at.current_blocks(form.block)[:, None].expand(-1, groups, -1).flatten()
+        owner = torch.arange(batch * groups, device=q.device).repeat_interleave(tiles)
+        seen = None
+        if self.capture is not None:
+            blocks = -(-int(at.total.max()) // form.block)
+            seen = torch.zeros(len(current), r, blocks, dtype=torch.bool, device=q.device)
+        of_tiles = q.transpose(2, 3).flatten(0, 2).to(known.numbers.dtype)
+        chooser = Chooser(of_tiles, current, owner, known, self.key_scale.to(of_tiles.dtype), form)
+        chosen = chooser.choose(seen).view(batch, groups, tiles, r, -1)
+        if self.capture is not None and seen is not None:
+            self.capture["candidates"] = at.of_tokens(seen.view(batch, groups, tiles, r, -1))
         return chosen.masked_fill(~at.valid.view(at.ordinals.shape)[:, None, ..., None], -1)
 
-    def with_earlier(self, chosen: Tensor, at: Layout, form: BlockForm, store: Store | None, keys: int) -> Tensor:
+    def with_earlier(self, chosen: Tensor, at: Layout, form: BlockSettings, store: Store | None, keys: int) -> Tensor:
         """The choices of all rows of the tiles, with those of earlier tokens in the first: [B, G, tiles, tile, n].
 
         A cache has the choices of every token, so that decoding may go on after a cut anywhere.
@@ -629,7 +552,7 @@ class BlockAttention(nn.Module):
         first = first[:, :, None]
         return torch.cat([first, chosen[:, :, 1:]], 2) if chosen.shape[2] > 1 else first
 
-    def attended(self, q: Tensor, k: Tensor, v: Tensor, choices: Tensor, at: Layout, form: BlockForm) -> Tensor:
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, choices: Tensor, at: Layout, form: BlockSettings) -> Tensor:
         """Attention over the kept blocks, [B, G, n, tiles, r, d]."""
         batch, groups, n, tiles, r, d = q.shape
         size, keys = form.block, k.shape[2]
@@ -668,22 +591,18 @@ class BlockAttention(nn.Module):
         y = torch.cat(parts)[order.argsort()]
         return y.view(batch, groups, tiles, n, r, d).transpose(2, 3)
 
-    def observe(self, choices: Tensor, codes: Tensor, at: Layout, form: BlockForm) -> None:
-        """Fills `capture`."""
+    def observe(self, choices: Tensor, codes: Tensor, at: Layout, form: BlockSettings) -> None:
+        """Adds to `capture`."""
         assert self.capture is not None
         batch, groups, tiles = choices.shape[:3]
-        blocks = -(-int(at.total.max()) // form.block)
+        blocks = self.capture["candidates"].shape[-1]
         row = at.ordinals % form.tile  # [B, tiles, r]
         chosen = choices.gather(3, row[:, None, ..., None].expand(-1, groups, -1, -1, choices.shape[-1]))
         codes = codes.view(batch, groups, tiles, 1, -1).expand(-1, -1, -1, row.shape[2], -1)
         seen = (codes >= 0) & (codes % form.tile <= row[:, None, ..., None])
         kept = torch.where(seen, codes // form.tile, -1)
-        ahead = (at.past - at.ordinals[:, 0, 0])[:, None] + torch.arange(at.count, device=row.device)
         for name, x in (("chosen", chosen), ("kept", kept)):
-            bits = torch.zeros(*x.shape[:-1], blocks + 1, dtype=torch.bool, device=x.device)
-            bits.scatter_(-1, torch.where((x < 0) | (x >= blocks), blocks, x), True)
-            bits = bits.flatten(2, 3)[..., :blocks] & at.valid[:, None, :, None]
-            self.capture[name] = rows_at(bits, ahead.clamp(max=bits.shape[2] - 1))
+            self.capture[name] = at.of_tokens(places_to_bits(torch.where(x < blocks, x, -1), blocks))
 
 
 def remembered(new: Tensor, earlier: int, store: Store) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import (
     BertConfig,
@@ -28,22 +28,12 @@ FULL_ATTENTION = ("flash", "dense")
 
 # How attention over blocks is computed: gathered tiles, or flex_attention of PyTorch. Not a setting of files.
 BACKENDS = ("tiles", "flex")
-# Defaults of a mask of blocks.
-OF_BLOCKS = {
-    "k": 480,
-    "columns": 512,
-    "parts": 4,
-    "tile": 32,
-    "decoder": "none",
-    "prior": "none",
-    "pooled_prior": True,
-    "gates": "head",
-    "gate_bias": 8.0,
-}
+MOST_TILE_ROWS = 64
+# Settings of blocks in the first edition, which had them in the method "sea".
+FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "mask": ("columns", "blocks"),
-    "preset": ("paper", "lean", "light", "blocks"),
+    "preset": ("paper", "lean", "light"),
     "mode": ("per-query", "per-head", "per-batch", "causal-per-batch"),
     "decoder": ("paper", "lean", "none"),
     "decoder_norm": ("preset", "on", "off"),
@@ -85,16 +75,10 @@ class DecoderShape:
 class SeaSettings:
     """The keys of `brine.attention` in config.json; a key that a file does not have takes the default here."""
 
+    method: ClassVar[str] = "sea"
+
     k: int = 64
     columns: int = 64
-    mask: str = "columns"
-    block: int = 32
-    sinks: int = 1
-    local: int = 1
-    parts: int = 1
-    tile: int = 16
-    survivors: int = 2
-    opinion: float = 0.0
     preset: str | None = None
     mode: str = "causal-per-batch"
     decoder: str = "paper"
@@ -172,15 +156,13 @@ class SeaSettings:
             value = getattr(self, key)
             if value not in names and not (key == "preset" and value is None):
                 raise ValueError(f"brine: {key} is {value!r}, known are {', '.join(names)}")
-        for key in ("k", "columns", "prior_features", "oversample", "block", "parts", "tile", "survivors"):
+        for key in ("k", "columns", "prior_features", "oversample"):
             if getattr(self, key) < 1:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must be at least 1")
         if not 0 <= self.pooled <= 1:
             raise ValueError(f"brine: pooled is {self.pooled}, must be in [0, 1]")
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
-        if self.mask == "blocks":
-            return self.validate_blocks(shape)
         if shape.causal and self.mode in ("per-head", "per-batch"):
             raise ValueError(f"brine: mode {self.mode} depends on later positions, this model is causal")
         if shape.causal and self.features == "softmax":
@@ -195,29 +177,52 @@ class SeaSettings:
                 f"brine: columns {self.columns} are not a multiple of width_reduction {decoder.width_reduction}"
             )
 
-    def validate_blocks(self, shape: Shape) -> None:
-        """The rest of validate() for a mask of blocks (section 8)."""
+
+@dataclass(frozen=True)
+class BlockSettings:
+    """The same of the method `blocks` (section 8)."""
+
+    method: ClassVar[str] = "blocks"
+    k: int = 576
+    block: int = 32
+    tile: int = 32
+    sinks: int = 1
+    local: int = 1
+    candidates: int = 96
+    columns: int = 1024
+
+    @property
+    def chosen(self) -> int:
+        """n, the blocks that a row chooses; 0: it keeps a window."""
+        return max(0, -(-self.k // self.block) - self.sinks - self.local - 1)
+
+    def validate(self, shape: Shape) -> None:
+        """Raises ValueError that names the setting which is not valid, or not for this model, and what would fit."""
         if not shape.causal:
-            raise ValueError("brine: mask blocks is for causal models, this one is an encoder")
-        for key in ("sinks", "local"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"brine: {key} is {getattr(self, key)}, must not be negative")
-        if self.block % self.tile:
-            raise ValueError(f"brine: tile {self.tile} does not divide block {self.block}")
-        if self.parts > self.block:
-            raise ValueError(f"brine: parts {self.parts} of a block of {self.block} keys")
-        if not 0 <= self.opinion <= 1:
-            raise ValueError(f"brine: opinion is {self.opinion}, must be in [0, 1]")
-        only = {"decoder": "none", "gates": "head", "pooled_prior": True, "pooled": 0, "oversample": 1}
-        for key, value in only.items():
-            if getattr(self, key) != value:
-                raise ValueError(f"brine: {key} is {getattr(self, key)!r}, mask blocks has {value!r}")
-        if self.prior == "performer":
-            raise ValueError("brine: prior is 'performer', mask blocks has 'none' or 'learned'")
+            raise ValueError("brine: attention blocks is for causal models, this one is an encoder: it takes sea")
+        if shape.heads % shape.groups:
+            raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), 0 if field.name in ("sinks", "local", "candidates") else 1
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"brine: {field.name} is {value}, must be at least {least}")
+        if self.block % self.tile or self.tile > MOST_TILE_ROWS:
+            fit = max(r for r in range(1, min(self.block, MOST_TILE_ROWS) + 1) if self.block % r == 0)
+            raise ValueError(f"brine: tile {self.tile} must divide block {self.block}, such as {fit}")
+        most = -(-shape.max_positions // self.block) * self.block
+        if self.k > most:
+            raise ValueError(f"brine: k is {self.k}, the model has {shape.max_positions} positions: at most {most}")
+        if self.candidates < self.chosen:
+            raise ValueError(
+                f"brine: candidates is {self.candidates}, k = {self.k} chooses {self.chosen} blocks: at least as many"
+            )
 
 
-def settings_of(config: PretrainedConfig) -> SeaSettings:
-    """The settings of a student's config; raises ValueError for what is not a SEA student of Brine."""
+Settings = SeaSettings | BlockSettings
+
+
+def settings_of(config: PretrainedConfig) -> Settings:
+    """The settings of a student's config; raises ValueError for what is not a student of Brine."""
     section = getattr(config, SECTION, None)
     if not isinstance(section, dict):
         raise ValueError(f'config.json has no section "{SECTION}": this is not a student of Brine')
@@ -231,15 +236,27 @@ def settings_of(config: PretrainedConfig) -> SeaSettings:
         raise ValueError("brine: low-rank additions (lora_rank) are not supported, export with --merge")
     attention = dict(section.get("attention") or {})
     method = attention.pop("method", None)
-    if method != "sea":
-        raise ValueError(f'brine: attention method {method!r} is not supported, only "sea"')
-    if attention.get("mask") == "blocks":
-        attention = OF_BLOCKS | attention
-    known = {field.name for field in dataclasses.fields(SeaSettings)}
+    kinds: dict[Any, type[Settings]] = {kind.method: kind for kind in (SeaSettings, BlockSettings)}
+    if method not in kinds:
+        raise ValueError(f'brine: attention method {method!r} is not supported, only {", ".join(kinds)}')
+    if method == "sea":
+        if attention.get("mask") == "columns":  # such files have the others, too
+            attention = {key: x for key, x in attention.items() if key not in FIRST_EDITION}
+        if attention.get("preset") == "blocks" or FIRST_EDITION & set(attention):
+            raise ValueError(
+                "brine: blocks of the first edition (sea with mask blocks) are not supported:"
+                " convert the teacher again with `brine distill --attention blocks`"
+            )
+    known = {field.name for field in dataclasses.fields(kinds[method])}
     unknown = sorted(set(attention) - known)
     if unknown:
         raise ValueError(f"brine: unknown settings of attention: {', '.join(unknown)}")
-    return SeaSettings(**attention)
+    return kinds[method](**attention)
+
+
+def is_of_block(name: str) -> bool:
+    """Whether a tensor of a student is one that its dense base does not have."""
+    return ".sea." in name or ".blocks." in name
 
 
 def shape_of(config: PretrainedConfig) -> Shape:

@@ -4,9 +4,9 @@
     AutoModelForCausalLM.from_pretrained(DIR)                            # its dense base
     AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True, attn_implementation="sdpa")    # also dense
 
-The block of a layer is the submodule `sea` of its attention module, and runs where the stock model calls its
-attention function, registered under the name "brine_sea". Decoding takes a DynamicCache, which also keeps what
-the estimator needs of every token. Padding is a mask [B, S] on any side.
+The block of a layer is a submodule of its attention module, with the name of the method: `sea` or `blocks`. It runs
+where the stock model calls its attention function, registered under the name "brine_sea". Decoding takes a
+DynamicCache, which also keeps what the estimator needs of every token. Padding is a mask [B, S] on any side.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from .columns_brine_sea import TILE as _TILE  # noqa: F401
 from .configuration_brine_sea import (
     BACKENDS,
     SECTION,
+    BlockSettings,
     SeaBertConfig,
     SeaGPT2Config,
     SeaLlamaConfig,
@@ -55,9 +56,15 @@ from .configuration_brine_sea import (
     SeaOPTConfig,
     SeaQwen2Config,
     SeaQwen3Config,
+    Settings,
+    Shape,
+    is_of_block,
     settings_of,
     shape_of,
 )
+
+Block = SeaAttention | BlockAttention
+
 
 IMPLEMENTATION = "brine_sea"
 # Encoders call an attention function from 5.0 on, all decoders from 4.53 on.
@@ -119,13 +126,32 @@ def store_in(cache: Any, layer: int, layers: int) -> Store:
     return store
 
 
+def make_block(shape: Shape, settings: Settings) -> Block:
+    """A new block."""
+    return BlockAttention(shape, settings) if isinstance(settings, BlockSettings) else SeaAttention(shape, settings)
+
+
+def block_of(module: nn.Module) -> Block | None:
+    """The block of an attention module."""
+    return next((x for x in module.children() if isinstance(x, Block)), None)
+
+
+def check_key_scales(tensors: dict[str, Tensor], source: str) -> None:
+    """Refuses scales of keys by which nothing can be divided."""
+    for name, x in tensors.items():
+        if name.endswith("key_scale") and not bool((torch.isfinite(x) & (x > 0)).all()):
+            raise ValueError(
+                f"brine: {source}: {name} has a number that is not positive and finite; calibrate it again, 1 fits, too"
+            )
+
+
 def sea_attention_forward(module: nn.Module, *inputs: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """The attention function of transformers. Each model has its files, which may be of other versions:
     the module itself knows its function.
     """
     function = getattr(module, "sea_forward", None)
     if function is None:
-        raise ValueError(f'brine: {type(module).__name__} has no block "sea"; load the model with a class of Brine')
+        raise ValueError(f'brine: {type(module).__name__} has no block; load the model with a class of Brine')
     return cast("tuple[Tensor, None]", function(*inputs, **kwargs))
 
 
@@ -145,7 +171,8 @@ def sea_forward(
 
     The block has no dropout of attention weights, and returns no weights.
     """
-    sea = cast("SeaAttention | BlockAttention", module.sea)
+    sea = block_of(module)
+    assert sea is not None
     count, keys, d = query.shape[2], key.shape[2], query.shape[3]
     if attention_mask is not None and attention_mask.dim() != 2:
         raise ValueError(f"brine: attention_mask must be [B, S], got {tuple(attention_mask.shape)}")
@@ -156,7 +183,7 @@ def sea_forward(
     if scaling is not None and abs(scaling * d**0.5 - 1) > 1e-6:
         query = query * (scaling * d**0.5)  # OPT's are divided already
     content = None
-    if sea_rotary is not None and sea.settings.prior == "learned":
+    if sea_rotary is not None and getattr(sea.settings, "prior", None) == "learned":
         cos, sin = sea_rotary
         content = unrotated(query, cos, sin), unrotated(key[:, :, keys - count :], cos, sin)
     store = None
@@ -255,7 +282,7 @@ def check_base(model: nn.Module, tensors: dict[str, Tensor], wanted: str | None,
     """Refuses a base that an adapter was not made for: its weights have another hash."""
     tied = {"lm_head.weight", "cls.predictions.decoder.weight"} if model.config.tie_word_embeddings else set()  # type: ignore[union-attr]
     tied.add("cls.predictions.decoder.bias")
-    names = {name for name, _ in model.named_parameters(remove_duplicate=False) if ".sea." not in name} - tied
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False) if not is_of_block(name)} - tied
     if not names <= set(tensors):
         warnings.warn(f"brine: {source} has other names of tensors, so its weights are not compared", stacklevel=3)
     elif wanted != hash_of({name: tensors[name] for name in names}):
@@ -277,7 +304,7 @@ class SeaStudent:
             if hasattr(module, "_update_causal_mask"):
                 module._update_causal_mask = mask_of_decoder(module, module._update_causal_mask)
             if type(module).__name__ in ATTENTION_CLASSES:
-                module.sea = (BlockAttention if settings.mask == "blocks" else SeaAttention)(shape, settings)
+                setattr(module, settings.method, make_block(shape, settings))
                 module.sea_forward = MethodType(sea_forward, module)
                 module.register_forward_pre_hook(pass_on, with_kwargs=True)
                 found += 1
@@ -294,9 +321,9 @@ class SeaStudent:
             config._attn_implementation = IMPLEMENTATION
         return cast(Any, super())._autoset_attn_implementation(config, *inputs, **kwargs)
 
-    def sea_blocks(self) -> Iterator[SeaAttention | BlockAttention]:
+    def sea_blocks(self) -> Iterator[Block]:
         """The blocks of all layers, in order."""
-        return (m for m in cast(nn.Module, self).modules() if isinstance(m, SeaAttention | BlockAttention))
+        return (m for m in cast(nn.Module, self).modules() if isinstance(m, Block))
 
     def set_sea(
         self,
@@ -308,7 +335,7 @@ class SeaStudent:
         """Other numbers of kept keys and of candidates for each, without training.
 
         query_skip f: the estimate of every f-th query serves the f - 1 after it. It must not change in the
-        middle of a sequence. A cache then keeps the scores of every token, H K numbers. backend, of mask blocks:
+        middle of a sequence. A cache then keeps the scores of every token, H K numbers. backend, of attention blocks:
         "tiles", or "flex" for flex_attention in whole passes.
         """
         for name, value in (("k", k), ("oversample", oversample), ("query_skip", query_skip)):
@@ -317,14 +344,16 @@ class SeaStudent:
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"brine: backend is {backend!r}, known are {', '.join(BACKENDS)}")
         for block in self.sea_blocks():
-            block.k = k or block.k
             if isinstance(block, BlockAttention):
                 if (oversample or 1) > 1 or (query_skip or 1) > 1:
-                    raise ValueError("brine: oversample and query_skip are of mask columns, this student has blocks")
+                    raise ValueError("brine: oversample and query_skip are of attention sea, this student has blocks")
+                block.with_k(k or block.k)
+                block.k = k or block.k
                 block.backend = backend or block.backend
                 continue
             if backend is not None:
-                raise ValueError("brine: a backend is of mask blocks, this student has columns")
+                raise ValueError("brine: a backend is of attention blocks, this student has sea")
+            block.k = k or block.k
             block.oversample = oversample or block.oversample
             block.query_skip = query_skip or block.query_skip
 
@@ -352,9 +381,10 @@ class SeaStudent:
             check_base(model, tensors, wanted, source)
         else:
             model, info = load(directory, *inputs, output_loading_info=True, **kwargs)
-        missing = sorted(name for name in info["missing_keys"] if ".sea." in name)
+        missing = sorted(name for name in info["missing_keys"] if is_of_block(name))
         if missing:
-            raise ValueError(f"brine: {directory} has no tensor {missing[0]} and {len(missing) - 1} others of SEA")
+            raise ValueError(f"brine: {directory} has no tensor {missing[0]} and {len(missing) - 1} others of blocks")
+        check_key_scales(dict(model.named_buffers()), str(directory))
         return (model, info) if report else model
 
 
