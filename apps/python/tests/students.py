@@ -24,22 +24,7 @@ LIGHT = {
 }
 LEAN = {"method": "sea", "k": 6, "columns": 16, "decoder": "lean", "prior": "performer", "gates": "token"}
 PAPER = {"method": "sea", "k": 6, "columns": 16, "decoder": "paper", "prior": "none", "gates": "token"}
-BLOCKS = {
-    "method": "sea",
-    "preset": "blocks",
-    "mask": "blocks",
-    "k": 6,
-    "block": 4,
-    "parts": 2,
-    "tile": 2,
-    "columns": 5,
-    "decoder": "none",
-    "prior": "learned",
-    "prior_features": 8,
-    "pooled_prior": True,
-    "gates": "head",
-    "gate_bias": 2.0,
-}
+BLOCKS = {"method": "blocks", "k": 20, "block": 4, "tile": 2, "candidates": 3, "columns": 5}
 
 SIZES: dict[str, dict[str, Any]] = {
     "llama": dict(
@@ -108,6 +93,8 @@ def make(family: str, attention: dict[str, Any] = LIGHT, architecture: str | Non
         for block in model.sea_blocks():
             for p in block.parameters():
                 p.add_(torch.randn_like(p), alpha=0.3)
+            if hasattr(block, "key_scale"):
+                block.key_scale.mul_(torch.rand_like(block.key_scale) + 0.5)
     return model
 
 

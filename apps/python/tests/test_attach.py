@@ -27,6 +27,7 @@ from transformers.masking_utils import sdpa_mask
 import brine_sea
 from brine_sea import attached
 from brine_sea.columns_brine_sea import column_begins
+from brine_sea.configuration_brine_sea import is_of_block
 
 COMMON = SIZES["llama"] | dict(pad_token_id=0)
 WINDOW = 8
@@ -155,8 +156,9 @@ def reference(module, q, k, v, mask, scaling=None, is_causal=None, **given):
     assert not seen.all(-1)[:, :, -1].any()  # not all keys
     shares = scores.masked_fill(~seen, -math.inf).softmax(-1)
     y = shares.masked_fill(~seen, 0) @ values  # 0 for a head without a key: heads share the number of columns
-    prob, mix = block.gates.sigmoid()[None, :, None].split(1, -1)
-    y = mix * prob * y + (1 - mix) * averages(block, values, causal)
+    if "kept" not in block.capture:
+        prob, mix = block.gates.sigmoid()[None, :, None].split(1, -1)
+        y = mix * prob * y + (1 - mix) * averages(block, values, causal)
     block.capture = None
     return y.transpose(1, 2).contiguous(), None
 
@@ -192,8 +194,8 @@ def test_perplexity_is_that_of_a_reference(family, settings):
 
 @each_model
 def test_all_keys_are_the_dense_model(family, settings):
-    changes = dict(k=64, gate_bias=60.0, columns=64, prior="none")
-    model = brine_sea.attach(dense(family), OF[settings] | changes)
+    changes = dict(gate_bias=60.0, prior="none") if settings == "light" else dict(candidates=16)
+    model = brine_sea.attach(dense(family), OF[settings] | dict(k=64, columns=64) | changes)
     ids = batch(2, 60)
     assert close(logits(model, ids), logits(dense(family), ids), 2e-5)
 
@@ -212,6 +214,21 @@ def test_detach_gives_the_dense_model_back(family, settings):
     with pytest.raises(ValueError, match="^brine: the model has no blocks, attach\\(\\) them first$"):
         brine_sea.detach(model)
     assert torch.equal(logits(brine_sea.detach(other), ids), before)
+
+
+@torch.no_grad()
+def test_blocks_calibrate_by_the_first_prompt(tmp_path):
+    model, ids = brine_sea.attach(dense("llama"), BLOCKS), batch(2, 42)
+    assert all(bool((block.key_scale == 1).all()) for block in brine_sea.blocks(model))
+    logits(model, ids[:, :3])  # no complete block
+    first = logits(model, ids)
+    scales = [block.key_scale.clone() for block in brine_sea.blocks(model)]
+    assert all(bool((x != 1).all()) for x in scales)
+    assert torch.equal(logits(model, ids), first)
+    logits(model, batch(1, 60))
+    assert all(torch.equal(x, block.key_scale) for x, block in zip(scales, brine_sea.blocks(model), strict=True))
+    brine_sea.save(model, tmp_path / "b")
+    assert torch.equal(logits(brine_sea.attach(dense("llama"), tmp_path / "b"), ids), first)
 
 
 @each_decoder
@@ -268,7 +285,7 @@ def test_gradients(family, settings):
     model, ids = make(family, settings).train(), batch()
     model(input_ids=ids, labels=ids).loss.backward()
     assert not [name for name, p in model.named_parameters() if p.grad is None]
-    assert all(block.gates.grad.abs().max() > 0 for block in brine_sea.blocks(model))
+    assert all(p.grad.abs().max() > 0 for n, p in brine_sea.blocks(model).named_parameters() if "gates" in n)
     found = [p.grad for p in model.parameters()]
     model.zero_grad()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -302,10 +319,10 @@ def write_blocks(student, directory, **changes):
 @pytest.mark.parametrize("settings", ["light", "blocks"])
 def test_agrees_with_the_student(family, settings, tmp_path):
     # Features of q and k before their rotation are of exported students only.
-    prior = {"prior": "none"} if family in ("llama", "qwen3") else {}
+    prior = {"prior": "none"} if family in ("llama", "qwen3") and settings == "light" else {}
     student = make_student(family, OF[settings] | prior)
     stock = dense_class(student)(copy.deepcopy(student.config)).eval()
-    stock.load_state_dict({k: v for k, v in student.state_dict().items() if ".sea." not in k})
+    stock.load_state_dict({k: v for k, v in student.state_dict().items() if not is_of_block(k)})
     stock.config._attn_implementation = "sdpa"
     model = brine_sea.attach(stock, write_blocks(student, tmp_path / "b"))
     ids, mask = batch(2, 60), torch.ones(2, 60, dtype=torch.long)
@@ -397,10 +414,10 @@ def test_layers_with_a_window():
 def test_16_bits_and_new_numbers_of_keys():
     model, ids = make("phi3", "blocks").bfloat16(), batch()
     assert logits(model, ids).dtype == torch.bfloat16
-    assert all(p.dtype == torch.float32 for p in brine_sea.blocks(model).parameters())
+    assert all(p.dtype == torch.float32 for p in brine_sea.blocks(model).buffers())
     before = logits(model, ids)
     for block in brine_sea.blocks(model):
-        block.k = 20
+        block.k = 12
     assert not torch.equal(logits(model, ids), before)
 
 
@@ -419,7 +436,7 @@ def test_what_is_refused(tmp_path):
     refused("not several sequences in one row", lambda: logits(model, ids, position_ids=packed, use_cache=False))
     static = transformers.StaticCache(config=model.config, max_cache_len=64)
     refused("only DynamicCache is supported", lambda: logits(model, ids, use_cache=True, **{cache_of(model): static}))
-    student = make_student("llama", BLOCKS | {"prior": "none"})
+    student = make_student("llama", BLOCKS)
     refused("is a student of Brine", lambda: brine_sea.attach(student, BLOCKS))
     refused("the cache has dropped the first tokens of layer 1", lambda: cached_in_parts(model, ids))
 
@@ -431,7 +448,7 @@ def test_what_is_refused(tmp_path):
     ):
         refused(why, lambda family=family: brine_sea.attach(dense(family), good))
     refused("has head_dim 8, layer 0 of the model 16", lambda: brine_sea.attach(dense("qwen3", head_dim=16), good))
-    refused("mask blocks is for causal models", lambda: brine_sea.attach(dense("bert"), BLOCKS))
+    refused("blocks is for causal models", lambda: brine_sea.attach(dense("bert"), BLOCKS))
     refused("has no layer 5 with attention, its layers are 0, 1", lambda: brine_sea.attach(dense("llama"), good, [5]))
     refused("layers is empty", lambda: brine_sea.attach(dense("llama"), BLOCKS, []))
     refused("unknown settings of attention: speed", lambda: brine_sea.attach(dense("llama"), {"speed": 3}))
@@ -451,9 +468,11 @@ def test_what_is_refused(tmp_path):
         return brine_sea.attach(dense("llama"), tmp_path / "bad")
 
     write_blocks(student, tmp_path / "bad")
-    refused("bad has no tensor layers.1.gates", lambda: changed(layers__1__gates=None))
-    refused("layers.1.gates is [2, 2], must be [4, 2]", lambda: changed(layers__1__gates=torch.zeros(2, 2)))
-    refused("layers.0.gates has a number that is not", lambda: changed(layers__0__gates=torch.full((4, 2), torch.nan)))
+    refused("bad has no tensor layers.1.key_scale", lambda: changed(layers__1__key_scale=None))
+    refused("layers.1.key_scale is [2, 2], must be [2, 8]", lambda: changed(layers__1__key_scale=torch.ones(2, 2)))
+    for bad in (0.0, math.nan, math.inf):
+        scales = torch.full((2, 8), bad)
+        refused("layers.0.key_scale has a number", lambda x=scales: changed(layers__0__key_scale=x))
     refused("has the tensor layers.0.x, which", lambda: changed(layers__0__x=torch.zeros(2)))
     (tmp_path / "bad/model.safetensors").write_bytes(b"x" * 30)
     refused("bad/model.safetensors: ", lambda: brine_sea.attach(dense("llama"), tmp_path / "bad"))
@@ -490,11 +509,11 @@ def test_the_example(family):
 def test_saved_blocks_keep_their_number_of_keys(tmp_path):
     model = make("llama", "blocks")
     for block in brine_sea.blocks(model):
-        block.k = 4
+        block.k = 12
     brine_sea.save(model, tmp_path / "b")
     brine_sea.detach(model)
     brine_sea.attach(model, tmp_path / "b")
-    assert [block.k for block in brine_sea.blocks(model)] == [4, 4]
-    next(iter(brine_sea.blocks(model))).k = 2
+    assert [block.k for block in brine_sea.blocks(model)] == [12, 12]
+    next(iter(brine_sea.blocks(model))).k = 16
     with pytest.raises(ValueError, match="several k"):
         brine_sea.save(model, tmp_path / "c")

@@ -115,13 +115,10 @@ def test_a_cache_changes_nothing(family, attention):
     assert close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()])
 
 
-MEANS = BLOCKS | {"prior": "none"}
-
-
 @pytest.mark.parametrize(
     "family, attention",
-    [(family, attention) for family in DECODERS for attention in (LIGHT, BLOCKS)] + [("llama", MEANS)],
-    ids=[f"{family}-{name}" for family in DECODERS for name in ("light", "blocks")] + ["llama-means"],
+    [(family, attention) for family in DECODERS for attention in (LIGHT, BLOCKS)],
+    ids=[f"{family}-{name}" for family in DECODERS for name in ("light", "blocks")],
 )
 def test_generate(family, attention):
     model = make(family, attention)
@@ -140,7 +137,7 @@ def test_generate(family, attention):
     )
 
 
-@pytest.mark.parametrize("attention", [LIGHT, LEAN, BLOCKS, MEANS], ids=["light", "lean", "blocks", "means"])
+@pytest.mark.parametrize("attention", [LIGHT, LEAN, BLOCKS], ids=["light", "lean", "blocks"])
 def test_lookup_decoding_cuts_the_cache(attention):
     model = make("llama", attention)
     ids = torch.tensor([[5, 6, 7, 8, 9] * 6])
@@ -240,32 +237,34 @@ def test_a_student_with_blocks(tmp_path):
     ids = batch(2, 60)
     plain = logits(model, ids)
     student = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
-    names = {name for name in load_file(tmp_path / "model.safetensors") if "layers.0.self_attn.sea." in name}
-    parts = ("weight", "bias", "content")
-    expected = {f"prior.{side}.{part}" for side in ("query", "key") for part in parts}
-    expected |= {"gates", "prior.gain", "prior.pooled_gain"}
-    assert names == {f"model.layers.0.self_attn.sea.{name}" for name in expected}
+    names = {name for name in load_file(tmp_path / "model.safetensors") if ".blocks." in name}
+    assert names == {f"model.layers.{i}.self_attn.blocks.key_scale" for i in (0, 1)}
     assert close(logits(student, ids), plain)
     model.set_sea(k=60)
     assert not close(logits(model, ids), plain, 1e-3)
-    assert close(logits(make("llama", BLOCKS | {"k": 60}), ids), logits(model, ids))
+    assert close(logits(make("llama", BLOCKS | {"k": 60, "candidates": 12}), ids), logits(model, ids), 1e-3)
     for change, message in (
-        ({"oversample": 2}, "are of mask columns"),
-        ({"query_skip": 2}, "are of mask columns"),
+        ({"oversample": 2}, "are of attention sea"),
+        ({"query_skip": 2}, "are of attention sea"),
         ({"backend": "other"}, "backend is 'other', known are tiles, flex"),
+        ({"k": 132}, "k is 132, the model has 128 positions: at most 128"),
     ):
         with pytest.raises(ValueError, match=message):
             model.set_sea(**change)
-    with pytest.raises(ValueError, match="a backend is of mask blocks"):
+    with pytest.raises(ValueError, match="a backend is of attention blocks"):
         make("llama").set_sea(backend="flex")
+    tensors = load_file(tmp_path / "model.safetensors")
+    for bad in (0.0, float("nan")):
+        tensors["model.layers.1.self_attn.blocks.key_scale"][1, 2] = bad
+        save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ValueError, match="layers.1.self_attn.blocks.key_scale has a number that is not positive"):
+            brine_sea.load(tmp_path)
 
 
-def test_defaults_of_a_mask_of_blocks():
-    model = make("llama", {"method": "sea", "mask": "blocks"})
-    settings = next(model.sea_blocks()).settings
-    assert (settings.k, settings.block, settings.parts, settings.tile) == (480, 32, 4, 32)
-    assert settings.columns == 512
-    assert (settings.sinks, settings.local, settings.survivors, settings.prior) == (1, 1, 2, "none")
+def test_defaults_of_blocks():
+    settings = next(make("llama", {"method": "blocks"}, max_position_embeddings=600).sea_blocks()).settings
+    names = ("k", "chosen", "block", "tile", "sinks", "local", "candidates", "columns")
+    assert [getattr(settings, name) for name in names] == [576, 15, 32, 32, 1, 1, 96, 1024]
 
 
 def test_gradients_of_a_student_with_blocks():
@@ -275,9 +274,7 @@ def test_gradients_of_a_student_with_blocks():
         if checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
-        without = [name for name, p in model.named_parameters() if p.grad is None]
-        assert all(".sea.prior." in name for name in without) and without
-        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+        gradients.append([p.grad for p in model.parameters()])
     assert all(close(a, b, 1e-6) for a, b in zip(*gradients, strict=True))
 
 
@@ -312,8 +309,11 @@ def test_skipped_queries(attention):
     [
         ({"attention": {"method": "performer"}}, "attention method 'performer'"),
         ({"attention": LIGHT | {"speed": 3}}, "unknown settings of attention: speed"),
-        ({"attention": BLOCKS | {"tile": 3}}, "tile 3 does not divide block 4"),
-        ({"attention": BLOCKS | {"parts": 5}}, "parts 5 of a block of 4 keys"),
+        ({"attention": BLOCKS | {"tile": 3}}, "tile 3 must divide block 4"),
+        ({"attention": BLOCKS | {"parts": 5}}, "unknown settings of attention: parts"),
+        ({"attention": {"method": "sea", "preset": "blocks"}}, "`brine distill --attention blocks`"),
+        ({"attention": LIGHT | {"mask": "blocks", "parts": 4}}, "blocks of the first edition"),
+        ({"attention": LIGHT | {"opinion": 0.5}}, "blocks of the first edition"),
         ({"format": 2}, "format 2"),
         ({"lora_rank": 8}, "--merge"),
         ({"colour": 1}, "unknown keys colour"),
@@ -325,6 +325,11 @@ def test_settings_are_refused_by_name(change, message):
     config.brine = section(LIGHT) | change
     with pytest.raises(ValueError, match=message):
         type(model)(config)
+
+
+def test_files_of_columns_may_name_settings_of_the_first_edition():
+    old = {"mask": "columns", "block": 32, "sinks": 1, "local": 1, "parts": 1, "tile": 16, "survivors": 2, "opinion": 0}
+    assert close(logits(make("llama", LIGHT | old), batch()), logits(make("llama", LIGHT), batch()), 0)
 
 
 def test_calls_are_refused_by_name():
