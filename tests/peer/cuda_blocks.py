@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An exported student's attention over blocks on a GPU, in PyTorch: its tiles, its flex_attention, and FlashAttention.
 
-1 x 12 heads (and 9 over 3) x T x 64 in bf16, preset blocks, forward without gradients. `difference` is the largest
+1 x 12 heads (and 9 over 3) x T x 64 in bf16, forward without gradients. `difference` is the largest
 difference between the two forms of one mask.
 """
 import argparse
@@ -17,12 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "apps/python"))
 from brine_sea import blocks_brine_sea as blocks  # noqa: E402
-from brine_sea.attention_brine_sea import Shape  # noqa: E402
-from brine_sea.configuration_brine_sea import SeaSettings  # noqa: E402
+from brine_sea.configuration_brine_sea import BlockSettings, Shape  # noqa: E402
 
 SIZE = 64
-PRESET = dict(mask="blocks", k=480, block=32, parts=4, tile=32, columns=512,
-              decoder="none", prior="none", pooled_prior=True, gates="head", gate_bias=8.0)
 
 
 def timed(run, seconds):
@@ -44,7 +41,7 @@ def main():
     for tokens in args.tokens:
         for heads, groups in [(12, 12), (9, 3)]:
             shape = Shape(heads=heads, groups=groups, head_size=SIZE, max_positions=tokens, causal=True, rotary=False)
-            made = blocks.BlockAttention(shape, SeaSettings(**PRESET)).cuda()
+            made = blocks.BlockAttention(shape, BlockSettings()).cuda()
             q = torch.randn(1, heads, tokens, SIZE, device="cuda", dtype=torch.bfloat16)
             k, v = (torch.randn(1, groups, tokens, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
             row = {"tokens": tokens, "heads": heads, "groups": groups}

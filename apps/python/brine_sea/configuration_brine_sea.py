@@ -214,7 +214,8 @@ class BlockSettings:
             raise ValueError(f"brine: k is {self.k}, the model has {shape.max_positions} positions: at most {most}")
         if self.candidates < self.chosen:
             raise ValueError(
-                f"brine: candidates is {self.candidates}, k = {self.k} chooses {self.chosen} blocks: at least as many"
+                f"brine: candidates is {self.candidates}, k = {self.k} chooses {self.chosen} blocks:"
+                " give at least as many candidates, or a smaller k"
             )
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A student of a family that Brine does not load: a dump in PyTorch, blocks trained by Brine, the live model with them.
+"""A student of a family that Brine does not load: a dump in PyTorch, blocks that Brine calibrates, the live model with them.
 
-    any_family.py gemma3 --text TEXT [--model DIR] [--brine build/release/brine] [--steps 40]
+    any_family.py gemma3 --text TEXT [--model DIR] [--brine build/release/brine]
 
 A small random model of the family learns TEXT for a moment, unless DIR has a model and its tokenizer.
 """
@@ -26,7 +26,7 @@ FAMILIES = {
     "gpt_neox": ("GPTNeoXConfig", dict()),
     "olmo2": ("Olmo2Config", dict(num_key_value_heads=2)),
 }
-SETTINGS = dict(preset="blocks", mask="blocks", k=32, block=8, tile=8, parts=2, columns=32, prior="learned")
+SETTINGS = dict(attention="blocks", k=56, block=8, tile=8, candidates=12)
 
 
 def byte_ids(text, **options):
@@ -50,7 +50,7 @@ def perplexity(model, ids):
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("family", choices=FAMILIES)
-for name, default in (("text", None), ("model", None), ("brine", os.environ.get("BRINE", "brine")), ("steps", "40")):
+for name, default in (("text", None), ("model", None), ("brine", os.environ.get("BRINE", "brine"))):
     parser.add_argument(f"--{name}", default=default, required=name == "text")
 given = parser.parse_args()
 torch.manual_seed(0)
@@ -66,13 +66,15 @@ ids = torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 if not given.model:
     learn(model, ids[:-8])
 print(f"dense {perplexity(model.eval(), ids[-8:]):.3f}")
-print(f"untrained {perplexity(brine_sea.attach(model, SETTINGS), ids[-8:]):.3f}", flush=True)
+settings = {key: value for key, value in SETTINGS.items() if key != "attention"}
+brine_sea.attach(model, {"method": "blocks"} | settings)
+print(f"by the first prompt {perplexity(model, ids[-8:]):.3f}", flush=True)
 layers = brine_sea.layers(model)  # those without a sliding window
 brine_sea.detach(model)
 with tempfile.TemporaryDirectory() as work:
     brine_sea.dump(model, tokenizer, text, f"{work}/dump", length=length, layers=layers, value=True)
     command = [given.brine, "distill", "--stage", "attention", "--dump", f"{work}/dump", "--out", f"{work}/blocks"]
-    subprocess.run([*command, *(f"--{key}={SETTINGS[key]}" for key in SETTINGS), "--steps", given.steps], check=True)
+    subprocess.run([*command, *(f"--{key}={SETTINGS[key]}" for key in SETTINGS)], check=True)
     brine_sea.attach(model, f"{work}/blocks")
-print(f"trained {perplexity(model, ids[-8:]):.3f}")
+print(f"calibrated {perplexity(model, ids[-8:]):.3f}")
 print("generated", model.generate(ids[-1:, :64], max_new_tokens=16, do_sample=False, pad_token_id=0)[0, 64:].tolist())
