@@ -64,7 +64,7 @@ struct ChoiceInputs {
       blocks = s.keys.codes.dim(2);
       d = int(s.q.dim(3));
       half = (d + 1) / 2;
-      root = T(1 / std::sqrt(double(d)));
+      root = T(1.4426950408889634 / std::sqrt(double(d)));
       words = half % 4 == 0 && aligned(4, codes);
       const size_t levels = std::min(s.keys.moments.size(), size_t(kMaxLevels));
       for (size_t z = 0; z < levels; ++z) {
@@ -403,7 +403,7 @@ class BlockChoice {
     __syncthreads();
   }
 
-  // s = the sums of the exponentials of the scores of a block's keys over the largest of them, x =
+  // s = the sums of two to the scores of a block's keys over the largest of them, x =
   // that; x is q' . m before. A warp for 16 lanes and a block.
   __noinline__ __device__ void score_keys() const {
     const int tiles = (lanes_ + 15) / 16, g = thread() % kWarp / 4, t = thread() % 4;
@@ -434,9 +434,8 @@ class BlockChoice {
         for (int i = 0; i < 16; ++i) {
           if (first + i / 4 * 8 + 2 * t + i % 2 >= block) continue;
           const int r = i / 2 % 2;
-          strands[r][i % 2] +=
-              math::exp_nonpositive(std::fma(y[i / 4][i % 4], a[i / 4][i % 2], -largest[r]) *
-                                    shared().scale[l0 + g + 8 * r]);
+          const T below = rounded_product(y[i / 4][i % 4], a[i / 4][i % 2]) - largest[r];
+          strands[r][i % 2] += math::exp2_nonpositive(below * shared().scale[l0 + g + 8 * r]);
         }
       }
 #pragma unroll
@@ -493,7 +492,7 @@ class BlockChoice {
     return word;
   }
 
-  // Scores x of the pool of every lane -> exponentials, times s if `weighted`; 0 outside of it.
+  // Scores x of the pool of every lane -> powers of two, times s if `weighted`; 0 outside of it.
   // share = one over their sum. Eight threads for a lane.
   __noinline__ __device__ void soften(bool weighted) {
     const int strand = thread() % kStrands, lane_count = (lanes_ + 3) / 4 * 4;
@@ -507,7 +506,7 @@ class BlockChoice {
       for (int slot = strand; slot < slots() && lane < lanes_; slot += kStrands) {
         T e = 0;
         if (in_pool(lane, block_of(slot))) {
-          e = math::exp_nonpositive(x[slot] - largest);
+          e = x[slot] == x[slot] ? math::exp2_nonpositive(x[slot] - largest) : x[slot];
           if (weighted) e = rounded_product(s_[lane * sizes_.slots + slot], e);
         }
         x[slot] = e;
