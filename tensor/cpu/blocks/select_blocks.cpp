@@ -86,7 +86,7 @@ class Chooser {
     R_ = R;
     lanes_ = (heads_ * R + 15) / 16 * 16;
     rows_step_ = whole_vectors<T>(R);
-    if (scores.shares.defined()) return;
+    if (scores.shares.defined() || config.chosen == 0) return;  // a window has no codes
     d_ = scores.q.dim(3);
     half_ = scores.keys.codes.dim(4);
     depth_ = (2 * half_ + 3) / 4 * 4;
