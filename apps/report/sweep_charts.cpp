@@ -68,7 +68,9 @@ void add_point(Chart& chart, const std::string& line, double x, double y) {
   chart.lines.log_y = chart.lines.log_y && y > 0;
 }
 
-Chart& chart_of(Charts& charts, const std::string& name, const std::string& value) {
+// `keys`: the column of the x axis.
+Chart& chart_of(Charts& charts, const std::string& name, const std::string& value,
+                const std::string& keys) {
   const std::string id = id_of(join(name, "-", value));
   for (Chart& chart : charts) {
     if (chart.id == id) return chart;
@@ -76,7 +78,7 @@ Chart& chart_of(Charts& charts, const std::string& name, const std::string& valu
   charts.push_back({.id = id,
                     .section = Section::trade,
                     .lines = {.title = join(value, " of ", name),
-                              .x_label = "keys read",
+                              .x_label = keys,
                               .y_label = value,
                               .log_x = true,
                               .log_y = value.find("perplexity") != value.npos,
@@ -110,13 +112,14 @@ Charts sweep_charts(const std::string& file, const std::string& text) {
   const bool skips = std::any_of(rows.begin(), rows.end(), [&](const SweepRow& row) {
     return row.query_skip != rows.front().query_skip;
   });
+  const bool reads = std::ranges::count(names, "keys_read") > 0;
   const std::string name = data::Path(file).stem().string();
   Charts charts;
   for (const SweepRow& row : rows) {
     const std::string label = skips ? join("query skip ", row.query_skip) : row.attention;
     const auto k = number(row.keys);
     for (const auto& [value, y] : row.values) {
-      Chart& chart = chart_of(charts, name, value);
+      Chart& chart = chart_of(charts, name, value, reads ? "keys read" : "kept keys k");
       // Dense attention is a line at every k.
       for (const double x : k ? std::vector{*k} : keys) add_point(chart, label, x, y);
     }

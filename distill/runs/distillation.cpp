@@ -218,12 +218,9 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
     check(learned || recipe.losses[loss.name].value_or(0) == 0, "distill: losses.", loss.name,
           " is for stage joint; stage attention has approx and context");
   }
-  if (!recipe.attention_keys.count("method")) {
-    check(recipe.attention_keys.empty(), "distill: stage attention has no method for the key ",
-          recipe.attention_keys.empty() ? "" : *recipe.attention_keys.begin(),
-          "; name it: --attention blocks or --attention sea");
-    recipe.student.attention = "blocks";
-  }
+  // Without a method or one of its keys, as a conversion decides.
+  if (recipe.attention_keys.empty() && recipe.student.attention == Recipe().student.attention)
+    recipe.student.attention = Conversion().student.attention;
   Conversion c;
   c.teacher = what.teacher;
   c.dump = what.dump;

@@ -161,7 +161,7 @@ TEST_CASE("blocks: generate with any k; all keys give the perplexity of full att
         std::string("generate --model blocks --prompt 'the king said unto' --tokens 12 --k ") + k);
     CHECK(contains(f.out, "the king said unto"));
   }
-  const std::string blocks = " --attention blocks --block 4 --tile 4 --k 32";
+  const std::string blocks = " --attention blocks --block 4 --tile 4 --attention.k 32";
   const Json dense = json_of("eval --model teacher --data text.txt --max-windows 2");
   CHECK(json_of("eval --model teacher --data text.txt --max-windows 2" + blocks)["perplexity"] ==
         dense["perplexity"]);
@@ -213,8 +213,6 @@ TEST_CASE(
   refused(convert + "--sinks -1", {"sinks", "0"});
   refused(convert + "--oversample 4", {"oversample"});
   refused(convert + "--steps 9", {"blocks", "9 steps", "--joint-steps"});
-  refused("distill --stage attention --teacher teacher --data text.txt --out no --k 4",
-          {"--attention blocks"});
   for (const char* command :
        {"eval --data text.txt --max-windows 1 ", "generate --prompt king --tokens 2 ",
         "sweep --data text.txt --max-windows 1 "}) {

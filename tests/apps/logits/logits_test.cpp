@@ -243,7 +243,7 @@ TEST_CASE("logits: refusals are one line, and leave an earlier file as it was") 
   check_says(logits_error(teacher + "kept.npy --data text.txt"), {"one of --prompt and --data"});
   check_says(logits_error(teacher + "kept.npy --window 4"), {"--sequence-length has no effect"});
   check_says(logits_error(teacher + "kept.npy --k 4"), {"--k has no effect", "'flash'"});
-  check_says(logits_error(teacher + "kept.npy --preset light"), {"--preset has no effect"});
+  check_says(logits_error(teacher + "kept.npy --preset light"), {"attention.preset", "sea"});
   check_says(logits_error("--model teacher --data text.txt --window 33 --out kept.npy"),
              {"sequence_length 33 is longer than the model's 32 positions"});
   std::string words;
