@@ -71,7 +71,7 @@ void add_keys_read(BenchRow& row, const Block& block, const Inputs& in) {
   nn::AttentionInput input = in.input();
   input.tap = &tap;
   block.attention->forward(input);
-  row.notes.emplace_back("keys_read", tap.get("kept_keys").data<double>()[1]);
+  row.notes.emplace_back("keys_read", tap.get("kept_keys").data<double>()[0]);
 }
 
 BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train,

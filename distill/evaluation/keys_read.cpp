@@ -9,7 +9,7 @@ namespace brine::distill {
 Tensor KeysRead::observe(int64_t, const nn::Tap& tap, const Tensor& output) {
   const double rows = double(output.dim(0) * output.dim(1));
   if (tap.has("kept_keys")) {
-    sum_.keys += tap.get("kept_keys").data<double>()[1] * rows;
+    sum_.keys += tap.get("kept_keys").data<double>()[0] * rows;
   } else if (tap.has("row_pointers")) {
     const Tensor ends = tap.get("row_pointers").to(Device{});
     sum_.keys += double(ends.data<int64_t>()[ends.numel() - 1]) / double(tap.get("q").dim(1));

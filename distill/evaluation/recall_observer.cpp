@@ -72,7 +72,7 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
   distill::Recall found =
       distill::attention_recall(attention_of(t), csr, columns_, visible_, select_, from_);
   if (tap.has("kept_keys")) {
-    found.read = tap.get("kept_keys").data<double>()[1] * double(found.all_rows);
+    found.read = tap.get("kept_keys").data<double>()[0] * double(found.all_rows);
   }
   layers_[size_t(layer)] += found;
   if (watch) watch(layer, tap, t);

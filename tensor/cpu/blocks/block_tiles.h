@@ -17,13 +17,17 @@
 
 namespace brine::BRINE_CPU {
 
-// The rows [first, first + rows) of a tile of one group, `heads` heads from bh = b H + h on; they
-// are rows row0, row0 + 1... of q.
+// The rows [first, first + rows) of a tile of one group, or of its half from row `offset` on,
+// `heads` heads from bh = b H + h on; they are rows row0, row0 + 1... of q.
 struct BlockTile {
   int64_t bh, bg, heads, row0, first, rows, R;
   const int32_t* entries;
   int64_t count;
+  int64_t offset = 0;
   int64_t lanes() const { return heads * R; }
+  bool keeps(int64_t e) const { return entry_row(entries[e]) < offset + R; }
+  // The first of these rows that keeps an entry.
+  int64_t row(int64_t e) const { return std::max<int64_t>(entry_row(entries[e]) - offset, 0); }
 };
 
 // The keys of a tile's blocks before tile.first + tile.rows, as consecutive runs; returns their
@@ -33,6 +37,7 @@ inline int64_t runs_of(std::vector<KeyRun>& runs, const BlockTile& tile, int64_t
   int64_t keys = 0;
   const int64_t end = tile.first + tile.rows;
   for (int64_t e = 0; e < tile.count; ++e) {
+    if (!tile.keeps(e)) continue;
     const int64_t at = entry_block(tile.entries[e]) * block, n = std::min(at + block, end) - at;
     if (!runs.empty() && runs.back().first + runs.back().count == at) {
       runs.back().count += n;
@@ -84,7 +89,7 @@ class KeyChunks {
     for (const KeyRun& run : *this) {
       for (int64_t j = run.first; j < run.first + run.count;) {
         while (entry_block(tile.entries[entry_]) < j / block_) ++entry_;
-        const int64_t row = entry_row(tile.entries[entry_]);
+        const int64_t row = tile.row(entry_);
         const int64_t stop = std::min(run.first + run.count, (j / block_ + 1) * block_);
         if (stop - 1 <= tile.first) {
           if (row > 0) f(n, stop - j, row);
@@ -141,7 +146,8 @@ const T* whole_rows(const T* rows, int64_t count, int64_t d, int64_t wide, T* ro
 }
 
 // The places of a mask's tiles, and how they are divided into passes of at most kFlashQueries
-// lanes.
+// lanes. Where half of a tile's rows fill three vectors, tiles are halves: the first ones read
+// fewer keys (a tenth of all, on texts).
 struct BlockPasses {
   BlockPasses(const BlockMask& mask, const Visibility& visible, int64_t B, int64_t H, int64_t G,
               int64_t rows)
@@ -151,22 +157,23 @@ struct BlockPasses {
         H(H),
         G(G),
         rows(rows),
-        tiles(mask.tile_count()),
+        halves(mask.tile % (2 * kWidth<float>) == 0 && H / G * mask.tile >= 6 * kWidth<float> ? 2
+                                                                                              : 1),
+        R(mask.tile / halves),
+        tiles(mask.tile_count() * halves),
         heads(H / G) {
-    const int64_t max_heads = std::max<int64_t>(1, kFlashQueries / mask.tile);
+    const int64_t max_heads = std::max<int64_t>(1, kFlashQueries / R);
     passes = (heads + max_heads - 1) / max_heads;
     per_pass = (heads + passes - 1) / passes;
   }
 
-  int64_t place(int64_t n) const {
-    return mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n;
-  }
-
   // Tile n of group bg, heads of pass p; rows = 0: padding.
   BlockTile tile(int64_t bg, int64_t n, int64_t p) const {
-    const int64_t R = mask.tile, first = place(n) * R, b = bg / G, head = p * per_pass;
+    const int64_t whole = n / halves, offset = n % halves * R;
+    const int64_t place = mask.tiles.defined() ? mask.tiles.data<int32_t>()[whole] : whole;
+    const int64_t b = bg / G, head = p * per_pass, first = place * mask.tile + offset;
     const int64_t end = visible.lengths.defined() ? visible.lengths.data<int64_t>()[b] : first + R;
-    const int64_t i = bg * tiles + n;
+    const int64_t i = bg * mask.tile_count() + whole;
     return {.bh = b * H + bg % G * heads + head,
             .bg = bg,
             .heads = std::min(per_pass, heads - head),
@@ -175,16 +182,17 @@ struct BlockPasses {
             .rows = std::clamp<int64_t>(std::min(end - first, rows - n * R), 0, R),
             .R = R,
             .entries = mask.entries.data<int32_t>() + i * mask.capacity(),
-            .count = mask.counts.data<int32_t>()[i]};
+            .count = mask.counts.data<int32_t>()[i],
+            .offset = offset};
   }
   // Rows of q in tile n, with those of padding.
-  int64_t rows_in(int64_t n) const { return std::min(mask.tile, rows - n * mask.tile); }
+  int64_t rows_in(int64_t n) const { return std::clamp<int64_t>(rows - n * R, 0, R); }
   // Pairs of a lane and a key in all tiles, roughly.
   int64_t pairs() const { return B * H * rows * 4 * mask.block; }
 
   const BlockMask& mask;
   const Visibility& visible;
-  int64_t B, H, G, rows, tiles, heads, passes = 1, per_pass = 1;
+  int64_t B, H, G, rows, halves, R, tiles, heads, passes = 1, per_pass = 1;
 };
 
 }  // namespace brine::BRINE_CPU
