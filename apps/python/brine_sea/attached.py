@@ -293,7 +293,8 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     """Puts blocks into a live model of transformers, which is returned: their layers attend sparsely from then on.
 
     blocks: a directory that `brine distill --dump --out` or save() wrote, or the settings of new blocks, such as
-    {"method": "blocks", "k": 576}: these calibrate the scales of their keys by the first prompt. layers: the numbers of the layers that get a block; default:
+    {"method": "blocks", "k": 576}: these calibrate the scales of their keys by the first prompt. layers: the
+    numbers of the layers that get a block; default:
     all of the directory, and of settings those without a sliding window, or all if every layer has one. A layer
     with a window takes sequences that are not longer than it.
 
@@ -318,7 +319,8 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     if tensors is None:
         found = {number: layer for number, (_, layer) in wanted.items()}
         config = config_of(config[SECTION], found, tap.numbers, known or 1 << 20)
-    if isinstance(settings, SeaSettings) and settings.mixes and config["causal"]:  # the table of V_I has as many rows as the files say
+    if isinstance(settings, SeaSettings) and settings.mixes and config["causal"]:
+        # The table of V_I has as many rows as the files say.
         settings = dataclasses.replace(
             settings, max_positions=settings.max_positions or config["max_position_embeddings"]
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class Copies:
     @staticmethod
     def of(keys: Tensor, key_scale: Tensor) -> Copies:
         """keys [B, G, N, block, d], key_scale [G, d]. The order of sums is Brine's, so the codes are, too."""
-        mean = sum(keys.unbind(3)) / keys.shape[3]
+        mean = reduce(torch.add, keys.unbind(3)) / keys.shape[3]
         keys = keys - mean[:, :, :, None]
         deviation = keys.square().mean(3).sqrt()
         keys = keys / key_scale[:, None, None]
@@ -86,15 +86,14 @@ def largest_places(values: Tensor, limit: int) -> Tensor:
     if limit >= count:
         found, places = values, torch.arange(count, device=values.device).expand_as(values)
     else:
-        # The one after the last shows a tie, of which topk() may choose any.
-        top = values.topk(limit + 1, -1)
-        found, places = top.values[..., :limit], top.indices[..., :limit]
-        last = found[..., -1]
-        tied = (last >= 0) & (last == top.values[..., -1])
+        found, places = values.topk(limit, -1, sorted=False)
+        last = found.amin(-1, keepdim=True)
+        # Of equal ones topk() may choose any.
+        tied = ((values >= last).sum(-1) > limit) & (last[..., 0] >= 0)
         if bool(tied.any()):
-            places = places.clone()
             order = values[tied].flip(-1).sort(dim=-1, descending=True, stable=True).indices
             places[tied] = count - 1 - order[:, :limit]
+            found = values.gather(-1, places)
     if bool(torch.isnan(found).any()):
         raise ValueError("brine: scores of blocks are NaN: q or k has a NaN")
     return places.masked_fill(found < 0, -1)
@@ -144,14 +143,16 @@ class Chooser:
     places `owner` [F] of their sequences and groups among those of the copies.
     """
 
-    def __init__(self, q: Tensor, current: Tensor, owner: Tensor, known: Copies, key_scale: Tensor, form: BlockSettings):
+    def __init__(
+        self, q: Tensor, current: Tensor, owner: Tensor, known: Copies, key_scale: Tensor, form: BlockSettings
+    ):
         self.q, self.current, self.owner, self.known, self.form = q, current, owner, known, form
         self.key_scale = key_scale[owner % len(key_scale)]
         self.root = q.shape[-1] ** -0.5
         self.budget = SCORED if q.device.type == "cpu" else SCORED_ELSEWHERE
 
     def choose(self, seen: Tensor | None) -> Tensor:
-        """The blocks that the rows choose, [F, r, chosen], -1 for none. Sets the bits `seen` [F, r, N] of candidates."""
+        """The blocks that the rows choose, [F, r, chosen], -1 for none. Sets bits `seen` [F, r, N] of candidates."""
         form, current, q = self.form, self.current, self.q
         device, n, r = current.device, q.shape[1], q.shape[2]
         free = (current - form.sinks - form.local).clamp(min=0)
@@ -250,7 +251,7 @@ class Chooser:
         of queries. large: scores may be as large as exponents of the type.
         """
         rows, size, d = u.shape[1], steps.shape[2], u.shape[2]
-        out = steps.new_zeros(*table.shape, rows)
+        out = steps.new_ones(*table.shape, rows)
         single = u.device.type == "cpu"  # integer products there are of two matrices
         each = 1 if single else max(1, self.budget // (table.shape[1] * size * max(rows, d)))
         for a in range(0, len(tiles), each):
@@ -265,8 +266,8 @@ class Chooser:
             if large:
                 out[a:b, :width] = y.mul_(math.log(2)).logsumexp(2)
             else:
-                out[a:b, :width] = y.exp2_().sum(2).log_()
-        return out
+                torch.sum(y.exp2_(), 2, out=out[a:b, :width])
+        return out if large else out.log_()
 
 
 def united(table: Tensor, bits: Tensor) -> tuple[Tensor, Tensor]:
@@ -284,7 +285,8 @@ def spans(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def entries_of(choices: Tensor, current: Tensor, form: BlockSettings) -> tuple[Tensor, Tensor]:
-    """What tiles keep (section 8.4): codes block * tile + first row, [n, .], -1 after the last; numbers [n].
+    """What tiles keep (section 8.5): codes block * tile + first row, [n, .], in the order of the rows, -1 after the
+    last; numbers [n, 2] of all and of those that row 0 keeps.
 
     choices [n, tile, chosen] of the rows; current [n], which is the first of the codes.
     """
@@ -293,30 +295,54 @@ def entries_of(choices: Tensor, current: Tensor, form: BlockSettings) -> tuple[T
     codes = codes.masked_fill(choices < 0, -1).flatten(1)
     current = current[:, None]
     table, counts = distinct(torch.cat([codes, fixed_blocks(current, form) * rows], 1), rows)
-    return torch.cat([current * rows, table], 1), counts + 1
+    first = torch.where(table < 0, rows, table % rows)
+    table = table.gather(1, first.argsort(dim=1, stable=True))
+    return torch.cat([current * rows, table], 1), torch.stack([counts, (first == 0).sum(1)], 1) + 1
 
 
 # ---- attention
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, places: Tensor, codes: Tensor, ordinals: Tensor, form: BlockSettings
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    places: Tensor,
+    codes: Tensor,
+    ordinals: Tensor,
+    seen: int,
+    form: BlockSettings,
 ) -> Tensor:
     """softmax(q k / sqrt(d)) v over what tiles keep: q [t, n, r, d] -> the same.
 
     keys, values [., e], rows of which `places` [t, .] are those of the blocks of codes [t, U] (entries_of()), one
-    after another; ordinals [t, r] of the rows.
+    after another, of which all rows keep the first `seen`; ordinals [t, r] of the rows.
     """
     tiles, n, r, d = q.shape
     span, size = codes.shape[1], form.block
     k, v = (x.index_select(0, places.flatten()).view(tiles, 1, span * size, d) for x in (keys, values))
     hidden = (codes < 0)[:, None] | ((ordinals % form.tile)[..., None] < (codes % form.tile)[:, None])
-    bias = q.new_zeros(tiles, r, span).masked_fill_(hidden, -math.inf)[..., None].repeat(1, 1, 1, size)
     # The current block is never hidden, but its later keys are.
     later = torch.arange(size, device=q.device) > (ordinals % size)[..., None]
+    if tiles == 1 and q.dtype == torch.float32 and by_linear(q, k, v):
+        linear = torch.ops.mkldnn._linear_pointwise
+        scores = linear((q * d**-0.5).view(n * r, d), k[0, 0], None, "none", [], "")
+        of_blocks = scores.view(n, r, span, size)
+        of_blocks[:, :, 0].masked_fill_(later, -math.inf)
+        of_blocks[:, :, seen:].masked_fill_(hidden[:, :, seen:, None], -math.inf)
+        return linear(scores.softmax(-1), v[0, 0].T, None, "none", [], "").view(q.shape)
+    bias = q.new_zeros(tiles, r, span).masked_fill_(hidden, -math.inf)[..., None].repeat(1, 1, 1, size)
     bias[:, :, 0].masked_fill_(later, -math.inf)
     k, v = (x.expand(-1, n, -1, -1) for x in (k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.view(tiles, 1, r, -1))
+
+
+def by_linear(*inputs: Tensor) -> bool:
+    """Whether products of matrices are oneDNN's, of a tile at a time: on a CPU the fastest, but without gradients."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        return False
+    found = inputs[0].device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return found and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @cache
@@ -577,15 +603,18 @@ class BlockAttention(nn.Module):
             k, v = (x.reshape(-1, d) for x in (k, v))
             places = sequence * keys + of_keys
         # Tiles that keep about as many blocks are computed together.
-        order = counts.argsort(descending=True)
+        order = counts[:, 0].argsort(descending=True)
         q = q.permute(0, 1, 3, 2, 4, 5).flatten(0, 2)
         budget = (GATHERED if q.device.type == "cpu" else GATHERED_ELSEWHERE) // (2 * size * d)
         numbers, parts, a = counts[order].tolist(), [], 0
+        if by_linear(q, k, v):
+            budget = 0
         while a < len(numbers):
-            b = a + max(1, budget // numbers[a])
-            here, span = order[a:b], numbers[a]
+            span, seen = numbers[a]
+            b = a + max(1, budget // span)
+            here = order[a:b]
             of_span = span * (places.shape[1] // codes.shape[1])
-            inputs = q[here], k, v, places[here, :of_span], codes[here, :span], ordinals[here]
+            inputs = q[here], k, v, places[here, :of_span], codes[here, :span], ordinals[here], seen
             parts.append(recomputed(attend, *inputs, form))
             a = b
         y = torch.cat(parts)[order.argsort()]

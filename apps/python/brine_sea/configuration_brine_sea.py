@@ -239,7 +239,7 @@ def settings_of(config: PretrainedConfig) -> Settings:
     method = attention.pop("method", None)
     kinds: dict[Any, type[Settings]] = {kind.method: kind for kind in (SeaSettings, BlockSettings)}
     if method not in kinds:
-        raise ValueError(f'brine: attention method {method!r} is not supported, only {", ".join(kinds)}')
+        raise ValueError(f"brine: attention method {method!r} is not supported, only {', '.join(kinds)}")
     if method == "sea":
         if attention.get("mask") == "columns":  # such files have the others, too
             attention = {key: x for key, x in attention.items() if key not in FIRST_EDITION}

@@ -151,7 +151,7 @@ def sea_attention_forward(module: nn.Module, *inputs: Any, **kwargs: Any) -> tup
     """
     function = getattr(module, "sea_forward", None)
     if function is None:
-        raise ValueError(f'brine: {type(module).__name__} has no block; load the model with a class of Brine')
+        raise ValueError(f"brine: {type(module).__name__} has no block; load the model with a class of Brine")
     return cast("tuple[Tensor, None]", function(*inputs, **kwargs))
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A student of a family that Brine does not load: a dump in PyTorch, blocks that Brine calibrates, the live model with them.
+"""A student of a family that Brine does not load: a dump in PyTorch, blocks calibrated by Brine, the model with them.
 
     any_family.py gemma3 --text TEXT [--model DIR] [--brine build/release/brine]
 

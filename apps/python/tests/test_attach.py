@@ -501,7 +501,9 @@ def test_the_example(family):
     environment = os.environ | {"PYTHONPATH": str(package)}
     done = subprocess.run([*command, "--text", __file__], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.split(" ")[0] in ("dense", "calibrated"))
+    found = dict(
+        line.split(" ", 1) for line in done.stdout.splitlines() if line.split(" ")[0] in ("dense", "calibrated")
+    )
     assert float(found["calibrated"]) == pytest.approx(float(found["dense"]), rel=0.1)
     assert "generated [" in done.stdout
 
