@@ -158,15 +158,4 @@ __device__ inline float exp2_nonpositive(float x) {
 #endif
 }
 
-// log2 of x >= 1, error 2^-22.
-__device__ inline float log2_of(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return std::log2(x);
-#endif
-}
-
 }  // namespace brine::cuda

@@ -191,6 +191,30 @@ TEST_CASE("cuda: select_blocks of equal scores, of given shares, of sampled tile
   }
 }
 
+// Scores of such blocks differ by their roundings alone. Without fused multiply-adds the CPU has
+// others.
+#if defined(__FMA__) || defined(__aarch64__)
+TEST_CASE("cuda: select_blocks of blocks that have the same keys in other orders") {
+  for (const int64_t block : {32, 72}) {
+    const BlockCase c{.H = 6,
+                      .G = 2,
+                      .T = 24 * block,
+                      .d = 64,
+                      .config = {.block = block, .chosen = 3, .tile = 8, .candidates = 9}};
+    compare_both(
+        join("select_blocks of the same keys, block ", block),
+        [&](const On& on, Dtype dtype) {
+          const Tensor base = normal({1, c.G, block, c.d}, 4, dtype);
+          std::vector<Tensor> rows;
+          for (int64_t t = 0; t < c.T; ++t)
+            rows.push_back(base.slice(2, (t % block * 5 + t / block * 7) % block, 1));
+          return chosen(on, c, block_scores(c, queries(c, dtype), concat(rows, 2)));
+        },
+        kEqual);
+  }
+}
+#endif
+
 TEST_CASE("cuda: select_blocks with scratch memory for one thread block") {
   const ScratchLimit one_slot(1);
   const BlockCase c = all_cases()[3];
