@@ -88,10 +88,10 @@ struct BlockScores {
 };
 
 // Every device computes scores in the same order, so it chooses the same blocks: q is scaled by
-// log2(e) / sqrt(d) first and shares are powers of two, a product of f32 is one chain of fused multiply-adds over the channels, a sum
-// over the keys of a block or over blocks has eight strands. Strand i sums numbers i, i + 8... in
-// this order (blocks by their number), then neighbours are added, ((0 + 1) + (2 + 3)) + ((4 + 5) +
-// (6 + 7)). Heads are added in their order.
+// log2(e) / sqrt(d) first and shares are powers of two, a product of f32 is one chain of fused
+// multiply-adds over the channels, a sum over the keys of a block or over blocks has eight strands.
+// Strand i sums numbers i, i + 8... in this order (blocks by their number), then neighbours are
+// added, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). Heads are added in their order.
 inline constexpr int kStrands = 8;
 
 }  // namespace brine

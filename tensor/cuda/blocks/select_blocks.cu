@@ -48,7 +48,7 @@ __global__ void codes_kernel(uint8_t* codes, T* steps, T* moments, const T* k, c
   }
 }
 
-// Bound by the exponentials of the second pass, one for each key of a candidate and head (not
+// Bound by the powers of the second pass, one for each key of a candidate and head (not
 // measured): its products are integers on tensor cores, those of the first pass f32.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
