@@ -24,7 +24,7 @@ from .configuration_brine_sea import BACKENDS, BlockSettings, Shape
 
 # Elements of the largest tensors of the tiles that are scored, and of keys and values that are gathered: what is
 # fast in a CPU's caches, and on other devices what bounds the memory.
-SCORED, GATHERED = 1 << 21, 1 << 21
+SCORED, GATHERED = 1 << 20, 1 << 21
 SCORED_ELSEWHERE, GATHERED_ELSEWHERE = 1 << 25, 1 << 25
 
 
@@ -303,46 +303,66 @@ def entries_of(choices: Tensor, current: Tensor, form: BlockSettings) -> tuple[T
 # ---- attention
 
 
+def biases(codes: Tensor, ordinals: Tensor, form: BlockSettings, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """-inf at the blocks of codes [t, U] that the rows with ordinals [t, r] do not see, 0 at others, [t, r, U]; and at
+    the keys of the first one, their own, [t, r, block].
+    """
+    row = ordinals[..., None]
+    hidden = (codes < 0)[:, None] | (row % form.tile < (codes % form.tile)[:, None])
+    later = torch.arange(form.block, device=codes.device) > row % form.block
+    of_blocks, of_keys = (torch.zeros(x.shape, dtype=dtype, device=x.device) for x in (hidden, later))
+    return of_blocks.masked_fill_(hidden, -math.inf), of_keys.masked_fill_(later, -math.inf)
+
+
 def attend(
+    q: Tensor, keys: Tensor, values: Tensor, places: Tensor, codes: Tensor, ordinals: Tensor, form: BlockSettings
+) -> Tensor:
+    """softmax(q k / sqrt(d)) v over what tiles keep: q [t, n, r, d] -> the same.
+
+    keys, values [., e], rows of which `places` [t, .] are those of the blocks of codes [t, U] (entries_of()), one
+    after another; ordinals [t, r] of the rows.
+    """
+    tiles, n, r, d = q.shape
+    k, v = (x.index_select(0, places.flatten()).view(tiles, 1, -1, d).expand(-1, n, -1, -1) for x in (keys, values))
+    of_blocks, of_keys = biases(codes, ordinals, form, q.dtype)
+    bias = of_blocks[..., None].repeat(1, 1, 1, form.block)
+    bias[:, :, 0] = of_keys
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.view(tiles, 1, r, -1))
+
+
+def attend_by_linear(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
     places: Tensor,
     codes: Tensor,
+    counts: Tensor,
     ordinals: Tensor,
-    seen: int,
     form: BlockSettings,
 ) -> Tensor:
-    """softmax(q k / sqrt(d)) v over what tiles keep: q [t, n, r, d] -> the same.
-
-    keys, values [., e], rows of which `places` [t, .] are those of the blocks of codes [t, U] (entries_of()), one
-    after another, of which all rows keep the first `seen`; ordinals [t, r] of the rows.
-    """
-    tiles, n, r, d = q.shape
-    span, size = codes.shape[1], form.block
-    k, v = (x.index_select(0, places.flatten()).view(tiles, 1, span * size, d) for x in (keys, values))
-    hidden = (codes < 0)[:, None] | ((ordinals % form.tile)[..., None] < (codes % form.tile)[:, None])
-    # The current block is never hidden, but its later keys are.
-    later = torch.arange(size, device=q.device) > (ordinals % size)[..., None]
-    if tiles == 1 and q.dtype == torch.float32 and by_linear(q, k, v):
-        linear = torch.ops.mkldnn._linear_pointwise
-        scores = linear((q * d**-0.5).view(n * r, d), k[0, 0], None, "none", [], "")
-        of_blocks = scores.view(n, r, span, size)
-        of_blocks[:, :, 0].masked_fill_(later, -math.inf)
-        of_blocks[:, :, seen:].masked_fill_(hidden[:, :, seen:, None], -math.inf)
-        return linear(scores.softmax(-1), v[0, 0].T, None, "none", [], "").view(q.shape)
-    bias = q.new_zeros(tiles, r, span).masked_fill_(hidden, -math.inf)[..., None].repeat(1, 1, 1, size)
-    bias[:, :, 0].masked_fill_(later, -math.inf)
-    k, v = (x.expand(-1, n, -1, -1) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.view(tiles, 1, r, -1))
+    """The same, a tile at a time, by products of matrices as by_linear() says; counts [t, 2] (entries_of())."""
+    _, n, r, d = q.shape
+    linear, out = torch.ops.mkldnn._linear_pointwise, torch.empty_like(q)
+    of_blocks, of_keys = biases(codes, ordinals, form, q.dtype)
+    each = places.shape[1] // codes.shape[1]
+    rows = (q * d**-0.5).flatten(1, 2)
+    for i, (count, seen) in enumerate(counts.tolist()):
+        k, v = (x.index_select(0, places[i, : count * each]).view(-1, d) for x in (keys, values))
+        scores = linear(rows[i], k, None, "none", [], "")
+        by_block = scores.view(n, r, count, form.block)
+        by_block[:, :, 0] += of_keys[i]
+        if seen < count:
+            by_block[:, :, seen:] += of_blocks[i, :, seen:count, None]
+        out[i] = linear(scores.softmax(-1), v.T, None, "none", [], "").view(n, r, d)
+    return out
 
 
 def by_linear(*inputs: Tensor) -> bool:
     """Whether products of matrices are oneDNN's, of a tile at a time: on a CPU the fastest, but without gradients."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         return False
-    found = inputs[0].device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return found and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    fits = inputs[0].device.type == "cpu" and inputs[0].dtype == torch.float32
+    return fits and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @cache
@@ -602,19 +622,19 @@ class BlockAttention(nn.Module):
                 of_keys = at.padding.order.repeat_interleave(groups, 0).gather(1, of_keys)
             k, v = (x.reshape(-1, d) for x in (k, v))
             places = sequence * keys + of_keys
+        q = q.transpose(2, 3).flatten(0, 2)
+        if by_linear(q, k, v):
+            y = attend_by_linear(q, k, v, places, codes, counts, ordinals, form)
+            return y.view(batch, groups, tiles, n, r, d).transpose(2, 3)
         # Tiles that keep about as many blocks are computed together.
         order = counts[:, 0].argsort(descending=True)
-        q = q.permute(0, 1, 3, 2, 4, 5).flatten(0, 2)
         budget = (GATHERED if q.device.type == "cpu" else GATHERED_ELSEWHERE) // (2 * size * d)
-        numbers, parts, a = counts[order].tolist(), [], 0
-        if by_linear(q, k, v):
-            budget = 0
+        numbers, parts, a = counts[order, 0].tolist(), [], 0
         while a < len(numbers):
-            span, seen = numbers[a]
-            b = a + max(1, budget // span)
-            here = order[a:b]
+            b = a + max(1, budget // numbers[a])
+            here, span = order[a:b], numbers[a]
             of_span = span * (places.shape[1] // codes.shape[1])
-            inputs = q[here], k, v, places[here, :of_span], codes[here, :span], ordinals[here], seen
+            inputs = q[here], k, v, places[here, :of_span], codes[here, :span], ordinals[here]
             parts.append(recomputed(attend, *inputs, form))
             a = b
         y = torch.cat(parts)[order.argsort()]
