@@ -29,7 +29,7 @@ struct RecentConfig {
   BlockConfig blocks(int64_t keys) const {
     BlockConfig c{
         .block = block, .chosen = 0, .sinks = sinks, .tile = std::gcd(block, int64_t(32))};
-    c.local = (keys + block - 1) / block - sinks - 1;
+    c.local = keys / block + (keys % block != 0) - sinks - 1;
     check(c.local >= 0, "recent: k = ", keys, " leaves no block but the ", sinks,
           " sinks; at least ", (sinks + 1) * block, " would fit");
     return c;
