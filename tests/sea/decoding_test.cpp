@@ -495,19 +495,4 @@ TEST_CASE("sea: the capacity of a state is limited by the rows of the identity t
                 {"17", "v_identity.table", "16"});
 }
 
-TEST_CASE("recent: a step may keep fewer keys than the state, not more") {
-  Block block = make_block("recent", true, Dtype::f32);
-  const Inputs in = inputs(1, 40, Dtype::f32);
-  auto state = block.module->make_state({.batch = 1, .capacity = 40});
-  NoGrad off;
-  const Tensor full = block.module->forward(
-      {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .options = {.k = 2}});
-  const auto steps = decode(*block.module, *state, in, {0}, 30, {.k = 2});
-  for (int64_t t = 0; t < 30; ++t) {
-    CHECK(close_to_scale(steps[size_t(t)], rows(full, 1, t, 1), 1e-5));
-  }
-  CHECK(contains(message([&] { decode(*block.module, *state, in, {30}, 1, {.k = 5}); }),
-                 "k = 5 in a step, but the state was made for 4"));
-}
-
 }  // namespace brine::test

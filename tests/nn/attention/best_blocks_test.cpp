@@ -47,7 +47,7 @@ TEST_CASE("best-blocks attends to the blocks with the largest attention mass") {
     m.H = kHeads;
     const Inputs in = inputs(m.B, m.T, Dtype::f64);
     Block block = make_block("best-blocks", true, Dtype::f64, 5, 300,
-                             {{"k", "8"}, {"block", "4"}, {"tile", "2"}});
+                             {{"k", "20"}, {"block", "4"}, {"tile", "2"}});
     const std::vector<double> dense =
         naive_attention(in.q.to_vector(), in.k.to_vector(), {}, kSize, m);
     check_block(block, m, in, best_blocks(dense, m));
@@ -69,7 +69,7 @@ TEST_CASE("best-blocks: heads that share keys choose by the sum of their masses"
   }
   nn::Init init{.random = {.seed = 1}, .dtype = Dtype::f64};
   const auto grouped =
-      method_with("best-blocks", {{"k", "8"}, {"block", "4"}, {"tile", "2"}})
+      method_with("best-blocks", {{"k", "20"}, {"block", "4"}, {"tile", "2"}})
           ->make(init, {.heads = kHeads, .head_size = kSize, .max_positions = 90, .kv_heads = 1});
   nn::Tap tap("best-blocks");
   grouped->forward({.q = in.q, .k = k, .v = v, .hidden = {}, .visible = m.visible(), .tap = &tap});
@@ -80,7 +80,7 @@ TEST_CASE("blocks show the probabilities of the keys that they keep, if these ar
   const MaskCase m{.B = 2, .H = kHeads, .T = 37, .lengths = {37, 22}};
   const Inputs in = inputs(m.B, m.T, Dtype::f64);
   Block block = make_block("best-blocks", true, Dtype::f64, 5, 300,
-                           {{"k", "8"}, {"block", "4"}, {"tile", "2"}});
+                           {{"k", "20"}, {"block", "4"}, {"tile", "2"}});
   nn::Tap tap(block.name), without(block.name);
   tap.request(nn::kProbabilities);
   pass(block, in, m.visible().lengths, {}, {}, &tap);

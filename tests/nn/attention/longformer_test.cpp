@@ -84,8 +84,8 @@ TEST_CASE("longformer: a causal window without steps is that of recent with as m
     if (!c.causal) continue;
     const nn::AttentionInput in = c.input();
     const auto block = c.make("longformer", Window{6, 2, 1}.settings());
-    const auto other = c.make("recent", {{"k", "6"}, {"sinks", "2"}});
-    CHECK(same_bits(block->forward(in), other->forward(in)));
+    const auto other = c.make("recent", {{"k", "6"}, {"sinks", "2"}, {"block", "1"}});
+    CHECK(close(block->forward(in).to_vector(), other->forward(in).to_vector(), 1e-13, 1e-12));
   }
 }
 

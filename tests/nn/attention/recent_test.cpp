@@ -1,31 +1,35 @@
-// Attention to the most recent keys and to the first ones (sinks), against its definition.
+// Attention to the most recent blocks of keys and to the first ones (sinks), against its definition.
 #include "tests/nn/attention/definition.h"
 #include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
 
+constexpr int64_t kBlock = 4;
+
 // Whether query t, one of w visible tokens of a causal or a full sequence, sees key j.
 bool sees(int64_t t, int64_t j, int64_t w, int64_t k, int64_t sinks, bool causal) {
   if (j >= w) return false;
-  if (w <= k || j < sinks) return true;
-  const int64_t window = k - sinks;
-  if (causal) return j > t - window;
-  // The window around t, moved inside the keys that are not sinks.
-  const int64_t first = std::max(sinks, std::min(t - window / 2, w - window));
-  return j >= first && j < first + window;
+  if (causal) {
+    const int64_t blocks = (k + kBlock - 1) / kBlock, block = j / kBlock;
+    return block < sinks || block > t / kBlock - (blocks - sinks);
+  }
+  const int64_t n = std::min(k, w), first = std::clamp<int64_t>(t - n / 2, 0, w - n);
+  return j >= first && j < first + n;
 }
 
 std::map<std::string, std::string> recent_settings(int64_t k, int64_t sinks) {
-  return {{"k", std::to_string(k)}, {"sinks", std::to_string(sinks)}};
+  return {{"k", std::to_string(k)},
+          {"sinks", std::to_string(sinks)},
+          {"block", std::to_string(kBlock)}};
 }
 
 }  // namespace
 
-TEST_CASE("recent: the most recent keys, and the first ones if there are sinks") {
+TEST_CASE("recent: the most recent blocks, and the first ones if there are sinks") {
   for (const AttentionCase& c : attention_cases()) {
-    for (int64_t sinks : {0, 1, 4}) {
-      for (int64_t k : {5, 6, 12, 40}) {
+    for (int64_t sinks : {0, 1, 2}) {
+      for (int64_t k : {9, 12, 13, 40}) {
         INFO(c.name() << " sinks " << sinks << " k " << k);
         nn::AttentionInput in = c.input();
         const PairWeight weight = softmax_weight(c, in);
@@ -43,23 +47,26 @@ TEST_CASE("recent: the most recent keys, and the first ones if there are sinks")
   }
 }
 
-TEST_CASE("recent: decoding with sinks gives the rows of the whole pass, also with fewer keys") {
+TEST_CASE("recent: decoding gives the rows of the whole pass, with fewer and with more keys") {
   const AttentionCase c{.T = 40};
   // Prompts with fewer tokens than sinks, fewer than keys, and more than both.
-  for (int64_t prompt : {1, 2, 3, 5, 7, 8, 20}) {
-    std::vector<int64_t> k(size_t(c.T), 7);
-    std::fill(k.begin() + 30, k.end(), 5);
-    check_steps(c, *c.make("recent", recent_settings(7, 3)), prompt, k);
+  for (int64_t prompt : {1, 3, 5, 7, 8, 20}) {
+    std::vector<int64_t> k(size_t(c.T), 12);
+    std::fill(k.begin() + 25, k.begin() + 30, 8);
+    std::fill(k.begin() + 30, k.end(), 20);
+    check_steps(c, *c.make("recent", recent_settings(12, 1)), prompt, k);
   }
 }
 
-TEST_CASE("recent: as many sinks as keys are refused") {
+TEST_CASE("recent: sinks that leave no block are refused, with what would fit") {
   const AttentionCase c;
-  check_refuses([&] { c.make("recent", recent_settings(4, 4)); }, {"recent", "sinks 4", "k 4"});
+  check_refuses([&] { c.make("recent", recent_settings(8, 2)); },
+                {"recent", "k = 8", "2 sinks", "at least 12 would fit"});
   nn::AttentionInput in = c.input();
-  in.options.k = 2;
-  check_refuses([&] { c.make("recent", recent_settings(8, 2))->forward(in); },
-                {"recent", "sinks 2", "k 2"});
+  in.options.k = 4;
+  check_refuses([&] { c.make("recent", recent_settings(8, 1))->forward(in); },
+                {"recent", "k = 4", "1 sinks", "at least 8"});
+  CHECK_NOTHROW(c.make("recent", recent_settings(std::numeric_limits<int64_t>::max(), 0)));
 }
 
 }  // namespace brine::test

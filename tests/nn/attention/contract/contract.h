@@ -76,7 +76,15 @@ inline Block make_meta_block(const Block& real, int64_t positions = 300) {
 // Settings under which a method is another one to the contract.
 inline std::vector<std::map<std::string, std::string>> variants(const std::string& name,
                                                                 bool causal) {
-  if (name == "best-blocks") return {{}, {{"block", "4"}, {"sinks", "0"}, {"local", "0"}}};
+  if (name == "best-blocks") {
+    return {{{"k", "10"}}, {{"k", "12"}, {"block", "4"}, {"sinks", "0"}, {"local", "0"}}};
+  }
+  if (name == "blocks") {  // a window, chosen blocks, three levels from 30 keys on
+    return {{},
+            {{"k", "10"}, {"candidates", "3"}},
+            {{"k", "10"}, {"candidates", "3"}, {"columns", "4"}, {"tile", "1"}},
+            {{"k", "12"}, {"block", "4"}, {"sinks", "0"}, {"local", "0"}, {"candidates", "2"}}};
+  }
   if (name == "recent") return {{}, {{"sinks", "1"}}};
   if (name == "block-topk") return {{}, {{"gate", "true"}}};
   if (name == "performer") return {{}, {{"features", "relu"}, {"feature_count", "5"}}};
@@ -89,15 +97,6 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
       {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
   if (!causal) all.push_back({{"features", "softmax"}});
   if (!causal) all.push_back({{"identity_interpolation", "nearest"}, {"widen", "probabilities"}});
-  if (causal) {  // chosen, fixed and shared blocks; three levels from 30 keys on
-    all.push_back({{"preset", "blocks"}, {"block", "4"}, {"parts", "2"}, {"tile", "2"}});
-    all.push_back({{"preset", "blocks"},
-                   {"prior", "learned"},
-                   {"opinion", "0.5"},
-                   {"columns", "3"},
-                   {"parts", "1"},
-                   {"tile", "2"}});
-  }
   // Units of keys double at 32, 64, 128... keys.
   if (causal) all.push_back({{"preset", "light"}, {"columns", "4"}});
   return all;
