@@ -1,4 +1,5 @@
-// Attention to the most recent blocks of keys and to the first ones (sinks), against its definition.
+// Attention to the most recent blocks of keys and to the first ones (sinks), against its
+// definition.
 #include "tests/nn/attention/definition.h"
 #include "tests/refusals.h"
 
