@@ -8,8 +8,8 @@
 
 namespace brine::distill {
 
-// A mean over layers, heads and rows: of a mask of blocks the keys of the tile's list up to the row,
-// of another mask those of the row.
+// A mean over layers, heads and rows: of a mask of blocks the keys of the tile's list up to the
+// row, of another mask those of the row.
 class KeysRead : public nn::LayerObserver, public BatchMeasure {
  public:
   // A mask of blocks gives its counts alone: its keys would take more memory than the model.

@@ -256,6 +256,24 @@ TEST_CASE("select_blocks: every row keeps what the definition says, in both type
   }
 }
 
+TEST_CASE("select_blocks: sums that differ by roundings alone choose as the reference does") {
+  const BlockCase c{.H = 3,
+                    .G = 1,
+                    .T = 600,
+                    .d = 8,
+                    .config = {.block = 16, .chosen = 4, .tile = 16, .candidates = 9}};
+  const Tensor keys = normal({16, 8}, 4), q = normal({1, 3, 600, 8}, 3);
+  const Tensor k = Tensor::zeros({1, 1, 600, 8}, Dtype::f32);
+  for (int64_t t = 0; t < 600; ++t) {  // every block has the same keys, in another order
+    std::copy_n(keys.data<float>() + (t % 16 * 5 + t / 16 * 3) % 16 * 8, 8,
+                k.data<float>() + t * 8);
+  }
+  const BlockScores s = block_scores(c, q, k);
+  const BlockMask mask = select_blocks(s, c.config, c.visible(), c.T);
+  CHECK(block_mask_keys(mask, 3, c.visible(), c.T).to_vector() ==
+        defined_mask<float>(c, s).to_vector());
+}
+
 TEST_CASE("select_blocks: one to three threads choose the same blocks") {
   const BlockCase c{.H = 9, .G = 3, .T = 700, .d = 64, .config = {.chosen = 3, .candidates = 8}};
   const Tensor q = unequal({1, 9, 700, 64}, 3, Dtype::f32),
