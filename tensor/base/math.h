@@ -55,18 +55,18 @@ BRINE_FORMULA float exp_nonpositive(float x) { return exp_limited(x < -88.0f ? -
 BRINE_FORMULA double exp_nonpositive(double x) { return std::exp(x); }
 
 // 2^x for any x <= 0, or above 0 by a rounding error only, relative error below 2e-7; below -126 it
-// is 2^-126. For scores in units of log(2): shorter than exp.
+// is 2^-126; NaN stays NaN. For scores in units of log(2): shorter than exp. The multiply-adds are
+// written out: every compiler gives the same bits.
 BRINE_FORMULA float exp2_nonpositive(float x) {
   float limited = x < -126.0f ? -126.0f : x;
   float shifted = limited + kRounder, r = limited - (shifted - kRounder);
-  float p = 1.326472731e-3f;
-  p = p * r + 9.671512991e-3f;
-  p = p * r + 5.550733581e-2f;
-  p = p * r + 2.402224243e-1f;
-  p = p * r + 6.931470037e-1f;
-  p = p * r + 1;
-  // Of a NaN the result may be any number: who must notice it compares the score with itself.
-  return std::bit_cast<float>(std::bit_cast<int>(p) + int(std::bit_cast<uint32_t>(shifted) << 23));
+  float p = std::fma(1.326472731e-3f, r, 9.671512991e-3f);
+  p = std::fma(p, r, 5.550733581e-2f);
+  p = std::fma(p, r, 2.402224243e-1f);
+  p = std::fma(p, r, 6.931470037e-1f);
+  p = std::fma(p, r, 1.0f);
+  uint32_t bits = std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23);
+  return x == x ? std::bit_cast<float>(bits) : x;
 }
 BRINE_FORMULA double exp2_nonpositive(double x) { return std::exp2(x); }
 

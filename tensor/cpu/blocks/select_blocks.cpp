@@ -38,7 +38,7 @@ using Mask = decltype(Vector<T>{} >= Vector<T>{});
 template <class T>
 using MaskLane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
 
-// 2^x of x <= 0, of a vector, by the formula of math::exp2_nonpositive.
+// 2^x of x <= 0, of a vector, by the formula of math::exp2_nonpositive; of NaN any number.
 inline Vector<double> exp2_nonpositive(Vector<double> x) {
   for (int l = 0; l < kWidth<double>; ++l) x[l] = math::exp2_nonpositive(x[l]);
   return x;

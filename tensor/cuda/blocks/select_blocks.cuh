@@ -40,21 +40,6 @@ __device__ inline T rounded_product(T a, T b) {
 #endif
 }
 
-// math::exp2_nonpositive() with the roundings of the CPU, whatever the compiler fuses; NaN stays
-// NaN.
-__device__ inline float exp2_of_score(float x) {
-  if (x != x) return x;
-  const float limited = x < -126.0f ? -126.0f : x, shifted = limited + math::kRounder,
-              r = limited - (shifted - math::kRounder);
-  float p = std::fma(1.326472731e-3f, r, 9.671512991e-3f);
-  p = std::fma(p, r, 5.550733581e-2f);
-  p = std::fma(p, r, 2.402224243e-1f);
-  p = std::fma(p, r, 6.931470037e-1f);
-  p = std::fma(p, r, 1.0f);
-  return std::bit_cast<float>(std::bit_cast<int>(p) + int(std::bit_cast<uint32_t>(shifted) << 23));
-}
-__device__ inline double exp2_of_score(double x) { return std::exp2(x); }
-
 // BlockScores on the device.
 template <class T>
 struct ChoiceInputs {
@@ -450,7 +435,7 @@ class BlockChoice {
           if (first + i / 4 * 8 + 2 * t + i % 2 >= block) continue;
           const int r = i / 2 % 2;
           const T below = rounded_product(y[i / 4][i % 4], a[i / 4][i % 2]) - largest[r];
-          strands[r][i % 2] += exp2_of_score(below * shared().scale[l0 + g + 8 * r]);
+          strands[r][i % 2] += math::exp2_nonpositive(below * shared().scale[l0 + g + 8 * r]);
         }
       }
 #pragma unroll
@@ -521,7 +506,7 @@ class BlockChoice {
       for (int slot = strand; slot < slots() && lane < lanes_; slot += kStrands) {
         T e = 0;
         if (in_pool(lane, block_of(slot))) {
-          e = exp2_of_score(x[slot] - largest);
+          e = math::exp2_nonpositive(x[slot] - largest);
           if (weighted) e = rounded_product(s_[lane * sizes_.slots + slot], e);
         }
         x[slot] = e;
