@@ -6,14 +6,14 @@
 namespace brine::test {
 namespace {
 
-constexpr int64_t kBlock = 4;
+constexpr int64_t kWindowBlock = 4;
 
 // Whether query t, one of w visible tokens of a causal or a full sequence, sees key j.
 bool sees(int64_t t, int64_t j, int64_t w, int64_t k, int64_t sinks, bool causal) {
   if (j >= w) return false;
   if (causal) {
-    const int64_t blocks = (k + kBlock - 1) / kBlock, block = j / kBlock;
-    return block < sinks || block > t / kBlock - (blocks - sinks);
+    const int64_t blocks = (k + kWindowBlock - 1) / kWindowBlock, block = j / kWindowBlock;
+    return block < sinks || block > t / kWindowBlock - (blocks - sinks);
   }
   const int64_t n = std::min(k, w), first = std::clamp<int64_t>(t - n / 2, 0, w - n);
   return j >= first && j < first + n;
@@ -22,7 +22,7 @@ bool sees(int64_t t, int64_t j, int64_t w, int64_t k, int64_t sinks, bool causal
 std::map<std::string, std::string> recent_settings(int64_t k, int64_t sinks) {
   return {{"k", std::to_string(k)},
           {"sinks", std::to_string(sinks)},
-          {"block", std::to_string(kBlock)}};
+          {"block", std::to_string(kWindowBlock)}};
 }
 
 }  // namespace
