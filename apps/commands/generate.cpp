@@ -2,9 +2,7 @@
 #include "apps/cli/unused_flags.h"
 #include "apps/generate/output.h"
 #include "apps/terminal/terminal.h"
-#include "data/tokenizer/prompt_tokens.h"
 #include "distill/runs/training_run.h"
-#include "nn/generate/text_generation.h"
 
 namespace brine {
 namespace {
@@ -35,23 +33,13 @@ struct Generate {
     distill::use_attention(m, attention);
     refuse_unused_options(context, *m.model);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    if (m.uncalibrated) {
-      check(!prompts.empty(), "generate: attention '", m.config.attention,
-            "' is calibrated on a prompt; give one");
-      const std::vector<int32_t> ids = data::prompt_tokens(*tokenizer, prompts.front(), {});
-      distill::calibrate_on(m, Tensor::from(ids, {1, int64_t(ids.size())}), log_messages());
-    }
+    calibrate_on_prompt(m, *tokenizer, prompts);
     auto generation = nn::begin_generation(m, *tokenizer, what, prompts, context.seed,
                                            [](const std::string& text) { log_warning(text); });
     const std::vector<std::string> texts = nn::texts_of(generation, *tokenizer);
     if (json) {
       generation.run();
-      print_json(generation, m,
-                 {.model = model,
-                  .query_skip = what.query_skip,
-                  .oversample = what.oversample,
-                  .texts = texts,
-                  .warnings = warnings.take()});
+      print_json(generation, m, {model, what, texts, warnings.take()});
     } else {
       run_and_print(generation, texts);
     }

@@ -8,10 +8,21 @@
 #include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
+#include "data/tokenizer/prompt_tokens.h"
 #include "distill/evaluation/tasks/task_report.h"
+#include "distill/inputs/models.h"
 #include "distill/log/device_memory.h"
 
 namespace brine {
+
+void calibrate_on_prompt(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+                         const std::vector<std::string>& prompts) {
+  if (!m.uncalibrated) return;
+  check(!prompts.empty(), "generate: attention '", m.config.attention,
+        "' is calibrated on a prompt; give one");
+  const std::vector<int32_t> ids = data::prompt_tokens(tokenizer, prompts.front(), {});
+  distill::calibrate_on(m, Tensor::from(ids, {1, int64_t(ids.size())}), log_messages());
+}
 
 void run_and_print(nn::Generation& generation, const std::vector<std::string>& texts) {
   const bool streams = texts.size() == 1;
@@ -50,14 +61,15 @@ void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
 
 void print_json(const nn::Generation& done, const nn::LoadedModel& model,
                 const GenerationCall& call) {
-  data::Json out = {{"model", call.model},
-                    {"attention", model.config.attention},
-                    {"query_skip", call.query_skip},
-                    {"oversample", or_null(distill::oversample_of(model.config, call.oversample))},
-                    {"prompt_seconds", done.prompt_seconds()},
-                    {"seconds", done.run_seconds()},
-                    {"steps", done.steps()},
-                    {"sequences", data::Json::array()}};
+  data::Json out = {
+      {"model", call.model},
+      {"attention", model.config.attention},
+      {"query_skip", call.what.query_skip},
+      {"oversample", or_null(distill::oversample_of(model.config, call.what.oversample))},
+      {"prompt_seconds", done.prompt_seconds()},
+      {"seconds", done.run_seconds()},
+      {"steps", done.steps()},
+      {"sequences", data::Json::array()}};
   for (size_t i = 0; i < done.sequences().size(); ++i) {
     const nn::Sequence& s = done.sequences()[i];
     out["sequences"].push_back(

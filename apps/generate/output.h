@@ -1,13 +1,17 @@
-// The output of `brine generate`.
+// The calibration before, and the output of `brine generate`.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "nn/generate/generation.h"
-#include "nn/io/model_io.h"
+#include "nn/generate/text_generation.h"
 
 namespace brine {
+
+// Calibrates an attention that was given to the model on the first prompt, of which there must be
+// one then.
+void calibrate_on_prompt(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+                         const std::vector<std::string>& prompts);
 
 // Runs a generation and prints it on standard output; `texts` are its prompts. One continuation is
 // printed as it grows and without anything else, several when all have ended, each with its number.
@@ -20,9 +24,9 @@ void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
 
 // What the JSON object says of the call.
 struct GenerationCall {
-  std::string model;                       // as it was named
-  int64_t query_skip = 1, oversample = 0;  // 0: as trained
-  std::vector<std::string> texts;          // the prompts
+  std::string model;  // as it was named
+  const nn::TextGeneration& what;
+  std::vector<std::string> texts;  // the prompts
   std::vector<std::string> warnings = {};
 };
 // One JSON object on standard output.

@@ -1,6 +1,8 @@
 // Tokens that a model has rows for against those of its tokenizer, and loading with reports.
 #include "distill/inputs/models.h"
 
+#include <nlohmann/json.hpp>
+
 #include "nn/io/shared_student.h"
 #include "tensor/base/error.h"
 
@@ -71,7 +73,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& load
 
 void OtherAttention::describe(data::Schema& s) {
   config.describe_attention(s, "Under another attention method, without training");
-  s.collect("attention", given);
+  s.collect("attention", keys);
 }
 
 void use_attention(nn::LoadedModel& m, const std::string& method, const data::Json& settings) {
@@ -90,13 +92,17 @@ void use_attention(nn::LoadedModel& m, const std::string& method, const data::Js
   nn::replace_attention(m);
 }
 
+void use_attention(nn::LoadedModel& m, const std::string& method) {
+  use_attention(m, method, data::Json::object());
+}
+
 void use_attention(nn::LoadedModel& m, OtherAttention& other) {
   if (!other.chosen()) return;
-  data::Schema keys;
-  other.config.method().describe(keys);
-  const data::Json all = keys.to_json();
+  data::Schema schema;
+  other.config.method().describe(schema);
+  const data::Json all = schema.to_json();
   data::Json settings = data::Json::object();
-  for (const std::string& key : other.given) {
+  for (const std::string& key : other.keys) {
     if (all.contains(key)) settings[key] = all.at(key);
   }
   use_attention(m, other.config.attention, settings);

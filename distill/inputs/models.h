@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
@@ -36,8 +35,8 @@ std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& load
 // Another attention method for a loaded model, as commands take it: --attention METHOD and
 // --attention.KEY VALUE.
 struct OtherAttention {
-  nn::ModelConfig config;            // of which the attention counts
-  std::set<std::string> given = {};  // its keys that were set
+  nn::ModelConfig config;           // of which the attention counts
+  std::set<std::string> keys = {};  // its keys that were set
 
   OtherAttention() { config.attention.clear(); }
   bool chosen() const { return !config.attention.empty(); }
@@ -45,8 +44,8 @@ struct OtherAttention {
 };
 // Replaces the attention of a loaded model by another method with these settings, an object by
 // key, without training; "" changes nothing.
-void use_attention(nn::LoadedModel& model, const std::string& method,
-                   const data::Json& settings = data::Json::object());
+void use_attention(nn::LoadedModel& model, const std::string& method, const data::Json& settings);
+void use_attention(nn::LoadedModel& model, const std::string& method);
 void use_attention(nn::LoadedModel& model, OtherAttention& other);
 // Calibrates the attention of a model that use_attention() gave one (nn::calibrate_attention) on
 // the start of a text, ids [1, T], and says so.

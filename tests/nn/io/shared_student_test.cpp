@@ -1,6 +1,7 @@
 // A loaded model that gets another attention: what it shares with the former one, what it keeps.
 #include "nn/io/shared_student.h"
 
+#include "autograd/ops_blocks.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/nn/io/model_dirs.h"
 
@@ -53,6 +54,39 @@ TEST_CASE("replaced attention: the base keeps its memory, the same method what i
   check_base();
   CHECK(tensors(*m.model, true).empty());
   CHECK(!m.store);
+  CHECK_FALSE(m.uncalibrated);
+}
+
+TEST_CASE("replaced attention: blocks are calibrated once, on the keys of full attention") {
+  LoadedModel m = load_model(golden_dir("opt"));
+  m.config.attention = "blocks";
+  data::Schema keys;
+  m.config.method().describe(keys);
+  for (const char* key : {"block", "tile", "k"}) keys.set_text(key, {"4"});
+  nn::replace_attention(m);
+  CHECK(m.uncalibrated);
+  const Tensor ids = test::ids({1, 12}, 3, m.config.shape().vocab_size);
+  CHECK(nn::calibrate_attention(m, ids) == 12);
+  CHECK_FALSE(m.uncalibrated);
+  struct Keys : nn::AttentionObserver {
+    std::vector<Tensor> k;
+    void observe(const nn::AttentionInput& in, const Tensor&) override { k.push_back(in.k); }
+  } exact;
+  NoGrad off;
+  load_model(golden_dir("opt")).model->hidden({.ids = ids, .attention_observer = &exact});
+  std::map<std::string, std::vector<double>> scales;
+  for (const auto& [name, tensor] : tensors(*m.model, true)) scales[name] = tensor.to_vector();
+  REQUIRE(scales.size() == exact.k.size());
+  for (size_t i = 0; i < exact.k.size(); ++i) {
+    const Tensor wanted = calibrated_key_scale(exact.k[i], {}, 4);
+    CHECK(m.model->attention(int64_t(i)).named_buffers()[0].buffer->value.to_vector() ==
+          wanted.to_vector());
+  }
+  nn::replace_attention(m);  // the same method
+  CHECK_FALSE(m.uncalibrated);
+  for (const auto& [name, tensor] : tensors(*m.model, true)) {
+    CHECK_MESSAGE(tensor.to_vector() == scales.at(name), name);
+  }
 }
 
 }  // namespace brine::test
