@@ -169,10 +169,11 @@ class Chooser:
             kinds = kinds + above  # the level (section 8.7)
         kinds = kinds.masked_fill(free <= form.candidates, -1).masked_fill(free <= form.chosen, -2).cpu()
         for kind in kinds.unique().tolist():
-            tiles = (kinds == kind).nonzero()[:, 0].to(device) if kind > -2 else current[:0]
-            widest = int(current[tiles].max()) if len(tiles) else 1
+            if kind == -2:
+                continue
+            tiles = (kinds == kind).nonzero()[:, 0].to(device)
             larger = self.known.moments(kind, q.shape[-1]) if kind > 0 else None
-            for a, b in spans(0, len(tiles), self.budget // (n * r * widest)):
+            for a, b in spans(0, len(tiles), self.budget // (n * r * int(current[tiles].max()))):
                 here = tiles[a:b]
                 table, bits = self.complete(here) if kind < 0 else self.candidates(here, kind, larger)
                 found = self.second_pass(here, table, bits)
