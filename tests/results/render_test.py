@@ -93,6 +93,17 @@ class Pages(unittest.TestCase):
         self.assertIn("by-k: no row fits", text)
         self.assertEqual(self.run_script(self.root, "--check")[0], 2)
 
+    def test_values_over_those_of_another_row(self):
+        (self.root / "tables.toml").write_text(
+            '[[table]]\nname = "t"\nrows = ["kind"]\nvalues = ["y", "z"]\n'
+            'over = { kind = "a" }\nplain = ["z"]\n')
+        (self.root / "rows.jsonl").write_text("".join(
+            json.dumps({"axes": {"kind": kind}, "values": {"y": y, "z": 3}}) + "\n"
+            for kind, y in (("a", 2), ("b", 5))))
+        code, text = self.run_script(self.root)
+        self.assertEqual(code, 0, text)
+        self.assertIn("| a | 1.000 | 3.000 |\n| b | 2.500 | 3.000 |", text)
+
     def drawn(self, *rows):
         """What is printed of these rows, and the chart that the program gets."""
         (self.root / "tables.toml").write_text("""
