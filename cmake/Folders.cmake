@@ -112,7 +112,7 @@ endfunction()
 
 if(BRINE_DISPATCH)
   file(GLOB_RECURSE avx512_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cpu/*.cpp)
-  list(FILTER avx512_sources EXCLUDE REGEX "(onednn|gemm_f64|pair_tile|cpu_identity)")
+  list(FILTER avx512_sources EXCLUDE REGEX "(onednn|gemm_f64|pair_tile|code_tile|cpu_identity)")
   add_library(tensor_avx512 OBJECT ${avx512_sources})
   brine_shareable(tensor_avx512)
   target_link_libraries(tensor_avx512 PUBLIC brine_flags DNNL::dnnl OpenMP::OpenMP_CXX)

@@ -22,7 +22,7 @@ int main(int argc, char** argv) try {
   what.training.batch_size = 1;
   distill::convert(what, {.out = argv[3]}, {});
 
-  const nn::LoadedModel student = distill::load_model(argv[3], {});
+  nn::LoadedModel student = distill::load_model(argv[3], {});
   const auto tokenizer = distill::tokenizer_of(student, {});
   const distill::TextResult r =
       distill::evaluate_text(argv[3], student, *tokenizer, {.data = {argv[2]}}, {});

@@ -71,6 +71,7 @@ BlockConfig BlockAttention::blocks_of(const nn::RuntimeOptions& options) const {
   if (!options.k) return config_.blocks();
   BlocksConfig other = config_;
   other.k = options.k;
+  other.candidates = std::max(other.candidates, config_.blocks(options.k).chosen);
   other.validate(shape_);
   return other.blocks();
 }

@@ -52,7 +52,7 @@ Tensor with_loss(const Tensor& y, const nn::Tap& tap, const Visibility& visible)
 // What the block's forward and backward pass launches, with the loss, and the forward pass alone.
 Recorded block_launches(const Case& c) {
   data::Json settings = c.settings;
-  settings["k"] = 64;
+  settings["k"] = c.method == "blocks" ? 576 : 64;
   const bench::Block block = bench::make_block(
       c.method, settings,
       {.heads = c.heads, .head_size = c.head_size, .max_positions = kTokens, .causal = c.causal});
@@ -80,7 +80,7 @@ Recorded block_launches(const Case& c) {
   out.inference = emulator::take_launches();
   nn::Tap tap(c.method);
   // A mask of blocks is shown by single keys, which the CPU reads.
-  if (c.settings.value("preset", "") != "blocks") in.tap = &tap;
+  if (c.method != "blocks") in.tap = &tap;
   const Tensor y = with_loss(block.attention->forward(in), tap, in.visible);
   out.forward = emulator::take_launches();
   backward(y, dy);
@@ -115,10 +115,9 @@ std::vector<Case> sea_cases() {
 std::vector<Case> block_cases() {
   std::vector<Case> out;
   for (Dtype compute : {Dtype::f32, Dtype::bf16}) {
-    out.push_back({"sea", {{"preset", "blocks"}}, true, compute});
+    out.push_back({"blocks", {}, true, compute});
   }
-  out.push_back({"sea", {{"preset", "blocks"}}, true, Dtype::bf16, true, 2, 128});
-  out.push_back({"sea", {{"preset", "blocks"}, {"prior", "learned"}, {"opinion", 0.5}}, true});
+  out.push_back({"blocks", {}, true, Dtype::bf16, true, 2, 128});
   return out;
 }
 

@@ -161,7 +161,7 @@ void block_attention_step(Tensor y, Tensor q, Tensor k, Tensor v, BlockMask mask
                            .row0 = 0,
                            .first = 0,
                            .rows = w,
-                           .R = 1,
+                           .R = mask.tile,
                            .entries = mask.entries.data<int32_t>() + bg * mask.capacity(),
                            .count = mask.counts.data<int32_t>()[bg]};
       thread_local std::vector<KeyRun> runs;

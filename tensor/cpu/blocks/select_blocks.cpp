@@ -13,7 +13,7 @@
 
 #include "tensor/base/stored.h"
 #include "tensor/cpu/attention/flash_tile.h"
-#include "tensor/cpu/core/code_tile.h"
+#include "tensor/cpu/blocks/code_tile.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/blocks.h"
 #include "tensor/mask/csr.h"

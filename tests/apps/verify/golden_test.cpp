@@ -77,7 +77,7 @@ void keep_tensor(const std::string&, Tensor&) {}
 
 TEST_CASE("golden files agree: values, losses, gradients, in both types, by both paths") {
   std::vector<std::string> files = golden_files();
-  REQUIRE(files.size() == 16);
+  REQUIRE(files.size() == 17);
   for (const std::string& file : files) {
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       for (bool dense : {false, true}) {
@@ -85,7 +85,7 @@ TEST_CASE("golden files agree: values, losses, gradients, in both types, by both
         if (!report.skipped.empty()) MESSAGE(file << " skipped: " << report.skipped);
         CHECK(report.skipped.empty());
         const bool blocks = file.find("/blocks_") != std::string::npos;
-        CHECK(report.rows.size() > (blocks ? 10 : 30));
+        CHECK(report.rows.size() > (blocks ? 6 : 30));
         for (const GoldenRow& row : report.rows) {
           CHECK_MESSAGE(row.ok(), file << " " << type << (dense ? " dense: " : " sparse: ")
                                        << row.dataset << " is off by " << row.error << ", allowed "
@@ -234,7 +234,7 @@ TEST_CASE("golden: settings that a block does not use are not judged") {
   };
   // No learned prior: none, the Performer's, with grouped heads or an encoder.
   for (const char* name : {"causal_per_query_t20", "causal_paper_t12", "bidirectional_paper_t16",
-                           "causal_lean_t33", "blocks_mean_t44"})
+                           "causal_lean_t33"})
     agrees(name, {{"prior_features", 0}});
   agrees("bidirectional_capped_t24", {{"prior_features", 0}, {"layer_norm_eps", 0}});
   // Neither decoder nor Performer.

@@ -69,13 +69,13 @@ TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
   }
 }
 
-TEST_CASE("cuda: distillation, evaluation and generation with a mask of blocks as on the cpu") {
+TEST_CASE("cuda: stage joint, evaluation and generation with blocks as on the cpu") {
   if (!test::has_device()) return;
   const test::SmallDevice small(Dtype::f32);
-  // A choice does not change with rounding if all blocks that a row sees are chosen; the estimate
-  // and its loss do not depend on the choice.
-  const std::string how = World::distill(
-      "--steps 2 --preset blocks --prior learned --block 4 --tile 2 --k 400 --approx 0.1");
+  // A choice does not change with roundings of queries and keys if every block is chosen.
+  const std::string how =
+      "convert --teacher teacher --data text.txt --joint-steps 2 --lengths 32 --batch-size 2 "
+      "--attention blocks --block 4 --tile 2 --k 32";
   device_world().must(how + " --out blocks-here --device cpu");
   device_world().must(how + " --out blocks-there --device cuda");
   check_near("student", perplexity("blocks-here", "cpu"), perplexity("blocks-there", "cuda"));

@@ -85,7 +85,7 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
             {{"k", "10"}, {"candidates", "3"}, {"columns", "4"}, {"tile", "1"}},
             {{"k", "12"}, {"block", "4"}, {"sinks", "0"}, {"local", "0"}, {"candidates", "2"}}};
   }
-  if (name == "recent") return {{}, {{"sinks", "1"}}};
+  if (name == "recent") return {{}, {{"sinks", "1"}, {"block", "1"}}};
   if (name == "block-topk") return {{}, {{"gate", "true"}}};
   if (name == "performer") return {{}, {{"features", "relu"}, {"feature_count", "5"}}};
   if (name == "cosformer") return {{}, {{"projections", "true"}}};

@@ -32,9 +32,11 @@ void each_grouped(Dtype dtype, F f) {
   for (const auto& [name, factory] : nn::attention_methods()) {
     nn::Init init{.random = {.seed = 3}};
     const nn::AttentionShape shape{.heads = kQueryHeads, .head_size = kSize};
-    if (!method_with(name, {})->make(init, shape)->traits().groups) continue;
+    const nn::AttentionTraits traits = method_with(name, {})->make(init, shape)->traits();
+    if (!traits.groups) continue;
     if (name == "best-blocks") continue;  // the heads of a group choose together, copies do not
     for (bool causal : {true, false}) {
+      if (!causal && traits.calibrates) continue;  // for causal models alone
       for (int64_t G : {1, 2, 3}) {
         INFO(name << (causal ? ", causal" : "") << ", kv_heads " << G);
         f(blocks(name, causal, G, dtype), G, causal);

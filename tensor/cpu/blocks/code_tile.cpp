@@ -2,7 +2,7 @@
 // each; the four codes of a key are broadcast. So no sum runs across a register.
 //
 // avx512_vnni reaches 1.6 products of 64 bytes a cycle on a Zen 5, whose limit is two.
-#include "tensor/cpu/core/code_tile.h"
+#include "tensor/cpu/blocks/code_tile.h"
 
 #include <algorithm>
 #include <bit>

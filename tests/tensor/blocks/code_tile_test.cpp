@@ -1,5 +1,5 @@
 // Products of 4-bit codes with bytes: every engine has the numbers of plain loops.
-#include "tensor/cpu/core/code_tile.h"
+#include "tensor/cpu/blocks/code_tile.h"
 
 #include <vector>
 
