@@ -81,7 +81,11 @@ void BlockAttention::calibrate(const Tensor& keys, const Visibility& visible) {
   copy_into(key_scale_.value, scale.to(key_scale_.value.dtype()).to(key_scale_.value.device()));
 }
 
-Tensor BlockAttention::forward(const nn::AttentionInput& in) {
+Tensor BlockAttention::forward(const nn::AttentionInput& input) {
+  nn::AttentionInput in = input;
+  if (!grad_enabled()) {  // one copy of views for the choice and for attention
+    for (Tensor* x : {&in.q, &in.k, &in.v}) *x = x->detach().contiguous();
+  }
   const int64_t T = in.q.dim(2);
   const BlockConfig config = blocks_of(in.options);
   check(!(in.tap && in.tap->forced("selected").defined()), "blocks: no columns can be forced");

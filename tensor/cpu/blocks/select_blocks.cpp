@@ -210,14 +210,17 @@ class Chooser {
       largest = w > largest ? w : largest;
     }
     const Vector<T> step = largest / T(127);
-    M sum{};
+    typedef int32_t Words __attribute__((vector_size(W * 4)));
+    M sum{}, word{};  // four channels of each lane
     for (int64_t c = 0; c < d_; ++c) {
       const Vector<T> w = load(q_ + c * lanes_ + l) * sigma[c];
       const M u = rounded(step > 0 ? w / step : Vector<T>{});
       sum += u;
-      for (int i = 0; i < W; ++i) {
-        u_[size_t(c / 4 * lanes_ + l + i)] |= (uint32_t(u[i]) & 255) << 8 * (c % 4);
-      }
+      word |= (u & 255) << int(8 * (c % 4));
+      if (c % 4 < 3 && c + 1 < d_) continue;
+      const Words words = __builtin_convertvector(word, Words);
+      std::memcpy(u_.data() + c / 4 * lanes_ + l, &words, sizeof words);
+      word = M{};
     }
     store(step_ + l, step);
     store(offset_ + l, __builtin_convertvector(sum, Vector<T>) * T(7.5));
@@ -374,14 +377,15 @@ class Chooser {
 
   void unpack(const uint8_t* __restrict from, uint8_t* __restrict to, int64_t keys) const {
     const int64_t half = half_, depth = depth_;
+    typedef uint8_t Bytes __attribute__((vector_size(16)));
     for (int64_t j = 0; j < keys; ++j, from += half, to += depth) {
       int64_t c = 0;
-      for (; c + 8 <= half; c += 8) {
-        uint64_t x;
-        std::memcpy(&x, from + c, 8);
-        const uint64_t low = x & 0x0f0f0f0f0f0f0f0f, high = x >> 4 & 0x0f0f0f0f0f0f0f0f;
-        std::memcpy(to + c, &low, 8);
-        std::memcpy(to + half + c, &high, 8);
+      for (; c + 16 <= half; c += 16) {
+        Bytes x;
+        std::memcpy(&x, from + c, sizeof x);
+        const Bytes low = x & 15, high = x >> 4;
+        std::memcpy(to + c, &low, sizeof x);
+        std::memcpy(to + half + c, &high, sizeof x);
       }
       for (; c < half; ++c) {
         to[c] = from[c] & 15;
