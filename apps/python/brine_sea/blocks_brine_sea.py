@@ -9,7 +9,10 @@ tensor has S x S elements: blocks are scored and attended to for a few tiles at 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any
@@ -26,6 +29,61 @@ from .configuration_brine_sea import BACKENDS, BlockSettings, Shape
 # fast in a CPU's caches, and on other devices what bounds the memory.
 SCORED, GATHERED = 1 << 20, 1 << 21
 SCORED_ELSEWHERE, GATHERED_ELSEWHERE = 1 << 25, 1 << 25
+
+
+# ---- products and threads
+
+
+@cache
+def workers(threads: int, process: int) -> ThreadPoolExecutor:
+    """Threads of a process whose operations are not divided among others."""
+    pool = ThreadPoolExecutor(threads, "brine", torch.set_num_threads, (1,))
+    together = threading.Barrier(threads)
+    list(pool.map(lambda _: together.wait(), range(threads)))  # all have begun
+    torch.set_num_threads(threads)  # of this one and of new ones
+    return pool
+
+
+def for_each(function: Callable[[int, int], None], pieces: Iterable[tuple[int, int]], device: torch.device) -> None:
+    """function(a, b) of all pieces, none of which reads another's results. It records no gradients.
+
+    On a CPU each thread takes whole pieces: threads that share every small operation mostly wait for one another.
+    """
+    threads, pieces, mode = torch.get_num_threads(), list(pieces), torch.is_inference_mode_enabled()
+
+    def run(piece: tuple[int, int]) -> None:
+        with torch.inference_mode(mode), torch.no_grad():
+            function(*piece)
+
+    if device.type == "cpu" and min(threads, len(pieces)) > 1:
+        list(workers(threads, os.getpid()).map(run, pieces))
+    else:
+        for piece in pieces:
+            run(piece)
+
+
+def by_linear(*inputs: Tensor) -> bool:
+    """Whether products of matrices are oneDNN's, of a tile at a time: on a CPU the fastest, but without gradients."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        return False
+    fits = inputs[0].device.type == "cpu" and inputs[0].dtype == torch.float32
+    return fits and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def linear(x: Tensor, y: Tensor) -> Tensor:
+    """x y^T of matrices, if by_linear()."""
+    return torch.ops.mkldnn._linear_pointwise(x, y, None, "none", [], "")
+
+
+def products(x: Tensor, y: Tensor) -> Tensor:
+    """x y^T of tiles: [t, r, e], [t, u, e] -> [t, r, u]."""
+    if not by_linear(x, y):
+        return x @ y.transpose(1, 2)
+    y = y.contiguous()  # oneDNN has no fast product for rows that are apart
+    out = x.new_empty(len(x), x.shape[1], y.shape[1])
+    for i in range(len(x)):
+        out[i] = linear(x[i], y[i])
+    return out
 
 
 # ---- copies of keys
@@ -173,7 +231,9 @@ class Chooser:
                 continue
             tiles = (kinds == kind).nonzero()[:, 0].to(device)
             larger = self.known.moments(kind, q.shape[-1]) if kind > 0 else None
-            for a, b in spans(0, len(tiles), self.budget // (n * r * int(current[tiles].max()))):
+            each = self.budget // (n * r * int(current[tiles].max()))
+
+            def piece(a: int, b: int, tiles: Tensor = tiles, kind: int = kind, larger: Tensor | None = larger) -> None:
                 here = tiles[a:b]
                 table, bits = self.complete(here) if kind < 0 else self.candidates(here, kind, larger)
                 found = self.second_pass(here, table, bits)
@@ -184,6 +244,8 @@ class Chooser:
                 places = largest_places(found.masked_fill_(~bits | fixed, -1), form.chosen)
                 at = table[:, None].expand(-1, r, -1).gather(2, places.clamp(min=0))
                 chosen[here] = at.masked_fill(places < 0, -1)
+
+            for_each(piece, spans(0, len(tiles), each), device)
         return chosen
 
     def is_fixed(self, tiles: Tensor, blocks: Tensor) -> Tensor:
@@ -223,7 +285,7 @@ class Chooser:
         q = self.q[tiles]
         both = torch.cat([q, q.abs()], -1).flatten(1, 2)
         moments = self.rows_of(moments, tiles, table)[..., : both.shape[-1]]
-        scores = both @ moments.transpose(1, 2)
+        scores = products(both, moments)
         return shares(scores.mul_(self.root).view(*q.shape[:3], -1), seen)
 
     def second_pass(self, tiles: Tensor, table: Tensor, seen: Tensor) -> Tensor:
@@ -240,7 +302,7 @@ class Chooser:
         logs = self.key_sums(*inputs, False)
         if bool(logs.isinf().any()):
             logs = self.key_sums(*inputs, True)
-        scores = (means @ q.flatten(1, 2).transpose(1, 2)).mul_(self.root).add_(logs)
+        scores = products(means, q.flatten(1, 2)).mul_(self.root).add_(logs)
         return shares(scores.transpose(1, 2).reshape(*q.shape[:3], -1), seen)
 
     def key_sums(
@@ -343,27 +405,23 @@ def attend_by_linear(
 ) -> Tensor:
     """The same, a tile at a time, by products of matrices as by_linear() says; counts [t, 2] (entries_of())."""
     _, n, r, d = q.shape
-    linear, out = torch.ops.mkldnn._linear_pointwise, torch.empty_like(q)
     of_blocks, of_keys = biases(codes, ordinals, form, q.dtype)
-    each = places.shape[1] // codes.shape[1]
-    rows = (q * d**-0.5).flatten(1, 2)
-    for i, (count, seen) in enumerate(counts.tolist()):
-        k, v = (x.index_select(0, places[i, : count * each]).view(-1, d) for x in (keys, values))
-        scores = linear(rows[i], k, None, "none", [], "")
-        by_block = scores.view(n, r, count, form.block)
-        by_block[:, :, 0] += of_keys[i]
-        if seen < count:
-            by_block[:, :, seen:] += of_blocks[i, :, seen:count, None]
-        out[i] = linear(scores.softmax(-1), v.T, None, "none", [], "").view(n, r, d)
+    each, numbers = places.shape[1] // codes.shape[1], counts.tolist()
+    rows, out = (q * d**-0.5).flatten(1, 2), torch.empty_like(q)
+
+    def piece(a: int, b: int) -> None:
+        for i in range(a, b):
+            count, seen = numbers[i]
+            k, v = (x.index_select(0, places[i, : count * each]).view(-1, d) for x in (keys, values))
+            scores = linear(rows[i], k)
+            by_block = scores.view(n, r, count, form.block)
+            by_block[:, :, 0] += of_keys[i]
+            if seen < count:
+                by_block[:, :, seen:] += of_blocks[i, :, seen:count, None]
+            out[i] = linear(scores.softmax(-1), v.T).view(n, r, d)
+
+    for_each(piece, spans(0, len(q), 16), q.device)
     return out
-
-
-def by_linear(*inputs: Tensor) -> bool:
-    """Whether products of matrices are oneDNN's, of a tile at a time: on a CPU the fastest, but without gradients."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        return False
-    fits = inputs[0].device.type == "cpu" and inputs[0].dtype == torch.float32
-    return fits and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @cache
