@@ -127,7 +127,7 @@ def calibrated_key_scale(keys: Tensor, complete: Tensor) -> Tensor:
     1 where a channel is constant.
     """
     counted = torch.arange(keys.shape[2], device=keys.device) < complete[:, None]
-    squares = (keys - keys.mean(3, keepdim=True)).double().square().mean(3) * counted[:, None, :, None]
+    squares = keys.double().var(3, unbiased=False) * counted[:, None, :, None]
     scale = (squares.sum((0, 2)) / counted.sum().clamp(min=1)).sqrt().sqrt()
     return torch.where(scale > 0, scale, 1).to(keys.dtype)
 
@@ -173,16 +173,6 @@ def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
     out = codes.new_full((len(codes), width + 1), -1)
     out.scatter_(1, torch.where(first, places, width), codes)
     return out[:, :width], counts
-
-
-def fixed_blocks(current: Tensor, form: BlockSettings) -> Tensor:
-    """The blocks before the blocks `current` [F, 1] that rows keep without scores (section 8.1): [F, .].
-
-    -1 for none; a block may be there twice.
-    """
-    sinks = torch.arange(form.sinks, device=current.device).expand(len(current), -1)
-    local = current - 1 - torch.arange(form.local, device=current.device)
-    return torch.cat([sinks.masked_fill(sinks >= current, -1), local.clamp(min=-1)], 1)
 
 
 def places_to_bits(places: Tensor, count: int) -> Tensor:
@@ -357,7 +347,10 @@ def entries_of(choices: Tensor, current: Tensor, form: BlockSettings) -> tuple[T
     codes = choices * rows + torch.arange(rows, device=current.device)[:, None]
     codes = codes.masked_fill(choices < 0, -1).flatten(1)
     current = current[:, None]
-    table, counts = distinct(torch.cat([codes, fixed_blocks(current, form) * rows], 1), rows)
+    sinks = torch.arange(form.sinks, device=current.device).expand(len(current), -1)
+    local = current - 1 - torch.arange(form.local, device=current.device)
+    fixed = torch.cat([sinks.masked_fill(sinks >= current, -1), local.clamp(min=-1)], 1)
+    table, counts = distinct(torch.cat([codes, fixed * rows], 1), rows)
     first = torch.where(table < 0, rows, table % rows)
     table = table.gather(1, first.argsort(dim=1, stable=True))
     return torch.cat([current * rows, table], 1), torch.stack([counts, (first == 0).sum(1)], 1) + 1
