@@ -97,7 +97,7 @@ void use_attention(nn::LoadedModel& m, const std::string& method) {
 }
 
 void use_attention(nn::LoadedModel& m, OtherAttention& other) {
-  if (!other.chosen()) return;
+  if (other.config.attention.empty()) return;
   data::Schema schema;
   other.config.method().describe(schema);
   const data::Json all = schema.to_json();

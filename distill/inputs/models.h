@@ -39,7 +39,6 @@ struct OtherAttention {
   std::set<std::string> keys = {};  // its keys that were set
 
   OtherAttention() { config.attention.clear(); }
-  bool chosen() const { return !config.attention.empty(); }
   void describe(data::Schema& s);
 };
 // Replaces the attention of a loaded model by another method with these settings, an object by

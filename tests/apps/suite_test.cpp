@@ -80,6 +80,18 @@ TEST_CASE("suites: every cell of the grid for the student and each method at eve
   CHECK(out["interval"]["copy"]["generated"].is_null());
 }
 
+TEST_CASE("suites: blocks that are compared are calibrated on the first prompt") {
+  const Finished f = suite_world().must(
+      "eval --suite ruler --tasks copy --lengths 560 --samples 1 --no-generate --json --model base "
+      "--compare dense,blocks:block=4:tile=4:k=64");
+  CHECK(contains(f.error, "blocks: key_scale calibrated on the first "));
+  for (const Json& row : Json::parse(f.out)["rows"]) {
+    if (row["method"] == "dense") continue;
+    CHECK(double(row["keys_read"]) > 40);
+    CHECK(double(row["keys_read"]) < 120);
+  }
+}
+
 TEST_CASE("suites: dense scores are the teacher's, and the prompts depend on the seed only") {
   const Json student = suite_object("--model sparse --teacher base --compare dense --k 4");
   const Json teacher = suite_object("--model base --compare dense");
