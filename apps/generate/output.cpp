@@ -15,7 +15,7 @@
 
 namespace brine {
 
-void calibrate_on_prompt(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+void calibrate_on_prompt(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                          const std::vector<std::string>& prompts) {
   if (!m.uncalibrated) return;
   check(!prompts.empty(), "generate: attention '", m.config.attention,

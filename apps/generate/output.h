@@ -10,7 +10,7 @@ namespace brine {
 
 // Calibrates an attention that was given to the model on the first prompt, of which there must be
 // one then.
-void calibrate_on_prompt(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+void calibrate_on_prompt(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                          const std::vector<std::string>& prompts);
 
 // Runs a generation and prints it on standard output; `texts` are its prompts. One continuation is

@@ -42,8 +42,8 @@ Tensor first_of(std::span<const int32_t> tokens, int64_t window) {
   return Tensor::from(tokens, {1, int64_t(tokens.size())});
 }
 
-Scored score_windows(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TextEvaluation& e,
-                     const EvaluateCall& call, const Messages& messages) {
+Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+                     const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
   check(e.stride == 0, "eval: --stride is for the protocol stride, not windows");
   const int64_t window = window_of(e.sequence_length, m.config, "eval");
   data::TokenCorpus corpus = load_texts(e.data, tokenizer, window, e.copies, messages);
@@ -67,8 +67,8 @@ Scored score_windows(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const
   return out;
 }
 
-Scored score_protocol(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TextEvaluation& e,
-                      const EvaluateCall& call, const Messages& messages) {
+Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+                      const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
   check(e.copies == 1 && e.loss_from == 0, "eval: the protocol ",
         data::name_of(e.protocol, kProtocolNames), " accepts neither copies nor loss_from");
   const auto chosen =
@@ -105,7 +105,7 @@ void warn(const Messages& messages, const MaskHealth& health) {
 
 }  // namespace
 
-TextResult evaluate_text(const std::string& name, nn::LoadedModel& m,
+TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
                          const data::Tokenizer& tokenizer, const TextEvaluation& e,
                          const Messages& messages) {
   check(!e.data.empty(), "eval: --data is needed");

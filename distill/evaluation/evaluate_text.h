@@ -57,7 +57,7 @@ struct TextResult {
 };
 // `name`: the model's, which is calibrated on the first window if it must be. A mask that has
 // degenerated is a warning.
-TextResult evaluate_text(const std::string& name, nn::LoadedModel& model,
+TextResult evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
 // "model", "attention", "k", "query_skip", "oversample", "compute", "path", "perplexity", "nll",

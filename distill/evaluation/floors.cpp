@@ -55,7 +55,7 @@ data::Json settings_of(const nn::ModelConfig& config) {
 }
 
 struct Table {
-  nn::LoadedModel& student;
+  const nn::LoadedModel& student;
   const WindowSource& windows;
   const SweepRequest& request;
   const std::function<void(const FloorRow&)>& measured;
@@ -175,8 +175,8 @@ std::string cells(const FloorRow& r, const std::string& between) {
 
 }  // namespace
 
-void floors(nn::LoadedModel& student, const WindowSource& windows, const SweepRequest& request,
-            const std::function<void(const FloorRow&)>& measured) {
+void floors(const nn::LoadedModel& student, const WindowSource& windows,
+            const SweepRequest& request, const std::function<void(const FloorRow&)>& measured) {
   check(!request.teacher.empty(), "sweep: --floors needs --teacher");
   check(student.model->attention_traits().sparse, "sweep: attention '", student.config.attention,
         "' keeps every key");

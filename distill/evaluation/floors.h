@@ -29,8 +29,8 @@ struct FloorRow {
 // list: next to it are the best blocks with the same sharing, and the k of the other rows is that
 // with which they read as many keys. Sinks and recent keys are whole blocks of such a student's
 // size, of others of 4 keys. `student` is calibrated if it must be.
-void floors(nn::LoadedModel& student, const WindowSource& windows, const SweepRequest& request,
-            const std::function<void(const FloorRow&)>& measured);
+void floors(const nn::LoadedModel& student, const WindowSource& windows,
+            const SweepRequest& request, const std::function<void(const FloorRow&)>& measured);
 
 // Lines of a Markdown table, with their line end.
 std::string floor_title();

@@ -57,7 +57,7 @@ SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const E
 
 }  // namespace
 
-void sweep(nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
+void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
            const std::function<void(const SweepCell&)>& measured) {
   check(model.model->attention_traits().sparse, "sweep: attention '", model.config.attention,
         "' keeps every key");

@@ -32,7 +32,7 @@ struct SweepCell {
 
 // Every cell, passed on as soon as it is measured: for each k every query_skip. The model's
 // attention must be sparse.
-void sweep(nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
+void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
            const std::function<void(const SweepCell&)>& measured);
 
 }  // namespace brine::distill

@@ -29,7 +29,7 @@ void write_table(const TextSweep& what, const std::string& tsv) {
                    [&] { data::write_file_atomic(what.out, tsv); });
 }
 
-void write_floors(nn::LoadedModel& model, const WindowSource& windows, const TextSweep& what,
+void write_floors(const nn::LoadedModel& model, const WindowSource& windows, const TextSweep& what,
                   std::ostream& table) {
   std::string tsv = floor_tsv_title();
   table << floor_title() << std::flush;
@@ -80,8 +80,8 @@ std::string tsv_line(const SweepCell& cell, bool recall) {
   return line_of(cell, "%lld\t%lld\t%.6f\t%.2f\t%.3f\t%.3f", "\t%.4f", recall);
 }
 
-void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const TextSweep& what,
-                std::ostream& table, const Messages& messages) {
+void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+                const TextSweep& what, std::ostream& table, const Messages& messages) {
   if (what.grid.ranks) compare_models(*what.grid.ranks, model);
   compare_teacher(what.grid.teacher, tokenizer, messages);
   const int64_t window = window_of(what.sequence_length, model.config, "sweep");

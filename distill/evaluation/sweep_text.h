@@ -30,7 +30,7 @@ std::string tsv_line(const SweepCell& cell, bool recall);
 
 // A model that must be calibrated is calibrated on the first window. Writes each line of the table
 // as soon as its cell is measured, and the TSV file at the end.
-void sweep_text(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const TextSweep& what,
-                std::ostream& table, const Messages& messages);
+void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+                const TextSweep& what, std::ostream& table, const Messages& messages);
 
 }  // namespace brine::distill

@@ -108,7 +108,7 @@ void use_attention(nn::LoadedModel& m, OtherAttention& other) {
   use_attention(m, other.config.attention, settings);
 }
 
-void calibrate_on(nn::LoadedModel& m, const Tensor& ids, const Messages& messages) {
+void calibrate_on(const nn::LoadedModel& m, const Tensor& ids, const Messages& messages) {
   if (!m.uncalibrated) return;
   const int64_t tokens = nn::calibrate_attention(m, ids);
   messages.info(m.config.attention, ": key_scale calibrated on the first ",

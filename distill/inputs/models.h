@@ -48,7 +48,7 @@ void use_attention(nn::LoadedModel& model, const std::string& method);
 void use_attention(nn::LoadedModel& model, OtherAttention& other);
 // Calibrates the attention of a model that use_attention() gave one (nn::calibrate_attention) on
 // the start of a text, ids [1, T], and says so.
-void calibrate_on(nn::LoadedModel& model, const Tensor& ids, const Messages& messages);
+void calibrate_on(const nn::LoadedModel& model, const Tensor& ids, const Messages& messages);
 
 // Loads a model and reports how its files were read and which damaged checkpoints of its run were
 // skipped.

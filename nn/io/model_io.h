@@ -27,8 +27,8 @@ struct LoadedModel {
   std::vector<std::string> notes;    // newer checkpoints of the run that are damaged, and why
   std::vector<std::string> remarks;  // on how its files were read, in one line each
 
-  bool uncalibrated = false;  // its attention is new: see calibrate_attention()
-  double seconds = 0;         // the time of loading
+  double seconds = 0;                 // the time of loading
+  mutable bool uncalibrated = false;  // its attention is new: see calibrate_attention()
 
   // SHA-256 of names, types, shapes and values of all tensors; computed at the first call.
   const std::string& hash() const;

@@ -83,7 +83,7 @@ int64_t calibrate_attention(Model& student, Model& teacher, const Tensor& ids) {
   return T;
 }
 
-int64_t calibrate_attention(LoadedModel& m, const Tensor& ids) {
+int64_t calibrate_attention(const LoadedModel& m, const Tensor& ids) {
   ModelConfig config = m.config;
   config.attention = "flash";
   const std::unique_ptr<Model> teacher = make_shared_student(config, *m.model, 0);

@@ -20,7 +20,7 @@ std::unique_ptr<Model> make_shared_student(const ModelConfig& config, Model& tea
 inline constexpr int64_t kCalibrationTokens = 2048;
 int64_t calibrate_attention(Model& student, Model& teacher, const Tensor& ids);
 // The same with the model's weights under full attention.
-int64_t calibrate_attention(LoadedModel& model, const Tensor& ids);
+int64_t calibrate_attention(const LoadedModel& model, const Tensor& ids);
 
 // Gives a loaded model the attention that its config has now. The base stays in its memory, as a
 // constant; what the same method has learned stays, too, and another one that calibrates is
