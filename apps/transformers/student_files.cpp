@@ -36,15 +36,14 @@ void edit(data::Json& json) {
   };
   const data::Json& settings = json.at("brine").at("attention");
   const bool is_bert = name.family == "Bert";
+  data::Json group{{"algorithm", settings.at("method")},
+                   {"targets", {name.family + (is_bert ? "SelfAttention" : "Attention")}},
+                   {"ignore", data::Json::array()}};
+  for (const char* key : {"k", "columns", "oversample", "block", "tile", "candidates"}) {
+    if (settings.contains(key)) group[key] = settings.at(key);
+  }
   json["sparse_attention_config"] = {
-      {"config_groups",
-       {{"group_0",
-         {{"algorithm", "sea"},
-          {"targets", {name.family + (is_bert ? "SelfAttention" : "Attention")}},
-          {"ignore", data::Json::array()},
-          {"k", settings.at("k")},
-          {"columns", settings.at("columns")},
-          {"oversample", settings.at("oversample")}}}}},
+      {"config_groups", {{"group_0", group}}},
       {"producer", {{"name", "brine"}, {"version", BRINE_VERSION}}},
   };
 }
@@ -52,8 +51,9 @@ void edit(data::Json& json) {
 }  // namespace
 
 void add_transformers_files(const nn::ModelConfig& config, nn::ExportOptions& options) {
-  check(config.attention == "sea", "export: --format transformers is for students with SEA; '",
-        config.attention, "' attention is not supported",
+  check(config.attention == "sea" || config.attention == "blocks",
+        "export: --format transformers is for students with SEA or blocks; '", config.attention,
+        "' attention is not supported",
         nn::is_full_attention(config.attention) ? ", and transformers loads it without" : "");
   check(config.lora_rank == 0,
         "export: --format transformers has no low-rank additions (lora_rank ", config.lora_rank,

@@ -48,6 +48,27 @@ TEST_CASE("export for transformers: the sources of apps/python, and where they a
   CHECK(read_all(w.path("hf/model.safetensors")) == read_all(w.path("export/model.safetensors")));
 }
 
+TEST_CASE("export for transformers: a student with blocks, whose scale of channels goes along") {
+  const World& w = world();
+  w.must(
+      "convert --teacher teacher --data text.txt --stages attention --lengths 32 --block 4 --tile "
+      "2 "
+      "--k 16 --out blocks-run");
+  w.must("export --checkpoint blocks-run --out hf-blocks --format transformers");
+  const Json config = config_of("hf-blocks");
+  CHECK(config.at("brine").at("attention").at("method") == "blocks");
+  const Json& group = config.at("sparse_attention_config").at("config_groups").at("group_0");
+  CHECK(group.at("algorithm") == "blocks");
+  CHECK(group.at("k") == 16);
+  CHECK(group.at("block") == 4);
+  CHECK_FALSE(group.contains("oversample"));
+  auto perplexity = [&](const std::string& model) {
+    return Json::parse(w.must("eval --data text.txt --json --max-windows 2 --model " + model).out)
+        .at("perplexity");
+  };
+  CHECK(perplexity("hf-blocks") == perplexity("blocks-run"));
+}
+
 TEST_CASE("export for transformers: the directory is a model of Brine") {
   const World& w = world();
   w.must("export --checkpoint student --out hf-again --format transformers");
