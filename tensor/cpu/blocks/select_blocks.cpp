@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "tensor/base/stored.h"
@@ -97,7 +98,7 @@ class Chooser {
     start(at);
     const int64_t n = config_->chosen, free = config_->free_blocks(at.block);
     if (n == 0 || free == 0) return 0;
-    all_blocks(at.block, 0);
+    all_blocks(at.block);
     if (free <= n) {
       drop_fixed();
       return 0;
@@ -114,7 +115,7 @@ class Chooser {
   void choose_shares(const Rows<T>& at, const T* p, int64_t head_step, int64_t row_step) {
     start(at);
     if (config_->chosen == 0) return;
-    all_blocks(at.block, 0);
+    all_blocks(at.block);
     sums_.assign(size_t(at.block * rows_step_), kTaken);
     for (int64_t c = 0; c < at.block; ++c) {
       for (int64_t r = 0; r < at.count; ++r) {
@@ -147,11 +148,9 @@ class Chooser {
   bool is_fixed(size_t c) const { return config_->is_fixed(blocks_[c], at_.block); }
   int64_t candidates() const { return int64_t(blocks_.size()); }
 
-  // Blocks [0, end), and how many more there is room for.
-  void all_blocks(int64_t end, int64_t more) {
-    blocks_.resize(size_t(end + more));
-    for (int64_t b = 0; b < end; ++b) blocks_[size_t(b)] = b;
+  void all_blocks(int64_t end) {
     blocks_.resize(size_t(end));
+    std::iota(blocks_.begin(), blocks_.end(), 0);
     may_.assign(size_t(end), all_);
   }
 
@@ -290,9 +289,8 @@ class Chooser {
       }
       const Vector<T> sum = sum_of_strands(strand);
       const Vector<T> norm = sum > 0 ? 1 / sum : Vector<T>{};
-      for (int i = 0; i < W; ++i) {
-        const int64_t lane = l + i;
-        const bool real = lane < heads_ * R_ && lane % R_ < at_.count;
+      for (int64_t i = 0; i < W; ++i) {
+        const bool real = l + i < heads_ * R_ && (l + i) % R_ < at_.count;
         nans += real && !(number[i] && sum[i] < std::numeric_limits<T>::infinity());
       }
       for (int64_t c = 0; c < n; ++c) store(s + c * lanes_, load(s + c * lanes_) * norm);
@@ -326,7 +324,7 @@ class Chooser {
     int64_t nans = 0;
     if (z > 0) {
       const int64_t whole = at_.block >> z;
-      all_blocks(whole, 0);
+      all_blocks(whole);
       if (whole > config_->candidates) {
         multiply(z, 2 * d_);
         nans += soften(nullptr);
@@ -334,7 +332,7 @@ class Chooser {
       }
       open_.assign(size_t(whole + 1), all_);
       for (int64_t c = 0; c < whole; ++c) open_[size_t(c)] = may_[size_t(c)];
-      all_blocks(at_.block, 0);
+      all_blocks(at_.block);
       keep([&](size_t b) { return is_fixed(b) ? all_ : open_[b >> z]; });
     }
     multiply(0, 2 * d_);
@@ -371,8 +369,7 @@ class Chooser {
 
   // The rows that lanes [l, l + W) belong to.
   uint64_t rows_of_vector(int64_t l) const {
-    if (R_ % W != 0) return all_;
-    return (W == 64 ? ~uint64_t(0) : (uint64_t(1) << W) - 1) << l % R_;
+    return R_ % W == 0 ? ((uint64_t(1) << W) - 1) << l % R_ : all_;
   }
 
   void unpack(const uint8_t* __restrict from, uint8_t* __restrict to, int64_t keys) const {
