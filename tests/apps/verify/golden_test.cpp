@@ -233,8 +233,8 @@ TEST_CASE("golden: settings that a block does not use are not judged") {
     CHECK(report.ok());
   };
   // No learned prior: none, the Performer's, with grouped heads or an encoder.
-  for (const char* name : {"causal_per_query_t20", "causal_paper_t12", "bidirectional_paper_t16",
-                           "causal_lean_t33"})
+  for (const char* name :
+       {"causal_per_query_t20", "causal_paper_t12", "bidirectional_paper_t16", "causal_lean_t33"})
     agrees(name, {{"prior_features", 0}});
   agrees("bidirectional_capped_t24", {{"prior_features", 0}, {"layer_norm_eps", 0}});
   // Neither decoder nor Performer.
