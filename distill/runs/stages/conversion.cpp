@@ -180,8 +180,8 @@ void Converter::calibrate() {
     source = join("the first ", tokens, " tokens of ", what.data.front());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  run.subject = join("student ", run.config.attention, ", calibrated on ", source, " in ",
-                     human_seconds(seconds.count()));
+  host.messages.info("calibrated in ", human_seconds(seconds.count()));
+  run.subject = join("student ", run.config.attention, ", calibrated on ", source);
 }
 
 // Losses and recall of the blocks over the windows to evaluate on.
