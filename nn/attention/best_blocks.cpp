@@ -45,11 +45,10 @@ class BestBlocks : public Attention {
   }
 
   Tensor forward(const AttentionInput& in) override {
-    BlockConfig blocks = config_.blocks;
-    const int64_t T = in.q.dim(2), asked = in.options.k ? in.options.k : config_.k;
-    const int64_t k = std::min(asked, T + blocks.block);
-    blocks.chosen = std::max<int64_t>(0, (k + blocks.block - 1) / blocks.block - blocks.fixed());
-    blocks.candidates = std::max<int64_t>(1, T);
+    const int64_t T = in.q.dim(2);
+    const int64_t k = in.options.k ? in.options.k : config_.k;
+    BlockConfig blocks = config_.blocks.keeping(std::min(k, T + config_.blocks.block));
+    blocks.candidates = blocks.chosen;
     blocks.columns = std::max<int64_t>(1, T);  // one level: the mass of every block
     std::optional<CostScope> part(std::in_place, "mask");
     const BlockMask mask = choose(in, blocks);

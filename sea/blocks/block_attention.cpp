@@ -25,16 +25,14 @@ void BlocksConfig::describe(data::Schema& s) {
 }
 
 BlockConfig BlocksConfig::blocks(int64_t other) const {
-  BlockConfig c{.block = block,
-                .chosen = 0,
-                .sinks = sinks,
-                .local = local,
-                .tile = tile,
-                .candidates = candidates,
-                .columns = columns};
-  const int64_t keys = other ? other : k;
-  c.chosen = std::max<int64_t>(0, keys / block + (keys % block != 0) - c.fixed());
-  return c;
+  const BlockConfig c{.block = block,
+                      .chosen = 0,
+                      .sinks = sinks,
+                      .local = local,
+                      .tile = tile,
+                      .candidates = candidates,
+                      .columns = columns};
+  return c.keeping(other ? other : k);
 }
 
 void BlocksConfig::validate(const nn::AttentionShape& shape) const {

@@ -40,9 +40,16 @@ struct BlockConfig {
   }
   // The blocks that every row keeps, with its own.
   int64_t fixed() const { return sinks + local + 1; }
+  // These settings for rows that keep k keys by themselves, in whole blocks, fixed ones included; a
+  // k of no more than the fixed ones is a window.
+  BlockConfig keeping(int64_t k) const {
+    BlockConfig out = *this;
+    out.chosen = std::max<int64_t>(0, k / block + (k % block != 0) - fixed());
+    return out;
+  }
   // The most blocks that a tile of one of `blocks` blocks keeps.
   int64_t most_kept(int64_t blocks) const {
-    return std::min(blocks, fixed() + std::min(blocks, tile * chosen));
+    return std::min(blocks, fixed() + tile * std::min(blocks, chosen));
   }
 };
 
