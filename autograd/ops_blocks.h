@@ -39,10 +39,7 @@ Tensor block_mask_keys(const BlockMask& mask, int64_t heads, const Visibility& v
 // The same as compressed rows, on the mask's device; made on the CPU.
 FlatCsr blocks_to_csr(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T);
 
-// Kept keys of rows, over all rows that see a key: of the row itself, and of its tile.
-struct KeptKeys {
-  double row = 0, tile = 0;
-};
-KeptKeys kept_keys(const BlockMask& mask, const Visibility& visible, int64_t T);
+// The mean number of kept keys, over all rows that see a key.
+double kept_keys(const BlockMask& mask, const Visibility& visible, int64_t T);
 
 }  // namespace brine

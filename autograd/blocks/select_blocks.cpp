@@ -47,7 +47,7 @@ void check_scores(const char* op, const BlockScores& s, const BlockConfig& confi
 void check_numbers(const char* op, const Tensor& nan_count) {
   if (nan_count.device().is_meta()) return;
   const int64_t nans = nan_count.to(Device{}).data<int64_t>()[0];
-  check(nans == 0, op, ": the scores of ", nans, " queries are not finite: a query or key is NaN");
+  check(nans == 0, op, ": scores are not finite: a query or key is NaN");
 }
 
 // Products of rows of q with the moments of their first pass and the copies of candidates.
@@ -174,7 +174,7 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
   }
   const Tensor nan_count = Tensor::zeros({1}, Dtype::i64, q.device());
   BRINE_CALL(q, select_blocks, mask, nan_count, whole, config, visible);
-  check_numbers(op, nan_count);
+  if (!shares && config.chosen > 0) check_numbers(op, nan_count);
   return mask;
 }
 
@@ -303,21 +303,20 @@ FlatCsr blocks_to_csr(const BlockMask& any, int64_t heads, const Visibility& vis
   return csr;
 }
 
-KeptKeys kept_keys(const BlockMask& any, const Visibility& visible, int64_t T) {
+double kept_keys(const BlockMask& any, const Visibility& visible, int64_t T) {
   const BlockMask mask = readable(any);
   const int64_t tiles = mask.tile_count();
-  double by_row = 0, by_tile = 0, rows = 0;
+  double keys = 0, rows = 0;
   each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
     const int32_t* entries = mask.entries.data<int32_t>() + (bg * tiles + n) * mask.capacity();
     ++rows;
     for (int64_t e = 0; e < mask.counts.data<int32_t>()[bg * tiles + n]; ++e) {
+      if (entry_row(entries[e]) > t % mask.tile) continue;
       const int64_t first = entry_block(entries[e]) * mask.block;
-      const double keys = double(std::min(first + mask.block, t + 1) - first);
-      by_tile += keys;
-      if (entry_row(entries[e]) <= t % mask.tile) by_row += keys;
+      keys += double(std::min(first + mask.block, t + 1) - first);
     }
   });
-  return {.row = by_row / std::max(rows, 1.0), .tile = by_tile / std::max(rows, 1.0)};
+  return keys / std::max(rows, 1.0);
 }
 
 }  // namespace brine

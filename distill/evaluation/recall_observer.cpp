@@ -69,12 +69,8 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
               .keys = q.dim(2)};
   source_->observe_student(layer, tap);
   const distill::TeacherLayer t = source_->layer(layer);
-  distill::Recall found =
+  layers_[size_t(layer)] +=
       distill::attention_recall(attention_of(t), csr, columns_, visible_, select_, from_);
-  if (tap.has("kept_keys")) {
-    found.read = tap.get("kept_keys").data<double>()[0] * double(found.all_rows);
-  }
-  layers_[size_t(layer)] += found;
   if (watch) watch(layer, tap, t);
   return {};
 }

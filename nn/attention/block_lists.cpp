@@ -22,8 +22,7 @@ Tensor attend_blocks(const AttentionInput& in, const Tensor& q, const BlockMask&
 
 void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys) {
   const int64_t T = in.k.dim(2);
-  const KeptKeys kept = kept_keys(mask, in.visible, T);
-  in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept.row, kept.tile}, {2}));
+  in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept_keys(mask, in.visible, T)}, {1}));
   if (!keys) return;
   const FlatCsr csr = blocks_to_csr(mask, in.q.dim(1), in.visible, T);
   in.tap->put("row_pointers", csr.row_pointers);

@@ -11,10 +11,9 @@ namespace brine::nn {
 Tensor attend_blocks(const AttentionInput& in, const Tensor& q, const BlockMask& mask,
                      const BlockConfig& config);
 
-// Tap entries of a mask with all tiles: "kept_keys" f64 [2], the mean number of keys of a row and
-// of its tile, and if `keys`, the mask by keys as "row_pointers", "head_offsets" and "columns"
-// (FlatCsr), for which only short sequences have memory; and of these "probabilities" if they are
-// requested.
+// Tap entries of a mask with all tiles: "kept_keys" f64 [1], the mean number of keys of a row, and
+// if `keys`, the mask by keys as "row_pointers", "head_offsets" and "columns" (FlatCsr), for which
+// only short sequences have memory; and of these "probabilities" if they are requested.
 void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys);
 
 }  // namespace brine::nn

@@ -12,7 +12,7 @@ namespace brine {
 // in f32 or f64; key_scale [G, d].
 BRINE_KERNEL(key_codes, KeyCodes keys, Tensor k, Tensor key_scale, int64_t block)
 // See tensor/mask/blocks.h. mask.counts and mask.entries are written; rows of padding choose
-// nothing. nan_count i64 [1]: of how many rows and heads a score is NaN.
+// nothing. nan_count i64 [1]: above 0 if a score is not finite.
 BRINE_KERNEL(select_blocks, BlockMask mask, Tensor nan_count, BlockScores scores,
              BlockConfig config, Visibility visible)
 // One row of every sequence, at width[b] - 1: the mask is read where it is not the first of its
