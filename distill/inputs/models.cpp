@@ -111,6 +111,11 @@ void use_attention(nn::LoadedModel& m, OtherAttention& other) {
 void calibrate_on(const nn::LoadedModel& m, const Tensor& ids, const Messages& messages) {
   if (!m.uncalibrated) return;
   const int64_t tokens = nn::calibrate_attention(m, ids);
+  const int64_t block = m.model->attention_traits().k_step;
+  if (tokens < block) {
+    return messages.info(m.config.attention, ": key_scale is 1 everywhere: the first ", tokens,
+                         " tokens fill no block of ", block);
+  }
   messages.info(m.config.attention, ": key_scale calibrated on the first ",
                 tokens < 1000
                     ? std::to_string(tokens)

@@ -152,6 +152,8 @@ TEST_CASE("blocks: any causal model takes them, calibrated on what it reads firs
   }
   CHECK_FALSE(
       contains(w.must("eval --model calibrated --data text.txt --max-windows 1").error, said));
+  CHECK(contains(w.must("generate --model teacher --prompt the --tokens 4" + blocks).error,
+                 "key_scale is 1 everywhere: the first 1 tokens fill no block of 4"));
 }
 
 TEST_CASE("blocks: generate with any k; all keys give the perplexity of full attention") {

@@ -5,7 +5,6 @@
 // do not depend on each other, so a row has the same bits in a tile and by itself.
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -14,14 +13,11 @@
 
 #include "tensor/base/stored.h"
 #include "tensor/cpu/attention/flash_tile.h"
+#include "tensor/cpu/blocks/code_row.h"
 #include "tensor/cpu/blocks/code_tile.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/blocks.h"
 #include "tensor/mask/csr.h"
-
-#ifdef __AVX512DQ__
-#include <immintrin.h>
-#endif
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -33,46 +29,6 @@ struct Rows {
   const T* q;                // of the first head's first row, [d]
   int64_t q_step;            // between heads
 };
-
-template <class T>
-using Mask = decltype(Vector<T>{} >= Vector<T>{});
-template <class T>
-using MaskLane = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
-
-// 2^x of x <= 0, of a vector, by the formula of math::exp2_nonpositive; of NaN any number.
-inline Vector<double> exp2_nonpositive(Vector<double> x) {
-  for (int l = 0; l < kWidth<double>; ++l) x[l] = math::exp2_nonpositive(x[l]);
-  return x;
-}
-[[gnu::always_inline]] inline Vector<float> exp2_nonpositive(Vector<float> x) {
-  x = x < -126.0f ? Vector<float>{} - 126.0f : x;
-  const Vector<float> shifted = x + math::kRounder, r = x - (shifted - math::kRounder);
-  Vector<float> p = 1.326472731e-3f * r + 9.671512991e-3f;
-  p = p * r + 5.550733581e-2f;
-  p = p * r + 2.402224243e-1f;
-  p = p * r + 6.931470037e-1f;
-  p = p * r + 1.0f;
-  return Vector<float>(Mask<float>(p) + (Mask<float>(shifted) << 23));
-}
-
-// The lanes of a mask as bits.
-template <class T>
-uint64_t bits_of(Mask<T> mask) {
-#ifdef __AVX512DQ__
-  if constexpr (sizeof(mask) == 64 && sizeof(T) == 4) {
-    return _mm512_movepi32_mask(std::bit_cast<__m512i>(mask));
-  }
-#endif
-  uint64_t bits = 0;
-  for (int l = 0; l < kWidth<T>; ++l) bits |= uint64_t(mask[l] & 1) << l;
-  return bits;
-}
-
-// ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))
-template <class V>
-[[gnu::always_inline]] inline V sum_of_strands(const V (&s)[kStrands]) {
-  return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
-}
 
 template <class T>
 class Chooser {
@@ -136,7 +92,8 @@ class Chooser {
 
  private:
   static constexpr int W = kWidth<T>;
-  static constexpr T kTaken = -1;  // below all sums of probabilities
+  static constexpr int64_t kRun = 120;  // blocks whose moments fit into the first caches
+  static constexpr T kTaken = -1;       // below all sums of probabilities
 
   void start(const Rows<T>& at) {
     at_ = at;
@@ -196,6 +153,12 @@ class Chooser {
     const T* sigma = scores_->key_scale.template data<T>() + at.bg % G_ * d_;
     u_.assign(size_t(depth_ * lanes_ / 4), 0);
     for (int64_t l = 0; l < lanes_; l += W) round_rows(l, sigma);
+    if (by_rows()) {
+      u_rows_.resize(size_t(heads_ * depth_));
+      for (int64_t i = 0; i < heads_ * depth_; i += 4) {
+        std::memcpy(&u_rows_[size_t(i)], &u_[size_t(i % depth_ / 4 * lanes_ + i / depth_)], 4);
+      }
+    }
   }
 
   // W lanes: |q'|, and the numbers in 8 bits.
@@ -245,8 +208,9 @@ class Chooser {
     for (int64_t c = 0; c < candidates();) {
       const int64_t first = blocks_[size_t(c)];
       int64_t n = 1;
-      while (c + n < candidates() && blocks_[size_t(c + n)] == first + n) ++n;
+      while (c + n < candidates() && n < kRun && blocks_[size_t(c + n)] == first + n) ++n;
       const T* rows = numbers(moments, (before + first) * 2 * d_, n * 2 * d_);
+      if (R_ == 1 && depth > d_) prefetch(rows, n * 2 * d_ * int64_t(sizeof(T)));
       tile_product(n, lanes_, depth, Broadcast<T, false>{rows, 2 * d_}, Lanes<const T>{q_, lanes_},
                    Lanes<T>{s_.data() + c * lanes_, lanes_});
       c += n;
@@ -282,7 +246,7 @@ class Chooser {
       for (int64_t c = 0; c < n; ++c) {
         const Vector<T> x = load(s + c * lanes_);
         number &= x == x;
-        Vector<T> p = exp2_nonpositive(x - largest);
+        Vector<T> p = exp2_of_lanes(x - largest);
         if (weight) p *= load(weight + c * lanes_ + l);
         store(s + c * lanes_, p);
         strand[blocks_[size_t(c)] % kStrands] += p;
@@ -348,6 +312,7 @@ class Chooser {
     multiply(0, d_);
     weights_.resize(size_t(n * lanes_));
     y_.resize(size_t(B * lanes_));
+    if (by_rows()) return judge_row();
     codes_.assign(size_t(B * depth_), 0);
     static const code_tile::Engine engine = code_tile::engine();
     const int64_t blocks = scores_->keys.steps.dim(2);
@@ -364,6 +329,40 @@ class Chooser {
         }
       }
     }
+    return soften(weights_.data());
+  }
+
+  // Whether a row is chosen for by itself, its keys as lanes.
+  bool by_rows() const {
+    return sizeof(T) == 4 && R_ == 1 && takes_code_row(config_->block, half_);
+  }
+
+  // judge() of one row.
+  int64_t judge_row() {
+    std::fill(weights_.begin(), weights_.end(), T(0));
+#ifdef __AVX2__
+    if constexpr (sizeof(T) == 4) {
+      const int64_t n = candidates(), B = config_->block, size = B * half_;
+      const auto* codes = scores_->keys.codes.template data<uint8_t>();
+      const Tensor& all_steps = scores_->keys.steps;
+      const auto* steps = all_steps.raw();
+      const int64_t step_bytes = int64_t(item_size(all_steps.dtype()));
+      const int64_t before = at_.bg * all_steps.dim(2);
+      for (int64_t c = 0; c < n; ++c) {
+        const int64_t at = before + blocks_[size_t(c)];
+        if (c + 2 < n) {
+          const int64_t next = before + blocks_[size_t(c + 2)];
+          prefetch(codes + next * size, size);
+          prefetch(steps + next * B * step_bytes, B * step_bytes);
+        }
+        T* weight = weights_.data() + c * lanes_;
+        code_row(heads_, B, half_, codes + at * size, u_rows_.data(), numbers(all_steps, at * B, B),
+                 offset_, step_, largest_, weight, y_.data());
+        T* score = s_.data() + c * lanes_;
+        for (int64_t h = 0; h < heads_; ++h) score[h] = std::fma(largest_[h], step_[h], score[h]);
+      }
+    }
+#endif
     return soften(weights_.data());
   }
 
@@ -421,11 +420,11 @@ class Chooser {
     for (; j + kStrands <= B; j += kStrands) {
 #pragma GCC unroll 8
       for (int i = 0; i < kStrands; ++i) {
-        strand[i] += exp2_nonpositive((load(y + (j + i) * lanes) - largest) * step);
+        strand[i] += exp2_of_lanes((load(y + (j + i) * lanes) - largest) * step);
       }
     }
     for (int i = 0; j < B; ++j, ++i) {
-      strand[i] += exp2_nonpositive((load(y + j * lanes) - largest) * step);
+      strand[i] += exp2_of_lanes((load(y + j * lanes) - largest) * step);
     }
     store(score, largest * step + load(score));
     store(weight, sum_of_strands(strand));
@@ -489,6 +488,7 @@ class Chooser {
   Scratch<T> scratch_;
   T *q_ = nullptr, *step_ = nullptr, *offset_ = nullptr, *largest_ = nullptr;
   std::vector<uint32_t> u_;     // [depth / 4, lanes]: four channels each
+  std::vector<int8_t> u_rows_;  // of one row: [heads, depth]
   std::vector<uint8_t> codes_;  // [block, depth]
   std::vector<int32_t> products_;
   std::vector<T> y_, s_, weights_,

@@ -359,11 +359,29 @@ TEST_CASE("select_blocks: 131,072 keys in levels, sampled rows as the definition
 }
 
 TEST_CASE("select_blocks_step: row by row the same masks as in one pass") {
-  for (const BlockCase& c : block_cases()) {
+  std::vector<BlockCase> cases = block_cases();
+  // Heads of 64 and 128 numbers: vectors of keys instead of rows choose for a single row.
+  for (const int64_t d : {64, 128}) {
+    cases.push_back(
+        {.H = 6,
+         .G = 2,
+         .T = 300,
+         .d = d,
+         .config = {.block = 16, .chosen = 3, .tile = 8, .candidates = 6, .columns = 8}});
+  }
+  for (size_t i = 0; i < 2 * cases.size(); ++i) {
+    const BlockCase& c = cases[i / 2];
     CAPTURE(c.T);
+    CAPTURE(c.d);
     if (!c.lengths.empty()) continue;
-    const Tensor q = normal({c.B, c.H, c.T, c.d}, 3, Dtype::f64),
-                 k = normal({c.B, c.G, c.T, c.d}, 4, Dtype::f64);
+    const Dtype type = i % 2 ? Dtype::f32 : Dtype::f64;
+    const Tensor q = normal({c.B, c.H, c.T, c.d}, 3, type),
+                 k = normal({c.B, c.G, c.T, c.d}, 4, type);
+    // Blocks with the same keys in another order: roundings alone decide between them.
+    for (int64_t j = 16; c.d >= 64 && j < c.B * c.G * c.T; ++j) {
+      copy_into(k.view({-1, c.d}).slice(0, j, 1),
+                k.view({-1, c.d}).slice(0, (j * 5 + j / 16) % 16, 1));
+    }
     const BlockScores s = block_scores(c, q, k);
     const Tensor whole =
         block_mask_keys(select_blocks(s, c.config, c.visible(), c.T), c.H, c.visible(), c.T);
