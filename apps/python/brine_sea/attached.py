@@ -16,8 +16,9 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from types import SimpleNamespace
@@ -29,11 +30,12 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_of
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .blocks_brine_sea import BlockAttention
+from .compiled import NUMBER, block_attention, new_state, number_of
 from .configuration_brine_sea import SECTION, SeaSettings, Settings, Shape, settings_of
 from .modeling_brine_sea import (
     FIRST_VERSION_WITH_ENCODERS,
@@ -46,13 +48,14 @@ from .modeling_brine_sea import (
     store_in,
 )
 from .shards import write_whole
-from .tap import Layer, Tap, positions_of, tapped
+from .tap import Layer, Tap, causal_of, positions_of, tapped, window_of
 
 # Whose masks of T x T are needed: of no layer, of those with a sliding window, of any.
 Masks = Literal["none", "windowed", "any"]
 
 MODEL_TYPE = "brine_blocks"
-STATE, PLACE = "brine_sea_attached", "brine_sea_place"
+HIDDEN = -5000.0  # masks that are added to scores have at most as much where they hide a key
+PLACE, LENGTHS = "brine_sea_place", "brine_sea_lengths"
 
 
 @dataclass
@@ -64,16 +67,18 @@ class Place:
     window: int | None
     slot: int  # the layer's in a cache, which has `slots`
     slots: int
-    cache: DynamicCache | None = None  # of the call that is being made
+    attached: Attached
+    handle: int  # of the block among those of compiled.py
+    caches: dict[int, Any] = field(default_factory=dict)  # of the calls of threads
 
 
 @dataclass
 class Attached:
-    """What attach() did to a model. An attribute of the model."""
+    """What attach() did to a model. The places of its layers have it."""
 
     config: dict[str, Any]  # config.json of the blocks
     modules: list[nn.Module]  # those with a block, in the order of the layers
-    before: list[tuple[Any, str | None]]  # configs and the attention implementation that they had
+    before: list[tuple[nn.Module, Any]]  # modules, and the configs of which they have copies
 
 
 # ---- the attention function and its mask
@@ -91,14 +96,22 @@ def attached_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """query [B, H, R, d], key, value [B, G, S, d] -> [B, R, H, d]; dense, as by `original`, without a block."""
     place: Place | None = module.__dict__.get(PLACE)
+    count, keys, d = query.shape[2], key.shape[2], query.shape[3]
     if place is None:
+        if attention_mask is None or attention_mask.dim() == 2:  # of a model that was made of this one's config
+            attention_mask = dense_mask(original, module, attention_mask, count, keys, query.dtype, given)
         dense = dense_function(original, module)
         return cast(
             "tuple[Tensor, Tensor | None]", dense(module, query, key, value, attention_mask, scaling=scaling, **given)
         )
-    block, cache, place.cache = place.block, place.cache, None
-    count, keys, d = query.shape[2], key.shape[2], query.shape[3]
-    total = keys if cache is None else max(keys, int(cache.get_seq_length(place.slot)))
+    block, cache = place.block, place.caches.pop(this_thread(), None)
+    if given.get("is_causal") is not None and bool(given["is_causal"]) != block.shape.causal:
+        raise ValueError(f"brine: is_causal is {given['is_causal']}, but the blocks were made for {block.shape.causal}")
+    if scaling is not None and abs(scaling * d**0.5 - 1) > 1e-6:
+        query = query * (scaling * d**0.5)
+    if isinstance(block, BlockAttention) and (torch.compiler.is_compiling() or isinstance(cache, StaticCache)):
+        return compiled_attention(place, cache, query, key, value, attention_mask), None
+    total = keys if cache is None else max(keys, length_in(cache, place.slot))
     if place.window is not None and total > place.window:
         raise ValueError(
             f"brine: layer {place.number} has a sliding window of {place.window} keys, the sequence has {total} tokens;"
@@ -110,13 +123,76 @@ def attached_attention(
         raise ValueError(f"brine: {total} tokens, but the model has {block.shape.max_positions} positions")
     if keys > count and cache is None:
         raise ValueError("brine: keys of earlier tokens need a cache")
-    if scaling is not None and abs(scaling * d**0.5 - 1) > 1e-6:
-        query = query * (scaling * d**0.5)
     visible = padding_of(attention_mask, count, keys, block.shape.causal)
     if next(chain(block.parameters(), block.buffers())).device != query.device:
         block.to(query.device)  # the model was moved, and does not know of its blocks
-    store = None if cache is None else store_in(cache, place.slot, place.slots)
+    store = None
+    if cache is not None:
+        store, lengths = store_in(cache, place.slot, place.slots), cache.__dict__.setdefault(LENGTHS, {})
+        seen, lengths[place.slot] = lengths.get(place.slot, 0), keys
+        if seen < keys - count:
+            raise ValueError(
+                f"brine: the cache has keys of {keys - count} tokens, of which the block of layer {place.number} has"
+                f" seen {seen}; fill a new cache after attach()"
+            )
     return block(query, key, value, visible, None, store).transpose(1, 2).contiguous(), None
+
+
+def compiled_attention(
+    place: Place, cache: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> Tensor:
+    """The same of a block as one operation, for graphs and caches of a fixed size: [B, R, H, d]."""
+    length = state = None
+    if cache is not None:
+        if not isinstance(cache, StaticCache):
+            raise ValueError(f"brine: in compiled models the cache must be a StaticCache, not a {type(cache).__name__}")
+        layer: Any = cache.layers[place.slot]
+        length = layer.cumulative_length
+        if not hasattr(layer, NUMBER):
+            setattr(layer, NUMBER, new_state(key))
+        state = getattr(layer, NUMBER)
+    if place.window is not None:
+        raise ValueError(f"brine: layer {place.number} has a sliding window: leave it out of layers")
+    if mask is not None and mask.dim() != 2:
+        raise ValueError("brine: attention_mask must be [B, S] in compiled models and with a StaticCache")
+    return block_attention(query, key, value, mask, length, state, place.handle)
+
+
+def length_in(cache: DynamicCache, slot: int) -> int:
+    """The tokens that a layer's part of a cache counts; 0 of a layer that reads another one's keys."""
+    layer = cache.layers[slot] if slot < len(cache.layers) else None
+    return 0 if layer is None or not hasattr(layer, "get_seq_length") else int(cache.get_seq_length(slot))
+
+
+def this_thread() -> int:
+    """What calls are told apart by. A compiled graph is made for one."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
+
+
+def dense_mask(
+    original: str | None,
+    module: nn.Module,
+    padding: Tensor | None,
+    rows: int,
+    keys: int,
+    dtype: torch.dtype,
+    given: dict[str, Any],
+) -> Tensor | None:
+    """What attached_mask() left out, for a layer without a block: its mask, of padding [B, S] or None."""
+    window, causal = window_of(module, given), causal_of(module, padding, given.get("is_causal"))
+    if original is not None and original.startswith("flash"):
+        return padding
+    if padding is None and not (causal and (original in (None, "eager") or (window or keys) < keys)):
+        return None
+    device = next(module.parameters()).device if padding is None else padding.device
+    seen = torch.ones(rows, keys, dtype=torch.bool, device=device)
+    if causal:
+        seen = seen.tril(keys - rows)
+        seen = seen if window is None else seen.triu(keys - rows - window + 1)
+    seen = seen[None, None] if padding is None else seen & padding[:, None, None, :keys].bool()
+    if original in (None, "eager"):
+        return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
+    return seen | ~seen.any(-1, keepdim=True)  # rows of padding, which nobody reads, must see something
 
 
 def dense_function(original: str | None, module: nn.Module) -> Any:
@@ -132,7 +208,11 @@ def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tenso
         return None
     if mask.dim() == 2:
         return mask[:, :keys].bool()
-    seen = (mask if mask.dtype == torch.bool else mask == 0)[..., :keys]
+    if mask.dtype != torch.bool:
+        if bool(((mask != 0) & (mask > HIDDEN)).any()):
+            raise ValueError("brine: attention_mask adds numbers to scores; blocks hide keys and add nothing")
+        mask = mask == 0
+    seen = mask[..., :keys]
     visible = seen[:, 0, -1]  # the last row sees all that is not padding
     wanted = visible[:, None, None].expand(-1, -1, rows, -1)
     wanted = wanted.tril(keys - rows) if causal else wanted
@@ -153,8 +233,21 @@ def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
         "causal_mask_function",
         "bidirectional_mask_function",
     ):
-        raise ValueError("brine: blocks hide later keys and padding, no others: not several sequences in one row")
-    return sea_mask(**given)
+        several = "brine: blocks hide later keys and padding, no others: not several sequences in one row"
+        if not torch.compiler.is_compiling() or given.get("allow_is_causal_skip", False):
+            raise ValueError(several)
+        # A graph has the mask of several sequences even if there is one: then the last row sees the first key.
+        device = given["device"]
+        batch, last = (
+            torch.arange(given["batch_size"], device=device),
+            torch.tensor(given["kv_length"] - 1, device=device),
+        )
+        seen = function(batch, torch.zeros_like(batch), last.expand_as(batch), torch.zeros_like(batch))
+        torch._assert_async(seen.all(), several)
+    offset, count, mask = given.get("q_offset", 0), given.get("q_length"), given.get("attention_mask")
+    if torch.compiler.is_compiling() or isinstance(offset, Tensor):  # the operation knows how many tokens there are
+        return None if mask is None else mask.bool()
+    return sea_mask(**given | ({} if count is None else {"kv_length": offset + count}))
 
 
 def implementation(masks: Masks, original: str | None) -> str:
@@ -167,12 +260,30 @@ def implementation(masks: Masks, original: str | None) -> str:
 
 def take_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before an attention module: the attention function gets its cache from here, whatever the family calls it."""
+    place: Place = module.__dict__[PLACE]
+    used = getattr(getattr(module, "config", None), "_attn_implementation", "brine_sea_attached")
+    if not str(used).startswith("brine_sea_attached"):
+        raise ValueError(
+            f"brine: the attention implementation became {used!r} after attach(), so layer {place.number} would be"
+            " dense; detach() and attach() again"
+        )
     cache = next((x for x in (*args, *kwargs.values()) if isinstance(x, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
-    if cache is not None and not isinstance(cache, DynamicCache):
-        raise ValueError(f"brine: the cache is a {type(cache).__name__}, only DynamicCache is supported")
-    module.__dict__[PLACE].cache = cache
+    fits = (DynamicCache, StaticCache) if isinstance(place.block, BlockAttention) else DynamicCache
+    if cache is not None and not isinstance(cache, fits):
+        raise ValueError(
+            f"brine: the cache is a {type(cache).__name__}, DynamicCache is supported, StaticCache by blocks"
+        )
+    place.caches[this_thread()] = cache
+
+
+def check_ran(module: nn.Module, _args: Any, _output: Any) -> None:
+    """After an attention module: its block took what take_cache() left for it."""
+    place: Place = module.__dict__[PLACE]
+    if this_thread() in place.caches:
+        del place.caches[this_thread()]
+        raise ValueError(f"brine: layer {place.number} computed its attention without its block")
 
 
 # ---- directories
@@ -289,6 +400,16 @@ def block_for(layer: Layer, settings: Settings, positions: int) -> Block:
     ).float()
 
 
+def check_model(model: Any) -> None:
+    """Raises ValueError for a model that cannot have blocks."""
+    if VERSION < FIRST_VERSION_WITH_ENCODERS:
+        raise ValueError(f"brine: attach() needs transformers 5.0 or newer, this is {transformers.__version__}")
+    if isinstance(model, SeaStudent):
+        raise ValueError("brine: the model is a student of Brine, with blocks of its own")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError("brine: blocks are for decoders and encoders, this model has both")
+
+
 def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: Sequence[int] | None = None) -> Any:
     """Puts blocks into a live model of transformers, which is returned: their layers attend sparsely from then on.
 
@@ -298,18 +419,16 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     all of the directory, and of settings those without a sliding window, or all if every layer has one. A layer
     with a window takes sequences that are not longer than it.
 
+    The changes are the layers' own: other models of the same config stay dense, threads may share the model, and
+    blocks(), save() and detach() find the blocks through wrappers such as those of PEFT.
+
     Passes may have a cache (DynamicCache), padding as attention_mask [B, S] on any side, and gradients. Blocks
     compute in f32 and have no dropout. ValueError for blocks of other sizes and for attention that they cannot
     replace: of encoders with decoders, with caps, sinks or biases of scores, or with values of another size than keys.
     """
-    if VERSION < FIRST_VERSION_WITH_ENCODERS:
-        raise ValueError(f"brine: attach() needs transformers 5.0 or newer, this is {transformers.__version__}")
-    if isinstance(model, SeaStudent):
-        raise ValueError("brine: the model is a student of Brine, with blocks of its own")
-    if STATE in model.__dict__:
+    check_model(model)
+    if places_of(model):
         raise ValueError("brine: the model has blocks already, detach() them first")
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise ValueError("brine: blocks are for decoders and encoders, this model has both")
     source, config, tensors = read_blocks(blocks)
     settings = settings_of(cast(Any, SimpleNamespace(**{SECTION: config[SECTION]})))
     with tapped(model, Tap()) as tap:
@@ -348,40 +467,72 @@ def put(model: nn.Module, config: dict[str, Any], made: dict[int, Block], found:
     elif all(x.window is None for x in found.values()) and all(x.window is not None for x in dense):
         masks = "windowed"
     configs = {id(c): c for layer in tap.layers if (c := getattr(layer.module, "config", None)) is not None}
-    before = [(c, cast("str | None", c._attn_implementation)) for c in configs.values()]
+    copies = {key: copy.copy(c) for key, c in configs.items()}
+    for key, c in configs.items():
+        copies[key]._attn_implementation_internal = implementation(masks, c._attn_implementation)
+    attached = Attached(config, [found[number].module for number in made], copied_configs(model, copies))
     for number, block in made.items():
         module = found[number].module
         weight = next(module.parameters(), None)
-        if weight is not None:
+        if weight is not None and weight.device.type != "meta":
             block.to(weight.device)
-        of = getattr(module, "config", model.config)
+        of = getattr(module, "config", None) or model.config
         at = getattr(module, "layer_idx", None)
         slots = max(int(getattr(of, "num_hidden_layers", 0)), len(tap.layers))
-        place = Place(block, number, found[number].window, number if at is None else int(at), slots)
+        place = Place(
+            block, number, found[number].window, number if at is None else int(at), slots, attached, number_of(block)
+        )
         module.__dict__[PLACE] = place
         module.register_forward_pre_hook(take_cache, with_kwargs=True)
-    for c, original in before:
-        c._attn_implementation_internal = implementation(masks, original)
-    model.__dict__[STATE] = Attached(config, [layer.module for layer in found.values()], before)
+        module.register_forward_hook(check_ran)
+
+
+def copied_configs(model: nn.Module, copies: dict[int, Any]) -> list[tuple[nn.Module, Any]]:
+    """Gives the modules `copies` of their configs, by id, and of configs that contain these: other models may have the
+    same objects. Returns the modules and what they had.
+    """
+    having = [(module, c) for module in model.modules() if (c := module.__dict__.get("config")) is not None]
+    for _, c in having:
+        parts = {name: copies[id(x)] for name, x in vars(c).items() if id(x) in copies}
+        if parts and id(c) not in copies:
+            copies[id(c)] = copy.copy(c)
+            vars(copies[id(c)]).update(parts)
+    before = [(module, c) for module, c in having if id(c) in copies]
+    for module, c in before:
+        module.__dict__["config"] = copies[id(c)]
+    return before
+
+
+def places_of(model: nn.Module) -> list[Place]:
+    """Of the layers that have a block, in their order. A wrapper of the model has them, too."""
+    found = [module.__dict__[PLACE] for module in model.modules() if PLACE in module.__dict__]
+    return sorted(found, key=lambda place: place.number)
 
 
 def state_of(model: nn.Module) -> Attached:
-    state: Attached | None = model.__dict__.get(STATE)
-    if state is None:
+    places = places_of(model)
+    if not places:
         raise ValueError("brine: the model has no blocks, attach() them first")
-    return state
+    return places[0].attached
 
 
 def detach(model: Any) -> Any:
     """Takes the blocks out of a model, which is returned: it is the dense model again. ValueError without blocks."""
     state = state_of(model)
-    for config, original in state.before:
-        config._attn_implementation_internal = original
+    for module, config in state.before:
+        changed = vars(module.__dict__["config"])  # settings that were changed since attach() stay
+        kept = (
+            "_attn_implementation_internal",
+            *(name for name, x in vars(config).items() if hasattr(x, "model_type")),
+        )
+        vars(config).update({name: x for name, x in changed.items() if name not in kept})
+        module.__dict__["config"] = config
     for module in state.modules:
         del module.__dict__[PLACE]
         for key in [key for key, hook in module._forward_pre_hooks.items() if hook is take_cache]:
             del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
-    del model.__dict__[STATE]
+        for key in [key for key, hook in module._forward_hooks.items() if hook is check_ran]:
+            del module._forward_hooks[key]
     return model
 
 
@@ -390,12 +541,18 @@ def blocks(model: Any) -> nn.ModuleList:
 
     Their parameters are to be trained, their `k` may be changed between calls. ValueError without blocks.
     """
-    return nn.ModuleList(module.__dict__[PLACE].block for module in state_of(model).modules)
+    state_of(model)
+    return nn.ModuleList(place.block for place in places_of(model))
 
 
 def layers(model: Any) -> list[int]:
-    """The numbers of the layers that have a block, ascending. ValueError without blocks."""
-    return [module.__dict__[PLACE].number for module in state_of(model).modules]
+    """The numbers of the layers that have a block, ascending; without blocks, of those that attach() would give one."""
+    if places := places_of(model):
+        return [place.number for place in places]
+    check_model(model)
+    with tapped(model, Tap()) as tap:
+        tap.find_layers(model)
+    return list(layers_to_attach(tap, "settings", {}, None))
 
 
 def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> None:

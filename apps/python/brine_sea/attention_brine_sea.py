@@ -33,6 +33,12 @@ LOG_FEATURE = (-20.0, 12.0)  # limits of the logarithm of learned features (sect
 LEAST_SHARE = 1e-7  # of a column, under a learned prior
 
 
+def of_one_type(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three in the widest of their types: with autocast rotations give q and k in f32 next to a v in 16 bits."""
+    wide = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    return q.to(wide), k.to(wide), v.to(wide)
+
+
 class Store(Protocol):
     """The tensors of a cache, by the number of a slot."""
 
@@ -488,8 +494,9 @@ class SeaAttention(nn.Module):
         content: tuple[Tensor, Tensor] | None,
         store: Store | None,
     ) -> Tensor:
-        given = q.dtype
-        if given.itemsize < 4:
+        given = v.dtype
+        q, k, v = of_one_type(q, k, v)
+        if q.dtype.itemsize < 4:
             q, k, v = q.float(), k.float(), v.float()
             content = content and (content[0].float(), content[1].float())
         padding = None if visible is None else Padding.of(visible)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .attention_brine_sea import Padding, Store, rows_at
+from .attention_brine_sea import Padding, Store, of_one_type, rows_at
 from .columns_brine_sea import recomputed
 from .configuration_brine_sea import BACKENDS, BlockSettings, Shape
 
@@ -573,7 +573,9 @@ class BlockAttention(nn.Module):
         visible, bits [B, S]: which tokens are not padding, anywhere; None: all. content is not read. store: the
         cache, if there is one.
         """
+        given = v.dtype
         with torch.autocast(q.device.type, enabled=False):
+            q, k, v = of_one_type(q, k, v)
             form = self.with_k(self.k)
             padding = None if visible is None else Padding.of(visible)
             at = Layout.of(len(q), q.shape[2], k.shape[2], form.tile, padding, q.device)
@@ -583,7 +585,7 @@ class BlockAttention(nn.Module):
                 chosen = self.choose(q_tiles, self.copies(k, at, form, store), at, form)
                 choices = self.with_earlier(chosen, at, form, store, k.shape[2])
             y = self.attended(q_tiles, k, v, choices, at, form)
-            return at.by_tokens(y.flatten(3, 4).flatten(1, 2))
+            return at.by_tokens(y.flatten(3, 4).flatten(1, 2)).to(given)
 
     def with_k(self, k: int) -> BlockSettings:
         """The settings with another number of keys that a row keeps."""

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -66,11 +67,21 @@ class Tap:
     def find_layers(self, model: Any) -> Any:
         """Finds out with a pass over two tokens which modules are the layers. Returns what the model gives."""
         self.begin(torch.tensor([2]))
-        ids = torch.ones(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device)
-        given = model(input_ids=ids, **no_cache(model))
+        device = model.get_input_embeddings().weight.device
+        if device.type == "meta":  # offloaded: real only while the module runs
+            hook = getattr(model, "_hf_hook", None)
+            device = torch.device(getattr(hook, "execution_device", None) or "cpu")
+        ids = torch.ones(1, 2, dtype=torch.long, device=device)
+        no_interface = "brine: this model's attention does not go through transformers' attention interface"
+        try:
+            given = model(input_ids=ids, **no_cache(model))
+        except Exception as error:  # of models that make no mask for an implementation that they do not know
+            if not self.layers:
+                raise ValueError(f"{no_interface} ({type(error).__name__}: {error})") from error
+            raise
         names = {id(module): name for name, module in model.named_modules()}
         if not self.layers:
-            raise ValueError("brine: this model's attention does not go through transformers' attention interface")
+            raise ValueError(no_interface)
         self.names = [layer_name(names[id(layer.module)]) for layer in self.layers]
         numbers = [int(name.rsplit(".", 1)[-1]) for name in self.names]
         ascending = all(a < b for a, b in zip(numbers, numbers[1:], strict=False))
@@ -168,9 +179,10 @@ class Tap:
 
 
 def causal_of(module: nn.Module, mask: Tensor | None, given: bool | None) -> bool:
-    """Whether a layer is causal; `given` is the argument of its attention function."""
+    """Whether a layer is causal; `given` is the argument of its attention function, or of the call of the model."""
     of_module = getattr(module, "is_causal", None)
-    if given is None or (of_module and mask is not None):  # GPT-2 before 5.0 gives False next to a mask
+    # GPT-2 before 5.0 gives False next to a mask.
+    if given is None or (of_module and mask is not None and int(transformers.__version__.split(".")[0]) < 5):
         return of_module is None or bool(of_module)
     return bool(given)
 

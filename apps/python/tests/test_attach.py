@@ -171,7 +171,7 @@ AttentionMaskInterface.register("of_reference", sdpa_mask)
 def by_reference(model, ids):
     """The logits of a model with blocks, by the reference."""
     plain = copy.deepcopy(model)
-    modules, found = plain.__dict__[attached.STATE].modules, list(brine_sea.blocks(plain))
+    modules, found = attached.state_of(plain).modules, list(brine_sea.blocks(plain))
     brine_sea.detach(plain)
     for module, block in zip(modules, found, strict=True):
         module.__dict__["of_reference"] = block

@@ -1,0 +1,371 @@
+"""Attached models among other users of the same objects: configs, caches, threads, wrappers, compilers."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+if int(transformers.__version__.split(".")[0]) < 5:
+    pytest.skip("attach() needs transformers 5", allow_module_level=True)
+
+from students import BLOCKS, batch
+from test_attach import DECODERS, EACH, OF, cache_of, close, dense, each_decoder, each_model, logits, make
+
+import brine_sea
+
+
+def left_padded():
+    ids = batch(2, 40)
+    mask = torch.ones_like(ids)
+    mask[0, :9] = 0
+    return ids, mask
+
+
+@each_model
+def test_other_models_of_the_config_stay_dense(family, settings):
+    one, (ids, mask) = dense(family), left_padded()
+    two = copy.deepcopy(one)
+    for a, b in zip(one.modules(), two.modules(), strict=True):
+        if "config" in a.__dict__:
+            b.__dict__["config"] = a.config
+    before = logits(two, ids, mask), logits(two, ids)
+    brine_sea.attach(one, OF[settings])
+    assert torch.equal(logits(two, ids, mask)[mask.bool()], before[0][mask.bool()])
+    assert torch.equal(logits(two, ids), before[1])
+    assert brine_sea.detach(one).config is two.config
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", [*DECODERS, "bert"])
+def test_a_model_made_of_the_config_afterwards_is_dense(family, attention):
+    wanted, (ids, mask) = dense(family, attention), left_padded()
+    config = brine_sea.attach(dense(family, attention), OF["light"]).config
+    made = type(wanted)(copy.deepcopy(config)).eval()
+    made.load_state_dict(wanted.state_dict())
+    for given in (None, mask):
+        real = torch.ones_like(mask).bool() if given is None else mask.bool()
+        assert close(logits(made, ids, given)[real], logits(wanted, ids, given)[real])
+
+
+def test_settings_that_change_while_blocks_are_attached_stay():
+    model = dense("llama")
+    config = model.config
+    brine_sea.attach(model, BLOCKS)
+    model.config.use_cache = False
+    assert config.use_cache
+    brine_sea.detach(model)
+    assert model.config is config and not config.use_cache and config._attn_implementation == "sdpa"
+
+
+@each_decoder
+def test_threads_share_a_model(family, settings):
+    model, texts, faults = make(family, settings), batch(2, 60), []
+
+    @torch.no_grad()
+    def run(ids):
+        cache, parts = transformers.DynamicCache(), []
+        for a, b in ((0, 40), *((i, i + 1) for i in range(40, 50))):
+            parts.append(model(ids[:, a:b], **{cache_of(model): cache}, use_cache=True).logits[:, -1])
+        return torch.cat(parts)
+
+    wanted = [run(texts[:1]), run(texts[1:, :55])]
+
+    def work(n):
+        try:
+            for _ in range(6):
+                assert torch.equal(run(texts[n : n + 1, : 60 - 5 * n]), wanted[n])
+        except Exception as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+def test_attention_that_was_changed_is_refused():
+    model, ids = brine_sea.attach(dense("llama"), BLOCKS), batch(1, 40)
+    sparse = logits(model, ids)
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="became 'eager' after attach.*detach\\(\\) and attach\\(\\) again"):
+        logits(model, ids)
+    brine_sea.attach(brine_sea.detach(model), BLOCKS)
+    assert close(logits(model, ids), sparse)
+
+
+def test_attention_that_did_not_call_its_block_is_refused():
+    model = brine_sea.attach(dense("llama"), BLOCKS)
+    attention = model.model.layers[1].self_attn
+    attention.forward = lambda hidden_states, **given: (hidden_states, None)
+    with pytest.raises(ValueError, match="layer 1 computed its attention without its block"):
+        logits(model, batch(1, 40))
+
+
+class Wrapper(torch.nn.Module):
+    """As PeftModel is one."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = model
+
+    def forward(self, **given):
+        return self.base_model(**given)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.base_model, name)
+
+
+@each_model
+def test_wrappers_have_the_blocks_of_their_model(family, settings, tmp_path):
+    base, ids = dense(family), batch(1, 40)
+    plain, outer = logits(base, ids), Wrapper(base)
+    brine_sea.attach(outer, OF[settings])
+    assert brine_sea.layers(base) == brine_sea.layers(outer)
+    sparse = logits(base, ids)
+    assert torch.equal(logits(outer, ids), sparse)
+    brine_sea.save(Wrapper(outer), tmp_path)
+    brine_sea.detach(base)
+    assert torch.equal(logits(outer, ids), plain)
+    assert torch.equal(logits(Wrapper(brine_sea.attach(base, tmp_path)), ids), sparse)
+    with pytest.raises(ValueError, match="has blocks already"):
+        brine_sea.attach(Wrapper(base), OF[settings])
+
+
+@each_model
+def test_a_deep_copy_is_a_model_of_its_own(family, settings):
+    model, ids = make(family, settings), batch(1, 40)
+    other = copy.deepcopy(model)
+    sparse = logits(model, ids)
+    assert torch.equal(logits(other, ids), sparse)
+    brine_sea.detach(model)
+    assert torch.equal(logits(other, ids), sparse)
+    assert not close(logits(model, ids), sparse, 1e-3)
+
+
+def test_layers_are_known_before_attach():
+    assert brine_sea.layers(dense("gemma3")) == [1, 2]
+    assert brine_sea.layers(dense("llama")) == [0, 1]
+    t5 = transformers.T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=60)
+    with pytest.raises(ValueError, match="this model has both"):
+        brine_sea.layers(transformers.T5ForConditionalGeneration(t5))
+
+
+def offloaded(model):
+    """As accelerate does it: weights are real while their module runs."""
+    for module in model.modules():
+        own = dict(module.named_parameters(recurse=False))
+
+        def put(module, _args, own=own):
+            module._parameters.update(own)
+
+        def drop(module, _args, _output, own=own):
+            meta = {name: torch.nn.Parameter(x.to("meta"), x.requires_grad) for name, x in own.items()}
+            module._parameters.update(meta)
+
+        module.register_forward_pre_hook(put)
+        module.register_forward_hook(drop)
+        drop(module, None, None)
+    return model
+
+
+@each_model
+def test_offloaded_weights(family, settings):
+    ids = batch(1, 40)
+    torch.manual_seed(5)
+    wanted = logits(brine_sea.attach(dense(family), OF[settings]), ids)
+    torch.manual_seed(5)
+    model = dense(family)
+    torch.manual_seed(5)
+    got = logits(brine_sea.attach(offloaded(model), OF[settings]), ids)
+    assert got.device.type == "cpu" and wanted.shape == got.shape
+    if settings == "blocks":  # blocks have no random weights
+        assert torch.equal(got, wanted)
+
+
+@each_decoder
+def test_a_cache_that_the_dense_model_filled_is_refused(family, settings):
+    model, ids, cache = dense(family), batch(1, 50), transformers.DynamicCache()
+    with torch.no_grad():
+        model(ids[:, :30], **{cache_of(model): cache}, use_cache=True)
+        brine_sea.attach(model, OF[settings])
+        with pytest.raises(ValueError, match="keys of 30 tokens, of which the block of layer . has seen 0"):
+            model(ids[:, 30:], **{cache_of(model): cache}, use_cache=True)
+
+
+def test_masks_that_are_added_to_scores():
+    model, (ids, mask) = make("llama", "blocks"), left_padded()
+    wanted = logits(model, ids, mask)
+    for least in (torch.finfo(torch.float32).min, -10000.0):  # what families add where a key is hidden
+        seen = mask[:, None, None].bool() & torch.ones(40, 40, dtype=torch.bool).tril()
+        added = torch.zeros(2, 1, 40, 40).masked_fill(~seen, least)
+        assert close(logits(model, ids, added)[mask.bool()], wanted[mask.bool()])
+    added = torch.linspace(-2, 0, 40)[None, None, None].expand(2, 1, 40, 40)
+    with pytest.raises(ValueError, match="adds numbers to scores"):
+        logits(model, ids, added)
+
+
+def test_a_call_that_is_not_causal_is_refused():
+    ids = batch(1, 40)
+    with pytest.raises(ValueError, match="is_causal is False, but the blocks were made for True"):
+        logits(make("llama", "blocks"), ids, is_causal=False)
+    assert close(logits(make("llama", "blocks"), ids, is_causal=True), logits(make("llama", "blocks"), ids))
+    with pytest.raises(ValueError, match="causal"):
+        brine_sea.attach(dense("llama", is_causal=False), BLOCKS)
+
+
+@pytest.mark.parametrize("family, settings", EACH)
+def test_autocast(family, settings):
+    model, ids = make(family, settings).train(), batch(2, 40)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    whole = model(input_ids=ids, labels=ids).loss
+    assert loss.item() == pytest.approx(whole.item(), rel=0.05)
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_compiled_without_a_mask(mask):
+    model, ids = make("llama", "blocks"), batch(2, 60)
+    wanted, compiled = logits(model, ids, use_cache=False), torch.compile(model, backend="eager")
+    given = dict(attention_mask=torch.ones_like(ids)) if mask else {}
+    with torch.no_grad():
+        assert close(compiled(input_ids=ids, use_cache=False, **given).logits, wanted)
+        if not mask:
+            positions = torch.arange(60).remainder(30)[None].expand(2, -1)
+            with pytest.raises(RuntimeError, match="not several sequences in one row"):
+                compiled(input_ids=ids, use_cache=False, position_ids=positions)
+
+
+@pytest.mark.parametrize("layers", [None, [1], [3]])
+@pytest.mark.parametrize("cached", [False, True])
+def test_layers_that_share_keys(layers, cached):
+    if not hasattr(transformers, "Gemma4TextConfig"):
+        pytest.skip("this transformers has no Gemma 4")
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(
+        "gemma4_text",
+        vocab_size=96,
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        head_dim=8,
+        global_head_dim=8,
+        num_kv_shared_layers=2,
+        vocab_size_per_layer_input=96,
+        hidden_size_per_layer_input=8,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    ids = torch.randint(1, 96, (1, 50))
+    wanted = logits(model, ids, use_cache=False)
+    brine_sea.attach(model, dict(method="blocks", k=512, block=8, tile=8), layers)
+    assert brine_sea.layers(model) == (layers or [1, 3])
+    assert close(logits(model, ids, use_cache=cached), wanted, 1e-5 * float(wanted.abs().max()))
+
+
+# ---- graphs of torch.compile, and caches of a fixed size
+
+
+@torch.no_grad()
+def read(model, ids, cache, mask=None):
+    """The logits of 40 tokens at once and of ten one by one."""
+    parts = []
+    for a, b in ((0, 40), *((i, i + 1) for i in range(40, 50))):
+        seen = {} if mask is None else dict(attention_mask=mask[:, :b])
+        parts.append(model(input_ids=ids[:, a:b], **{cache_of(model): cache}, use_cache=True, **seen).logits[:, -1])
+    return torch.stack(parts)
+
+
+def fixed(model, tokens=64):
+    return transformers.StaticCache(config=model.config, max_cache_len=tokens)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "phi3", "olmo2"])
+def test_a_cache_of_a_fixed_size(family):
+    model, (ids, mask) = make(family, "blocks"), left_padded()
+    ids, mask = torch.cat([ids, batch(2, 10)], 1), torch.cat([mask, torch.ones_like(mask[:, :10])], 1)
+    for seen in (None, mask):
+        wanted, cache = read(model, ids, transformers.DynamicCache(), seen), fixed(model)
+        assert close(read(model, ids, cache, seen), wanted)
+        cache.reset()
+        assert close(read(model, ids, cache, seen), wanted)
+    given = dict(max_new_tokens=12, do_sample=False, attention_mask=mask)
+    assert torch.equal(
+        model.generate(ids, **given), model.generate(ids, **given, cache_implementation="static", disable_compile=True)
+    )
+    dense_model, cache = dense(family), fixed(model)
+    with torch.no_grad():
+        dense_model(ids[:, :30], **{cache_of(model): cache}, use_cache=True)
+    brine_sea.attach(dense_model, BLOCKS)
+    with torch.no_grad(), pytest.raises(ValueError, match="keys of 30 tokens, of which a block has seen 0"):
+        dense_model(ids[:, 30:], **{cache_of(model): cache}, use_cache=True)
+
+
+def test_columns_refuse_a_cache_of_a_fixed_size():
+    model = make("llama", "light")
+    with pytest.raises(ValueError, match="the cache is a StaticCache"):
+        read(model, batch(2, 50), fixed(model))
+
+
+@pytest.mark.parametrize("family, backend", [("llama", "eager"), ("qwen3", "aot_eager")])
+def test_one_graph_without_breaks(family, backend):
+    torch._dynamo.reset()
+    model, ids = make(family, "blocks"), batch(2, 50)
+    wanted = read(model, ids, transformers.DynamicCache())
+    whole = torch.compile(model, fullgraph=True, backend=backend)
+    assert close(logits(whole, ids, use_cache=False), logits(model, ids, use_cache=False))
+    cache = fixed(model)
+    assert close(read(whole, ids, cache), wanted)
+    other = batch(2, 50).flip(1)
+    cache.reset()
+    assert close(read(whole, other, cache), read(model, other, transformers.DynamicCache()))
+    assert close(read(whole, ids, fixed(model)), wanted)  # no graph remembers a cache
+
+
+def test_gradients_of_a_graph():
+    torch._dynamo.reset()
+    model, ids = make("llama", "blocks").train(), batch(2, 50)
+    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    whole = torch.compile(model, fullgraph=True, backend="aot_eager")
+    whole(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    assert all(close(p.grad, wanted[name]) for name, p in model.named_parameters())
+
+
+# ---- training by others
+
+
+@pytest.mark.parametrize("way", ["loop", "loop on two processes", "trainer", "accelerate"])
+def test_the_example_trains_through_blocks(way, tmp_path):
+    if way in ("trainer", "accelerate"):
+        pytest.importorskip("accelerate")
+    (tmp_path / "text").write_text("The king said unto his people, go ye and sow the field. " * 200)
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if "two" in way else []
+    example = Path(__file__).parents[1] / "examples" / "train_attached.py"
+    command = [sys.executable, *start, str(example), way.split()[0], "--text", str(tmp_path / "text"), "--bf16"]
+    paths = os.pathsep.join([str(Path(brine_sea.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=paths)
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    words = done.stdout.split("loss ")[-1].split()
+    assert float(words[2]) < 0.7 * float(words[0]), done.stdout
+    assert done.stdout.strip().endswith("[0, 1]")

@@ -1,0 +1,163 @@
+"""Families of transformers under attach(): with every key kept each is its dense model. docs/transformers.md has the
+table of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+if int(transformers.__version__.split(".")[0]) < 5:
+    pytest.skip("attach() needs transformers 5", allow_module_level=True)
+
+from students import LIGHT
+
+import brine_sea
+
+SIZES = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+SIZES |= dict(vocab_size=96, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+EXPERTS = dict(num_experts=2, num_local_experts=2, num_experts_per_tok=1, moe_intermediate_size=32)
+EXPERTS |= dict(shared_expert_intermediate_size=32)
+OF_GPT = dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128)
+GEMMA = SIZES | dict(head_dim=8)
+PER_LAYER = dict(vocab_size_per_layer_input=96, hidden_size_per_layer_input=8)
+LATENT = dict(q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=4, num_key_value_heads=4)
+LATENT |= dict(n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=1, moe_intermediate_size=32)
+
+NO_INTERFACE = "its attention does not go through the interface"
+SHARED = "a layer is used several times"
+DECODERS = {
+    "arcee": SIZES,
+    "biogpt": SIZES,
+    "bitnet": SIZES,
+    "codegen": OF_GPT | dict(rotary_dim=4),
+    "cohere": SIZES,
+    "cohere2": SIZES,
+    "deepseek_v3": SIZES | LATENT | dict(v_head_dim=8),
+    "ernie4_5": SIZES,
+    "exaone4": SIZES,
+    "gemma": GEMMA,
+    "gemma3_text": GEMMA,
+    "gemma4_text": GEMMA | PER_LAYER | dict(global_head_dim=8, num_kv_shared_layers=0),
+    "glm": SIZES,
+    "glm4": SIZES,
+    "gpt2": OF_GPT,
+    "gpt_bigcode": OF_GPT,
+    "gpt_neox": SIZES,
+    "gptj": OF_GPT | dict(rotary_dim=4),
+    "granite": SIZES,
+    "granitemoe": SIZES | EXPERTS,
+    "lfm2": SIZES,
+    "llama": SIZES,
+    "mistral": SIZES,
+    "mixtral": SIZES | EXPERTS,
+    "nemotron": SIZES,
+    "olmo": SIZES,
+    "olmo2": SIZES,
+    "olmo3": SIZES,
+    "olmoe": SIZES | EXPERTS,
+    "opt": SIZES | dict(ffn_dim=64, word_embed_proj_dim=32),
+    "persimmon": SIZES,
+    "phi": SIZES,
+    "phi3": SIZES,
+    "qwen2": SIZES,
+    "qwen2_moe": SIZES | EXPERTS,
+    "qwen3": SIZES,
+    "qwen3_moe": SIZES | EXPERTS,
+    "seed_oss": SIZES,
+    "smollm3": SIZES,
+    "stablelm": SIZES,
+    "starcoder2": SIZES,
+}
+ENCODERS = {
+    "bert": SIZES,
+    "camembert": SIZES,
+    "distilbert": dict(vocab_size=96, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=128),
+    "electra": SIZES,
+    "ernie": SIZES,
+    "modernbert": SIZES,
+    "nomic_bert": SIZES,
+    "roberta": SIZES,
+    "xlm-roberta": SIZES,
+}
+REFUSED = {
+    "albert": (SIZES | dict(embedding_size=16), SHARED, "uses a layer several times"),
+    "bloom": (dict(vocab_size=96, hidden_size=32, n_layer=2, n_head=4), NO_INTERFACE, "does not go through"),
+    "deberta-v2": (SIZES, NO_INTERFACE, "does not go through"),
+    "diffllama": (SIZES, SHARED, "uses a layer several times"),
+    "falcon": (SIZES, NO_INTERFACE, "does not go through"),
+    "gemma2": (GEMMA, "scores have a cap", "have a cap"),
+    "gpt_neo": (
+        dict(vocab_size=96, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]]),
+        NO_INTERFACE,
+        "does not go through",
+    ),
+    "gpt_oss": (SIZES | EXPERTS, "scores have a sink", "have a sink"),
+    "mamba": (SIZES, NO_INTERFACE, "does not go through"),
+    "mpnet": (SIZES, NO_INTERFACE, "does not go through"),
+    "mpt": (
+        dict(vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=128),
+        NO_INTERFACE,
+        "does not go through",
+    ),
+    "xglm": (
+        dict(vocab_size=96, d_model=32, ffn_dim=64, num_layers=2, attention_heads=4),
+        NO_INTERFACE,
+        "does not go through",
+    ),
+}
+
+
+def model_of(family, sizes):
+    torch.manual_seed(0)
+    try:
+        config = transformers.AutoConfig.for_model(family, **sizes)
+    except ValueError:
+        pytest.skip(f"this transformers has no {family}")
+    encoder = family in ENCODERS or family in ("albert", "deberta-v2", "mpnet")
+    kind = transformers.AutoModelForMaskedLM if encoder else transformers.AutoModelForCausalLM
+    return kind.from_config(config).eval()
+
+
+@pytest.mark.parametrize("family", [*DECODERS, *ENCODERS])
+def test_all_keys_kept_are_the_dense_model(family):
+    model = model_of(family, DECODERS.get(family) or ENCODERS[family])
+    settings = dict(method="blocks", k=128, block=8, tile=8, candidates=16)
+    if family in ENCODERS:
+        settings = LIGHT | dict(k=128, columns=128, prior="none", gate_bias=60.0)
+    ids = torch.randint(3, 96, (2, 50))
+    mask = torch.ones_like(ids)
+    mask[0, :7] = 0
+
+    @torch.no_grad()
+    def passes():
+        rows = [model(input_ids=ids).logits, model(input_ids=ids, attention_mask=mask).logits[mask.bool()]]
+        if family in DECODERS:
+            options = dict(max_new_tokens=4, do_sample=False, pad_token_id=0)
+            rows.append(model.generate(ids[:, :30], attention_mask=mask[:, :30], **options))
+        return rows
+
+    wanted = passes()
+    brine_sea.attach(model, settings)
+    for got, dense in zip(passes(), wanted, strict=True):
+        assert torch.allclose(got, dense, rtol=0, atol=2e-6 * float(dense.abs().max()))
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_cannot_have_blocks_is_refused(family):
+    sizes, _, said = REFUSED[family]
+    with pytest.raises(ValueError, match=said):
+        brine_sea.attach(model_of(family, sizes), dict(method="blocks", k=128, block=8, tile=8, candidates=16))
+
+
+def test_the_page_has_the_table():
+    page = Path(__file__).parents[3] / "docs" / "transformers.md"
+    if not page.exists():
+        pytest.skip("the package alone has no pages")
+    lines = [f"| works, decoders | {', '.join(DECODERS)} |", f"| works, encoders (`sea`) | {', '.join(ENCODERS)} |"]
+    for why in dict.fromkeys(reason for _, reason, _ in REFUSED.values()):
+        lines.append(f"| refused: {why} | {', '.join(x for x, row in REFUSED.items() if row[1] == why)} |")
+    assert "\n".join(lines) in page.read_text(), "\n".join(lines)
