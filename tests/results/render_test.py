@@ -73,6 +73,14 @@ class Pages(unittest.TestCase):
         self.change(f"{BLOCKS}/rows.jsonl", '"machine":"', '"machine":"another ')
         self.refused(f"{BLOCKS}/rows.jsonl:1", "no known machine")
 
+    def test_a_row_without_a_commit(self):
+        path = self.root / BLOCKS / "rows.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[0]["commit"] = "unknown"
+        del rows[1]["commit"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.refused(f"{BLOCKS}/rows.jsonl:1: no commit", f"{BLOCKS}/rows.jsonl:2: no commit")
+
     def test_an_experiment_describes_its_own_steps(self):
         for path in (ROOT / "configs/experiments").glob("*.toml"):
             file = tomllib.loads(path.read_text())
