@@ -18,13 +18,12 @@ struct Request {
   std::vector<std::string> set;
   int64_t jobs = 1;
   bool plan = false;    // only print the commands
-  bool figure = false;  // only draw the chart of the JSON file `name`
 
   void describe(data::Schema& s);
 };
 
 struct Outcome {
-  std::string text;  // the results; with `plan` the commands, with `figure` an SVG picture
+  std::string text;  // the results; with `plan` the commands
   bool finished = true;
 };
 
