@@ -67,7 +67,8 @@ endfunction()
 # The program with the configurations that its documentation names.
 function(brine_install_program)
   install(TARGETS brine RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
-  install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/brine COMPONENT program)
+  install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/brine COMPONENT program
+          PATTERN experiments EXCLUDE)  # of scripts/run-experiment
   install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)
 endfunction()
 

@@ -37,21 +37,6 @@ data::Json plain_value(const toml::node& node) {
   return nullptr;
 }
 
-data::Json as_json(const toml::node& node, const std::string& path) {
-  if (data::Json value = plain_value(node); !value.is_null()) return value;
-  if (const toml::array* array = node.as_array()) {
-    data::Json list = data::Json::array();
-    for (const toml::node& item : *array) list.push_back(as_json(item, path));
-    return list;
-  }
-  const toml::table* table = node.as_table();
-  check(table != nullptr, path, ":", node.source().begin.line,
-        ": a date or a time has no use here");
-  data::Json object = data::Json::object();
-  for (auto& [name, value] : *table) object[std::string(name.str())] = as_json(value, path);
-  return object;
-}
-
 struct Setting {
   std::string key;
   data::Json value;
@@ -120,8 +105,6 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
     }
   }
 }
-
-data::Json toml_as_json(const std::string& path) { return as_json(parsed(path), path); }
 
 std::string toml_library_version() {
   return join(TOML_LIB_MAJOR, ".", TOML_LIB_MINOR, ".", TOML_LIB_PATCH);

@@ -3,8 +3,6 @@
 
 #include <string>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "data/config/schema.h"
 
 namespace brine {
@@ -12,10 +10,6 @@ namespace brine {
 // Sets the keys of a TOML file. Tables are sections: `k` below `[attention]` is attention.k. Throws
 // Error("FILE:LINE: ...") for invalid TOML, a duplicate key, an unknown key, an invalid value.
 void apply_config_file(data::Schema& schema, const std::string& path);
-
-// A TOML file as JSON, without a schema. Throws Error("FILE:LINE: ...") for invalid TOML, and for
-// dates and times.
-nlohmann::ordered_json toml_as_json(const std::string& path);
 
 std::string toml_library_version();
 

@@ -1,9 +1,12 @@
 // Every file in configs/ is accepted by the schema of its subcommand, and those of the paper have
 // its numbers.
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/cli/config_file.h"
+#include "apps/cli/options.h"
 #include "apps/cli/program.h"
 #include "distill/runs/distillation.h"
 #include "tests/apps/helpers.h"
@@ -17,7 +20,7 @@ namespace fs = std::filesystem;
 std::vector<fs::path> config_files() {
   std::vector<fs::path> out;
   for (const auto& e : fs::recursive_directory_iterator(brine::test::source_dir() + "/configs")) {
-    if (e.path().parent_path().filename() == "experiments") continue;  // experiment_test.cpp
+    if (e.path().parent_path().filename() == "experiments") continue;  // below
     if (e.path().extension() == ".toml") out.push_back(e.path());
   }
   return out;
@@ -45,6 +48,20 @@ data::Json read_config(const fs::path& path) {
       join(path.string(), ": its first line names no subcommand, \"# brine distill: ...\""));
 }
 
+// What is wrong with the words of a command, without running it.
+std::string refusal(const std::vector<std::string>& words) {
+  for (const Subcommand& command : subcommands()) {
+    if (words.empty() || command.name != words[0]) continue;
+    const CommandBody body = command.make();
+    CommonOptions common;
+    data::Schema keys;
+    body.describe(keys);
+    common.describe(keys);
+    return message([&] { apply_options("brine", {}, keys, {words.begin() + 1, words.end()}); });
+  }
+  return "no such command";
+}
+
 data::Json paper(const std::string& name) {
   return read_config(brine::test::source_dir() + "/configs/paper/" + name + ".toml");
 }
@@ -58,6 +75,31 @@ TEST_CASE("every file in configs/ is accepted by the schema of the subcommand th
     INFO(file.string());
     CHECK(message([&] { read_config(file); }) == "no error");
   }
+}
+
+TEST_CASE("every command of configs/experiments is one of the program, at both scales") {
+  Scratch scratch;
+  const std::string plan = (scratch / "plan").string(), root = brine::test::source_dir();
+  size_t steps = 0;
+  for (const auto& entry : fs::directory_iterator(root + "/configs/experiments")) {
+    for (const char* scale : {"small", "paper"}) {
+      const std::string call =
+          join(root, "/scripts/run-experiment ", entry.path().string(), " --plan --scale ", scale,
+               " --brine ", brine::test::binary_dir(), "/brine >", plan);
+      REQUIRE(std::system(call.c_str()) == 0);
+      std::istringstream lines(read_all(plan));
+      for (std::string line; std::getline(lines, line);) {
+        INFO(line);
+        if (contains(line, ": lines of ")) continue;
+        std::istringstream in(line.substr(line.find(": ") + 2));
+        std::vector<std::string> words;
+        for (std::string word; in >> word;) words.push_back(word);
+        CHECK(refusal(words) == "no error");
+        ++steps;
+      }
+    }
+  }
+  CHECK(steps > 1000);
 }
 
 TEST_CASE("a key that no schema has fails the reading of configs/") {

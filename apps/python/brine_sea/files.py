@@ -51,7 +51,7 @@ def table(rows: list[dict[str, Any]]) -> dict[str, Array]:
 
 
 def read_rows(path: Path, step: str | None = None) -> dict[str, Array]:
-    """The rows of `brine experiment` (rows.jsonl, or its directory) as columns.
+    """The rows of `scripts/run-experiment` (rows.jsonl, or its directory) as columns.
 
     Axes and values are separate columns, "axes.k" and "values.perplexity"; `step` limits the rows to those
     of one step. Axes whose texts are all numbers are numbers.
