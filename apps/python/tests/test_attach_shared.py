@@ -38,6 +38,7 @@ def test_other_models_of_the_config_stay_dense(family, settings):
             b.__dict__["config"] = a.config
     before = logits(two, ids, mask), logits(two, ids)
     brine_sea.attach(one, OF[settings])
+    assert two.config._attn_implementation == "sdpa"
     assert torch.equal(logits(two, ids, mask)[mask.bool()], before[0][mask.bool()])
     assert torch.equal(logits(two, ids), before[1])
     assert brine_sea.detach(one).config is two.config
