@@ -27,7 +27,7 @@ class SeaAttention : public nn::Attention {
 
  private:
   Mask select(const Estimate& e, const nn::AttentionInput& in, const Visibility& visible,
-              const Tensor& k) const;
+              int64_t keys) const;
   void fill(const nn::AttentionInput& in, const Estimate& e) const;
   Tensor per_head(const Tensor& x) const;
 

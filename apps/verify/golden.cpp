@@ -93,8 +93,6 @@ sea::SeaConfig config_of(const Case& c) {
   // The settings of later files.
   if (c.has("prior_features")) s.prior_features = c.integer("prior_features");
   if (c.has("pooled_prior")) s.pooled_prior = c.integer("pooled_prior") != 0;
-  if (c.has("pooled")) s.pooled = c.file.double_attribute("config", "pooled");
-  if (c.has("oversample")) s.oversample = c.integer("oversample");
   if (c.has("gates")) keys.set_text("gates", {c.text("gates")});
   return s;
 }
@@ -142,6 +140,8 @@ std::string unknown_feature(const Case& c) {
   for (const std::string& name : c.file.attributes("config")) {
     if (std::find(known.begin(), known.end(), name) == known.end()) return name;
   }
+  if (c.has("pooled") && c.file.double_attribute("config", "pooled") != 0) return "pooled";
+  if (c.has("oversample") && c.integer("oversample") != 1) return "oversample";
   const std::string preset = c.text("preset");
   if (!data::value_of(preset, sea::kDecoderPresets)) return "preset = " + preset;
   const bool norm = preset != "none" && (!c.has("decoder_norm") || c.integer("decoder_norm") != 0);

@@ -249,8 +249,26 @@ bool Schema::is_selector(std::string_view key) const {
   return field != nullptr && field->selects;
 }
 
+Schema& Schema::fixed(const std::string& name, const std::vector<std::string>& values) {
+  fixed_.push_back({prefix_ + name, values, chosen_, when_});
+  return *this;
+}
+
+bool Schema::is_fixed(std::string_view key, const Json& value, std::string_view shown) const {
+  for (const Fixed& fixed : fixed_) {
+    if (fixed.key != key || (fixed.chosen && *fixed.chosen != fixed.when)) continue;
+    const std::vector<std::string>& known = fixed.values;
+    check(std::find(known.begin(), known.end(), show(value)) != known.end(),
+          shown.empty() ? key : shown, " = ", show(value), " is of an earlier version; now it is ",
+          known.front());
+    return true;
+  }
+  return false;
+}
+
 void Schema::set(std::string_view key, const Json& value, std::string_view shown) {
   auto* field = const_cast<Field*>(find(key));
+  if (field == nullptr && is_fixed(key, value, shown)) return;
   check(field != nullptr, unknown_key(key));
   std::string name(shown.empty() ? std::string_view(field->key) : shown);
   assign_to(*field, value, name);

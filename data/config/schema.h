@@ -130,6 +130,9 @@ class Schema {
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
                    const std::vector<Variant>& variants, const std::string& help,
                    const std::string& alias = "");
+  // A key of earlier versions whose value is fixed now: `values`, as in JSON, are accepted and
+  // change nothing, others are refused.
+  Schema& fixed(const std::string& name, const std::vector<std::string>& values);
   // From now on `chosen` collects the name, without the section, of every key of section `name`
   // that is set, to tell set values from defaults; "" is the section that is being described.
   Schema& collect(const std::string& name, std::set<std::string>& chosen);
@@ -171,6 +174,7 @@ class Schema {
   Schema& add(const std::string& name, Target target, const std::vector<std::string>& choices,
               const std::string& help, const FieldOptions& options);
   std::string open(const std::string& name);
+  bool is_fixed(std::string_view key, const Json& value, std::string_view shown) const;
 
   template <class E, class Member, size_t N>
   Schema& add_enum(const std::string& name, Member& member, const Named<E> (&names)[N],
@@ -200,6 +204,13 @@ class Schema {
   }
 
   std::vector<Field> fields_;
+  struct Fixed {
+    std::string key;
+    std::vector<std::string> values;
+    const std::string* chosen;  // as of a Field
+    std::string when;
+  };
+  std::vector<Fixed> fixed_;
   struct Collector {
     std::string prefix;  // "attention."
     std::set<std::string>* chosen;

@@ -103,9 +103,6 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("pooled", pooled,
           "Share of mean keys' scores in the choice of columns, next to the estimate",
           {.min = 0, .max = 1});
-  s.field("oversample", oversample,
-          "Candidates for each kept key: the keys with the largest scores among them stay",
-          {.min = 1});
   s.choice("gates", gates, kGates, "Gates of the output: of every token, or constant per head",
            {.shown = by_preset(gates, &PresetKeys::gates, kGates)});
   s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
@@ -123,6 +120,7 @@ void SeaConfig::describe(data::Schema& s) {
            "How an encoder resamples the identity V_I to its tokens; nearest is the paper's");
   s.choice("widen", widen, kWidens,
            "What L_approx widens to keys: scores, or probabilities (the paper's)");
+  s.fixed("oversample", {"1"});
 }
 
 MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {
@@ -170,7 +168,6 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
         ", must be at least 1");
   check(prior_units >= 0, "sea: prior_units is ", prior_units, ", must not be negative");
   check(pooled >= 0 && pooled <= 1, "sea: pooled is ", pooled, ", must be in [0, 1]");
-  check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
   check(mixes() || identity_interpolation == Interpolation::bilinear,
         "sea: identity_interpolation = nearest has no use without V_I: decoder is none and gates "
         "is head");

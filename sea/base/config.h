@@ -71,7 +71,6 @@ struct SeaConfig {
   bool pooled_prior = false;    // scores of mean keys are added, with a gain for each head
   int64_t prior_units = 0;      // least units of a column whose sums both take; 0: single keys
   double pooled = 0;            // share of mean keys in the selection of columns
-  int64_t oversample = 1;       // candidates per kept key, of which exact scores choose
   Gates gates = Gates::token;
   Features features = Features::relu;
   double feature_eps = 0;  // 0: 1e-3 (relu), 1e-4 (softmax)
@@ -101,9 +100,7 @@ struct SeaConfig {
   // The least share of a column in the prior.
   double least_share() const { return prior == Prior::learned ? 1e-7 : 0; }
 
-  nn::MaskSettings mask_settings() const {
-    return {.k = keys, .columns = columns, .oversample = oversample, .mode = mode};
-  }
+  nn::MaskSettings mask_settings() const { return {.k = keys, .columns = columns, .mode = mode}; }
   SelectConfig selection() const { return {.k = keys, .mode = mode}; }
   bool softmax_features() const { return features == Features::softmax; }
   double resolved_eps() const {

@@ -34,7 +34,6 @@ import brine_sea  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "students"
 TOLERANCE = 1e-4
-REFINED = LIGHT | {"oversample": 3, "mode": "per-query"}
 POOLED = LEAN | {"pooled": 0.5, "prior": "learned", "prior_features": 8}
 TOKEN = PAPER | {"mu_scope": "token", "token_stride": 2, "depth": 3, "last_kernel": 3}
 # Encoders: one setting of each kind.
@@ -42,13 +41,12 @@ ENCODER = PAPER | {"features": "softmax"}
 ENCODER_LIGHT = LIGHT | {"mode": "per-head"}
 ENCODER_BATCH = PAPER | {"prior": "performer", "mode": "per-batch", "identity_interpolation": "nearest"}
 
-DECODERS = {"light": LIGHT, "refined": REFINED, "lean": LEAN, "paper": PAPER, "pooled": POOLED, "token": TOKEN}
+DECODERS = {"light": LIGHT, "lean": LEAN, "paper": PAPER, "pooled": POOLED, "token": TOKEN}
 ENCODERS = {"paper": ENCODER, "light": ENCODER_LIGHT, "batch": ENCODER_BATCH}
 
 # What the C++ tests compare with: small, one setting a family.
 GOLDEN_CASES = {
     "llama": ("llama", LIGHT, None),
-    "llama_refined": ("llama", REFINED, None),
     "llama_blocks": ("llama", BLOCKS, None),
     "mistral": ("mistral", POOLED, None),
     "qwen2": ("qwen2", PAPER, None),

@@ -102,11 +102,6 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                                           .options = how.options,
                                           .tap = &full});
   const bool selects = full.has("selected");
-  int64_t candidates = how.options.oversample;
-  if (!candidates) {
-    candidates =
-        block.settings.count("oversample") ? std::stoll(block.settings.at("oversample")) : 1;
-  }
   auto state = block.module->make_state(
       {.batch = B, .capacity = T, .dtype = how.dtype, .cache = how.dtype, .options = how.options});
   if (how.prompts_together) {
@@ -146,7 +141,7 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
       const int64_t kept = how.options.k ? how.options.k : kKept;
       const sea::Mask own =
           sea::make_mask(estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
-                         {.k = kept * candidates, .mode = parse_select_mode(how.mode)}, T);
+                         {.k = kept, .mode = parse_select_mode(how.mode)}, T);
       check_masks(row(full.get(by)), row(full.get("selected")), own.selection.selected, 1e-5,
                   count);
     }
@@ -208,8 +203,7 @@ TEST_CASE("decoding contract: a cache in 16 bits changes the outputs by its roun
     const double scale = largest(y.to_vector());
     // Where scores of rounded keys choose the mask, another key or block of nearly the same score
     // may be kept.
-    const bool chooses = block.name.rfind("top", 0) == 0 || block.settings.count("oversample") ||
-                         block.name.rfind("blocks", 0) == 0;
+    const bool chooses = block.name.rfind("top", 0) == 0 || block.name.rfind("blocks", 0) == 0;
     int64_t exact = 0;
     for (std::optional<Dtype> cache :
          {std::optional(Dtype::f32), {}, {Dtype::bf16}, {Dtype::f16}}) {
@@ -273,7 +267,6 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
       {{"decoder", "lean"}, {"prior", "none"}, {"pooled", "0.3"}},
       {{"decoder", "none"}, {"prior", "none"}, {"pooled_prior", "true"}, {"mode", "per-query"}},
       {{"decoder", "none"}, {"gates", "head"}},
-      {{"preset", "light"}, {"oversample", "3"}},
       {{"preset", "light"}, {"prior_units", "1"}},
       {{"preset", "light"}, {"columns", "4"}},
       {{"decoder", "lean"}, {"prior_units", "2"}, {"pooled", "0.3"}},
@@ -292,36 +285,6 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
     }
     Block block = make_block("sea", true, Dtype::f32, 5, 300, form);
     check_decoding(block, {7, 0}, 120, {.tolerance = 2e-5, .options = {.k = 9}, .mode = mode});
-  }
-}
-
-TEST_CASE(
-    "decoding contract: oversample of a call is that of the settings, in a pass and in steps") {
-  const Settings light = {{"preset", "light"}},
-                 trained = {{"preset", "light"}, {"oversample", "3"}};
-  Block given = make_block("sea", true, Dtype::f32, 5, 300, light);
-  Block own = make_block("sea", true, Dtype::f32, 5, 300, trained);
-  for (const int64_t factor : {1, 3}) {
-    // Also below the value of the settings.
-    check_decoding(own, {7, 0}, 60, {.tolerance = 2e-5, .options = {.k = 5, .oversample = factor}});
-  }
-  const Inputs in = inputs(1, 90, Dtype::f32);
-  NoGrad off;
-  auto outputs = [&](Block& block, int64_t oversample) {
-    const nn::RuntimeOptions options = {.k = 5, .oversample = oversample};
-    auto state = block.module->make_state({.batch = 1, .capacity = 90, .options = options});
-    prefill(*block.module, *state, in, {60}, options);
-    std::vector<Tensor> all = decode(*block.module, *state, in, {60}, 30, options);
-    all.push_back(block.module->forward(
-        {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .options = options}));
-    return all;
-  };
-  const std::vector<Tensor> wanted = outputs(own, 0), same = outputs(given, 3);
-  const std::vector<Tensor> plain = outputs(given, 0);
-  REQUIRE(wanted.size() == 31);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    CHECK(same_bits(same[i], wanted[i]));
-    CHECK_FALSE(same_bits(plain[i], wanted[i]));
   }
 }
 

@@ -76,8 +76,6 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
     add(method, {{"preset", "light"}}, "light");
     const std::string wide = join("light, ", kWideColumns, " columns");
     add(method, {{"preset", "light"}, {"columns", kWideColumns}}, wide);
-    add(method, {{"preset", "light"}, {"columns", kWideColumns}, {"oversample", kCandidates}},
-        join(wide, ", oversample ", kCandidates));
   }
 }
 

@@ -244,7 +244,7 @@ class ColumnPrior(nn.Module):
 class SeaAttention(nn.Module):
     """The block. Its parameters have the names of Brine's files.
 
-    k and oversample may be changed between calls, query_skip between sequences. If `capture` is a dictionary, a
+    k may be changed between calls, query_skip between sequences. If `capture` is a dictionary, a
     call puts "scores" (of columns), "estimate" and "order" [B, H, R, K] and "selected" (the same, of bits) into
     it, packed.
     """
@@ -253,7 +253,7 @@ class SeaAttention(nn.Module):
         super().__init__()
         settings.validate(shape)
         self.shape, self.settings = shape, settings
-        self.k, self.oversample, self.query_skip = settings.k, settings.oversample, 1
+        self.k, self.query_skip = settings.k, 1
         self.capture: dict[str, Tensor] | None = None
         heads, d, columns = shape.heads, shape.head_size, settings.columns
         if settings.performs:
@@ -413,7 +413,7 @@ class SeaAttention(nn.Module):
     def select(self, order: Tensor, rows: Rows) -> Tensor:
         """Columns of the mask (section 2.2): order [B, H, R, K] -> bits of the same shape."""
         batch, heads, count, columns = order.shape
-        k, mode = self.k * self.oversample, self.settings.mode
+        k, mode = self.k, self.settings.mode
         if torch.isnan(order).any():
             raise ValueError("brine: the estimate has values that are NaN")
         owned = (column_begins(rows.widths, columns).diff(dim=-1) > 0)[:, None]
@@ -528,18 +528,9 @@ class SeaAttention(nn.Module):
     def output(self, x: Inputs, estimate: Tensor, selected: Tensor, z: Tensor | None) -> Tensor:
         """C_sea (section 3), [B, H, R, d]."""
         rows, batch, heads = x.rows, x.q.shape[0], x.q.shape[1]
-        entries = batch * heads * self.k * self.oversample  # of a row
+        entries = batch * heads * self.k  # of a row
         parts = [
-            recomputed(
-                attend,
-                x.q[:, :, a:b],
-                x.k,
-                x.v,
-                selected[:, :, a:b],
-                rows.widths[:, a:b],
-                self.k,
-                self.oversample,
-            )
+            recomputed(attend, x.q[:, :, a:b], x.k, x.v, selected[:, :, a:b], rows.widths[:, a:b], self.k)
             for a, b in tiles(x.q.shape[2], ELEMENTS_OF_ENTRY * entries)
         ]
         attended = torch.cat(parts, 2)

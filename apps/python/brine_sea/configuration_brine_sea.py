@@ -32,6 +32,9 @@ MOST_TILE_ROWS = 64
 # Settings of blocks in the first edition, which had them in the method "sea".
 FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
+# Settings of earlier versions, with the values that have their meaning now.
+FIXED: dict[str, tuple[Any, ...]] = {"oversample": (1,)}
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "preset": ("paper", "lean", "light"),
     "mode": ("per-query", "per-head", "per-batch", "causal-per-batch"),
@@ -95,7 +98,6 @@ class SeaSettings:
     pooled_prior: bool = False
     prior_units: int = 0
     pooled: float = 0.0
-    oversample: int = 1
     gates: str = "token"
     features: str = "relu"
     feature_eps: float = 0.0
@@ -156,7 +158,7 @@ class SeaSettings:
             value = getattr(self, key)
             if value not in names and not (key == "preset" and value is None):
                 raise ValueError(f"brine: {key} is {value!r}, known are {', '.join(names)}")
-        for key in ("k", "columns", "prior_features", "oversample"):
+        for key in ("k", "columns", "prior_features"):
             if getattr(self, key) < 1:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must be at least 1")
         if not 0 <= self.pooled <= 1:
@@ -248,6 +250,10 @@ def settings_of(config: PretrainedConfig) -> Settings:
                 "brine: blocks of the first edition (sea with mask blocks) are not supported:"
                 " convert the teacher again with `brine distill --attention blocks`"
             )
+        for key, values in FIXED.items():
+            value = attention.pop(key, values[0])
+            if value not in values:
+                raise ValueError(f"brine: {key} = {value!r} is of an earlier version; now it is {values[0]!r}")
     known = {field.name for field in dataclasses.fields(kinds[method])}
     unknown = sorted(set(attention) - known)
     if unknown:

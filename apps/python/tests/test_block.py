@@ -50,7 +50,6 @@ def settings_in(config) -> SeaSettings:
         prior_features=count("prior_features", 64) or 64,
         pooled_prior=bool(count("pooled_prior")),
         pooled=float(config["pooled"]) if "pooled" in config else 0.0,
-        oversample=count("oversample", 1) or 1,
         gates=text("gates", "token"),
         features=features,
         feature_divisor=float(config["feature_divisor"]),
@@ -201,7 +200,6 @@ LIGHT = dict(k=8, columns=16, decoder="none", gates="head", prior="learned", pri
 SETTINGS = {
     "light": LIGHT | dict(prior_units=4),
     "light, single keys": LIGHT,
-    "light, refined": LIGHT | dict(prior_units=2, oversample=3),
     "lean": dict(k=8, columns=16, decoder="lean"),
     "paper": dict(k=8, columns=16, decoder="paper", prior="none", mu_scope="token"),
     "stride": dict(k=8, columns=16, decoder="paper", token_stride=3, depth=3, dilation=2, pooled=0.4),
@@ -211,7 +209,7 @@ ENCODERS = {
     "paper": dict(k=8, columns=16, prior="none"),
     "softmax": dict(k=8, columns=16, features="softmax", mode="per-head"),
     "light": LIGHT | dict(mode="per-batch", prior_units=2),
-    "nearest": dict(k=8, columns=16, identity_interpolation="nearest", mode="per-query", oversample=2),
+    "nearest": dict(k=8, columns=16, identity_interpolation="nearest", mode="per-query"),
 }
 
 

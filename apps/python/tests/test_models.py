@@ -222,10 +222,10 @@ def test_files_without_the_block_are_refused(tmp_path):
 
 
 def test_other_settings_at_run_time():
-    model = make("llama", LIGHT | {"oversample": 2})
+    model = make("llama")
     ids = batch()
-    more = make("llama", LIGHT | {"k": 20, "oversample": 1})
-    model.set_sea(k=20, oversample=1)
+    more = make("llama", LIGHT | {"k": 20})
+    model.set_sea(k=20)
     assert close(logits(model, ids), logits(more, ids))
     with pytest.raises(ValueError, match="k is 0"):
         model.set_sea(k=0)
@@ -244,8 +244,7 @@ def test_a_student_with_blocks(tmp_path):
     assert not close(logits(model, ids), plain, 1e-3)
     assert close(logits(make("llama", BLOCKS | {"k": 24}), ids), logits(model, ids))
     for change, message in (
-        ({"oversample": 2}, "are of attention sea"),
-        ({"query_skip": 2}, "are of attention sea"),
+        ({"query_skip": 2}, "is of attention sea"),
         ({"backend": "other"}, "backend is 'other', known are tiles, flex"),
         ({"k": 28}, "candidates is 3, k = 28 chooses 4 blocks"),
         ({"k": 132}, "k is 132, the model has 128 positions: at most 128"),
@@ -315,6 +314,7 @@ def test_skipped_queries(attention):
         ({"attention": {"method": "sea", "preset": "blocks"}}, "`brine distill --attention blocks`"),
         ({"attention": LIGHT | {"mask": "blocks", "parts": 4}}, "blocks of the first edition"),
         ({"attention": LIGHT | {"opinion": 0.5}}, "blocks of the first edition"),
+        ({"attention": LIGHT | {"oversample": 4}}, "oversample = 4 is of an earlier version; now it is 1"),
         ({"format": 2}, "format 2"),
         ({"lora_rank": 8}, "--merge"),
         ({"colour": 1}, "unknown keys colour"),
@@ -328,8 +328,9 @@ def test_settings_are_refused_by_name(change, message):
         type(model)(config)
 
 
-def test_files_of_columns_may_name_settings_of_the_first_edition():
+def test_files_of_columns_may_name_settings_of_earlier_versions():
     old = {"mask": "columns", "block": 32, "sinks": 1, "local": 1, "parts": 1, "tile": 16, "survivors": 2, "opinion": 0}
+    old |= {"oversample": 1}
     assert close(logits(make("llama", LIGHT | old), batch()), logits(make("llama", LIGHT), batch()), 0)
 
 

@@ -418,6 +418,18 @@ TEST_CASE("the keys that are set in a section can be collected") {
   CHECK(chosen == std::set<std::string>{"method", "gap"});
 }
 
+TEST_CASE("a fixed key takes its values, changes nothing and is in no text") {
+  int64_t a = 1;
+  Schema s;
+  s.field("a", a, "One");
+  s.fixed("b", {"0", "2"});
+  s.set_all(Json::parse(R"({"b": 2, "a": 5})"));
+  CHECK(a == 5);
+  CHECK(s.to_json() == Json::parse(R"({"a": 5})"));
+  CHECK(s.fields().size() == 1);
+  CHECK(message([&] { s.set("b", 3); }) == "b = 3 is of an earlier version; now it is 0");
+}
+
 TEST_CASE("a key described twice is a mistake of the program") {
   int64_t a = 0, b = 0;
   Schema s;
