@@ -84,15 +84,12 @@ inline int64_t feature_columns(int64_t m, Device device) {
 }
 
 // ---- pooled.cpp
-// [B, H, R, K]: q . (mean key of column c) / sqrt(d), 0 where the column has no key; rows and
-// groups as above, q [B, H, T, d], k [B, G, T, d].
-Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
-                     ColumnGrid grid = {});
-// scores [B, H, R, K] + gain [H] times these.
+// scores [B, H, R, K] + gain [H] q . (mean key of column c) / sqrt(d), the latter 0 where the
+// column has no key; rows and groups as above, q [B, H, T, d], k [B, G, T, d].
 Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, const Tensor& k,
                     const Visibility& visible, ColumnGrid grid = {});
-// The scores of one query, q [B, H, 1, d]; borders, at and width as in performer_prior_step(), k
-// [B, G, S, d].
+// Of one query the products with mean keys alone, [B, H, 1, K], q [B, H, 1, d]; borders, at and
+// width as in performer_prior_step(), k [B, G, S, d].
 Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
                           const Tensor& width, int64_t units = 0);
 

@@ -20,7 +20,6 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
   }
   tap.put("scores", e.scores);
   tap.put("estimate", e.estimate);
-  tap.put("order", e.order);
   tap.put("n_sel", mask.selection.n_sel);
   tap.put("selected", mask.selection.selected);
   tap.put("row_pointers", mask.csr.row_pointers);
@@ -92,7 +91,8 @@ Mask SeaAttention::select(const Estimate& e, const nn::AttentionInput& in,
                           const Visibility& visible, int64_t keys) const {
   SelectConfig config = config_.selection();
   if (in.options.k) config.k = in.options.k;
-  return make_mask(e.order, visible, config, keys, in.tap ? in.tap->forced("selected") : Tensor());
+  return make_mask(e.estimate, visible, config, keys,
+                   in.tap ? in.tap->forced("selected") : Tensor());
 }
 
 // x [B, G, T, d] for each head of queries.

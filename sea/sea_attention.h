@@ -10,7 +10,7 @@ namespace brine::sea {
 
 // Its Tap entries, in addition to those of the model: "V_I", "C_perf" and "Z" where the settings
 // have them, "scores" (S),
-// "estimate", "order" (by which columns are selected), "n_sel", "selected", "row_pointers",
+// "estimate", "n_sel", "selected", "row_pointers",
 // "head_offsets", "columns", "probabilities" (of the path that ran), "gates" (before their
 // sigmoid), "c_avg"; of forward() with widen = probabilities also "log_estimate" [B, H, T, K],
 // which tells L_approx that every key of a column has its probability. It accepts a forced

@@ -100,9 +100,6 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("prior_units", prior_units,
           "Least units of a column, whose borders fall on units; 0 = single keys",
           {.min = 0, .max = 65536, .shown = by_preset(prior_units, &PresetKeys::prior_units)});
-  s.field("pooled", pooled,
-          "Share of mean keys' scores in the choice of columns, next to the estimate",
-          {.min = 0, .max = 1});
   s.choice("gates", gates, kGates, "Gates of the output: of every token, or constant per head",
            {.shown = by_preset(gates, &PresetKeys::gates, kGates)});
   s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
@@ -120,6 +117,7 @@ void SeaConfig::describe(data::Schema& s) {
            "How an encoder resamples the identity V_I to its tokens; nearest is the paper's");
   s.choice("widen", widen, kWidens,
            "What L_approx widens to keys: scores, or probabilities (the paper's)");
+  s.fixed("pooled", {"0.0", "0"});
   s.fixed("oversample", {"1"});
 }
 
@@ -167,7 +165,6 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(prior != Prior::learned || prior_features >= 1, "sea: prior_features is ", prior_features,
         ", must be at least 1");
   check(prior_units >= 0, "sea: prior_units is ", prior_units, ", must not be negative");
-  check(pooled >= 0 && pooled <= 1, "sea: pooled is ", pooled, ", must be in [0, 1]");
   check(mixes() || identity_interpolation == Interpolation::bilinear,
         "sea: identity_interpolation = nearest has no use without V_I: decoder is none and gates "
         "is head");

@@ -70,7 +70,6 @@ struct SeaConfig {
   int64_t prior_features = 64;  // m' of the learned prior
   bool pooled_prior = false;    // scores of mean keys are added, with a gain for each head
   int64_t prior_units = 0;      // least units of a column whose sums both take; 0: single keys
-  double pooled = 0;            // share of mean keys in the selection of columns
   Gates gates = Gates::token;
   Features features = Features::relu;
   double feature_eps = 0;  // 0: 1e-3 (relu), 1e-4 (softmax)

@@ -144,14 +144,6 @@ Tensor DecodedScores::run(const Tensor& /*scores*/, Estimate& e, const Pass& pas
                   pass.wanted == Wanted::images ? &e.decoder_images : nullptr);
 }
 
-Tensor MeanKeyOrder::run(const Tensor& scores, Estimate& e, const Pass& pass) const {
-  const CostScope part("mask");
-  e.pooled = pooled_scores(pass.x.q.detach(), pass.x.k.detach(), pass.visible, config_.columns,
-                           ColumnGrid(pass.query_skip, config_.prior_units));
-  if (pass.query_skip > 1) e.pooled = repeat_rows(e.pooled, pass.query_skip, pass.tokens());
-  return scores;
-}
-
 // Parameters have the order of their creation, stages that of their lists.
 PaperEstimator::PaperEstimator(nn::Init& init, const nn::AttentionShape& shape,
                                const SeaConfig& config)
@@ -176,7 +168,6 @@ PaperEstimator::PaperEstimator(nn::Init& init, const nn::AttentionShape& shape,
   if (config.prior == Prior::learned) {
     token_stage<LearnedFeatures>("prior", init, shape, config.prior_features);
   }
-  if (config.pooled > 0) score_stage<MeanKeyOrder>("", shape, config);
 }
 
 std::unique_ptr<Estimator> make_estimator(nn::Init& init, const nn::AttentionShape& shape,

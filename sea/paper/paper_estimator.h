@@ -112,24 +112,6 @@ class DecodedScores : public ScoreStage {
   MapDecoder& decoder_;
 };
 
-// Scores of mean keys that take part in the choice of columns, not in the estimate.
-class MeanKeyOrder : public ScoreStage {
- public:
-  MeanKeyOrder(const nn::AttentionShape& shape, const SeaConfig& config)
-      : config_(config), shape_(shape) {}
-  Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
-  std::unique_ptr<StageState> make_state(SeaState& state,
-                                         const nn::StateRequest& request) const override;
-  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
-  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
-              int64_t count, StageState& kept) const override;
-  void finish(Estimate& e, const StageState& kept) const override;
-
- private:
-  SeaConfig config_;
-  nn::AttentionShape shape_;
-};
-
 // The stages of any settings.
 class PaperEstimator : public Estimator {
  public:

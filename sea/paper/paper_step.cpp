@@ -30,14 +30,6 @@ struct DecoderState : StageState {
   std::vector<Tensor> weights;
 };
 
-struct OrderState : MeanKeyState {
-  OrderState(SeaState& state, const nn::StateRequest& r, const nn::AttentionShape& shape,
-             const SeaConfig& config)
-      : MeanKeyState(state, r, shape, config, "order"),
-        pooled(state.part("pooled", {r.batch, shape.heads, 1, config.columns}, r.dtype)) {}
-  Tensor& pooled;  // [B, H, 1, K] of the last query that was not skipped
-};
-
 }  // namespace
 
 void Performer::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
@@ -119,30 +111,6 @@ Tensor DecodedScores::step(const Tensor& /*scores*/, const Estimate& e, const Ne
   for (int64_t b = 0; b < count; ++b) at.data<int64_t>()[b] /= tokens.state.query_skip;
   return decoder_.step(linear_step(nu_, e.features.slice(0, first, count)),
                        static_cast<DecoderState&>(kept).rows().slots(first, count), at);
-}
-
-std::unique_ptr<StageState> MeanKeyOrder::make_state(SeaState& state,
-                                                     const nn::StateRequest& r) const {
-  return std::make_unique<OrderState>(state, r, shape_, config_);
-}
-
-void MeanKeyOrder::fill(StageState& kept, const SeaState& state, const Prompts& p) const {
-  const Tensor& pooled = static_cast<OrderState&>(kept).pooled;
-  for (int64_t b = 0; b < p.x.k.dim(0); ++b) {
-    copy_into(pooled.slice(0, p.first + b, 1),
-              p.e.pooled.detach().slice(0, b, 1).slice(2, state.length(p.first + b) - 1, 1));
-  }
-}
-
-Tensor MeanKeyOrder::step(const Tensor& scores, const Estimate& /*e*/, const NewTokens& tokens,
-                          int64_t first, int64_t count, StageState& kept) const {
-  auto& order = static_cast<OrderState&>(kept);
-  copy_into(order.pooled.slice(0, first, count), order.scores(tokens, first, count));
-  return scores;
-}
-
-void MeanKeyOrder::finish(Estimate& e, const StageState& kept) const {
-  e.pooled = static_cast<const OrderState&>(kept).pooled;
 }
 
 }  // namespace brine::sea

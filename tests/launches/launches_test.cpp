@@ -107,7 +107,7 @@ std::vector<Case> sea_cases() {
     out.push_back({"sea", {{"preset", "paper"}, {"mode", mode}}, false});
   }
   out.push_back({"sea", {{"preset", "light"}, {"columns", 256}}, true});
-  out.push_back({"sea", {{"prior", "learned"}, {"pooled", 0.5}}, true});
+  out.push_back({"sea", {{"prior", "learned"}}, true});
   out.push_back({"sea", {{"mu_scope", "token"}, {"features", "softmax"}}, false});
   return out;
 }

@@ -34,21 +34,21 @@ import brine_sea  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "students"
 TOLERANCE = 1e-4
-POOLED = LEAN | {"pooled": 0.5, "prior": "learned", "prior_features": 8}
+LEARNED = PAPER | {"prior": "learned", "prior_features": 8}
 TOKEN = PAPER | {"mu_scope": "token", "token_stride": 2, "depth": 3, "last_kernel": 3}
 # Encoders: one setting of each kind.
 ENCODER = PAPER | {"features": "softmax"}
 ENCODER_LIGHT = LIGHT | {"mode": "per-head"}
 ENCODER_BATCH = PAPER | {"prior": "performer", "mode": "per-batch", "identity_interpolation": "nearest"}
 
-DECODERS = {"light": LIGHT, "lean": LEAN, "paper": PAPER, "pooled": POOLED, "token": TOKEN}
+DECODERS = {"light": LIGHT, "lean": LEAN, "paper": PAPER, "learned": LEARNED, "token": TOKEN}
 ENCODERS = {"paper": ENCODER, "light": ENCODER_LIGHT, "batch": ENCODER_BATCH}
 
 # What the C++ tests compare with: small, one setting a family.
 GOLDEN_CASES = {
     "llama": ("llama", LIGHT, None),
     "llama_blocks": ("llama", BLOCKS, None),
-    "mistral": ("mistral", POOLED, None),
+    "mistral": ("mistral", LEARNED, None),
     "qwen2": ("qwen2", PAPER, None),
     "qwen3": ("qwen3", LIGHT | {"gates": "token"}, None),
     "opt": ("opt", LIGHT, None),

@@ -134,16 +134,14 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
       REQUIRE(close(got, wanted, how.tolerance * scale, 0, "output"));
       if (!selects) continue;
       auto row = [&](const Tensor& t) { return rows(t.slice(0, b, 1), 2, at[size_t(b)], 1); };
-      const bool ordered = full.has("order");
-      const std::string by = ordered ? "order" : "estimate";
-      const Tensor estimate = rows(tap.get(by), 0, b, 1);
-      REQUIRE(close(estimate, row(full.get(by)), how.tolerance, 0, by));
+      const Tensor estimate = rows(tap.get("estimate"), 0, b, 1);
+      REQUIRE(close(estimate, row(full.get("estimate")), how.tolerance, 0, "estimate"));
       const int64_t kept = how.options.k ? how.options.k : kKept;
       const sea::Mask own =
           sea::make_mask(estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
                          {.k = kept, .mode = parse_select_mode(how.mode)}, T);
-      check_masks(row(full.get(by)), row(full.get("selected")), own.selection.selected, 1e-5,
-                  count);
+      check_masks(row(full.get("estimate")), row(full.get("selected")), own.selection.selected,
+                  1e-5, count);
     }
   }
   for (int64_t b = 0; b < B; ++b) CHECK(state->length(b) == ends[size_t(b)]);
@@ -262,14 +260,12 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
       {{"decoder", "lean"}, {"token_stride", "3"}},
       {{"decoder", "paper"}, {"dilation", "2"}, {"decoder_norm", "off"}},
       {{"preset", "light"}},
-      {{"preset", "light"}, {"pooled", "0.5"}},
       {{"decoder", "lean"}, {"prior", "learned"}, {"prior_features", "5"}},
-      {{"decoder", "lean"}, {"prior", "none"}, {"pooled", "0.3"}},
       {{"decoder", "none"}, {"prior", "none"}, {"pooled_prior", "true"}, {"mode", "per-query"}},
       {{"decoder", "none"}, {"gates", "head"}},
       {{"preset", "light"}, {"prior_units", "1"}},
       {{"preset", "light"}, {"columns", "4"}},
-      {{"decoder", "lean"}, {"prior_units", "2"}, {"pooled", "0.3"}},
+      {{"decoder", "lean"}, {"prior_units", "2"}},
   };
   for (const Settings& form : forms) {
     std::string text;

@@ -37,7 +37,7 @@ void check_paths(Block& block, Dtype type) {
 
 TEST_CASE("sea: the dense path equals the sparse path, values and gradients") {
   const std::vector<std::map<std::string, std::string>> forms = {
-      {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
+      {}, {{"preset", "light"}}, {{"prior", "learned"}}};
   for (bool causal : {true, false}) {
     for (const auto& form : forms) {
       for (Dtype type : {Dtype::f64, Dtype::f32}) {

@@ -245,8 +245,7 @@ class SeaAttention(nn.Module):
     """The block. Its parameters have the names of Brine's files.
 
     k may be changed between calls, query_skip between sequences. If `capture` is a dictionary, a
-    call puts "scores" (of columns), "estimate" and "order" [B, H, R, K] and "selected" (the same, of bits) into
-    it, packed.
+    call puts "scores" (of columns) and "estimate" [B, H, R, K] and "selected" (the same, of bits) into it, packed.
     """
 
     def __init__(self, shape: Shape, settings: SeaSettings):
@@ -369,21 +368,21 @@ class SeaAttention(nn.Module):
         scores = decoder(window, (at >= 0) & (at < lengths[:, None]))
         return rows_at(scores, (places - start).clamp(min=0))
 
-    def repeated(self, scores: Tensor, rows: Rows, padding: Padding | None, store: Store | None, slot: int) -> Tensor:
+    def repeated(self, scores: Tensor, rows: Rows, padding: Padding | None, store: Store | None) -> Tensor:
         """Each row has the scores of the last row before it whose ordinal query_skip divides (section 5)."""
         fresh = rows.ordinals.clamp(min=0) // self.query_skip * self.query_skip
         if rows.whole:
             if store is not None:
-                store(slot, padding.unpacked(scores) if padding else scores)
+                store(2, padding.unpacked(scores) if padding else scores)
             return rows_at(scores, fresh)
         assert store is not None
-        scores = store(slot, scores)
+        scores = store(2, scores)
         if scores.shape[2] <= int(fresh.max()):
             raise ValueError("brine: query_skip was changed inside a sequence")
         return rows_at(padding.packed(scores) if padding else scores, fresh)
 
-    def scores(self, x: Inputs, decoded: Tensor) -> tuple[Tensor, Tensor | None]:
-        """S with the priors (section 1.6), and the scores of mean keys if they are computed."""
+    def scores(self, x: Inputs, decoded: Tensor) -> Tensor:
+        """S with the priors (section 1.6)."""
         s, rows = self.settings, x.rows
         y = decoded
         if s.prior != "none":
@@ -395,14 +394,12 @@ class SeaAttention(nn.Module):
                 share = share.clamp(min=LEAST_SHARE)
             ratio = share * rows.widths[:, None, :, None] / sizes.clamp(min=1)
             y = y + self.prior.gain.to(y.dtype)[:, None, None] * torch.where(sizes > 0, ratio, 1).log()
-        pooled = None
-        if s.pooled_prior or s.pooled > 0:
+        if s.pooled_prior:
             products, begins = column_products(x.q, x.k, rows, s.columns, s.prior_units)
             sizes = begins.diff(dim=-1)[:, None]
             pooled = torch.where(sizes > 0, products / sizes.clamp(min=1) * x.q.shape[-1] ** -0.5, 0)
-            if s.pooled_prior:
-                y = y + self.prior.pooled_gain.to(y.dtype)[:, None, None] * pooled
-        return y, pooled
+            y = y + self.prior.pooled_gain.to(y.dtype)[:, None, None] * pooled
+        return y
 
     def column_softmax(self, scores: Tensor, widths: Tensor) -> Tensor:
         """Over the columns that have a key, 0 elsewhere (section 1.7)."""
@@ -411,7 +408,7 @@ class SeaAttention(nn.Module):
         return torch.where(owned, y, 0)
 
     def select(self, order: Tensor, rows: Rows) -> Tensor:
-        """Columns of the mask (section 2.2): order [B, H, R, K] -> bits of the same shape."""
+        """Columns of the mask (section 2.2): an estimate [B, H, R, K] -> bits of the same shape."""
         batch, heads, count, columns = order.shape
         k, mode = self.k, self.settings.mode
         if torch.isnan(order).any():
@@ -509,19 +506,14 @@ class SeaAttention(nn.Module):
             else:
                 assert z is not None
                 decoded = self.decoded(z, rows, padding, store)
-            scores, pooled = self.scores(x, decoded)
+            scores = self.scores(x, decoded)
             if self.query_skip > 1:
-                scores = self.repeated(scores, rows, padding, store, 2)
-                pooled = None if pooled is None else self.repeated(pooled, rows, padding, store, 3)
+                scores = self.repeated(scores, rows, padding, store)
             estimate = self.column_softmax(scores, rows.widths)
         with torch.no_grad():
-            share = self.settings.pooled
-            rank = estimate.detach()
-            if share > 0 and pooled is not None:
-                rank = (1 - share) * rank + share * self.column_softmax(pooled, rows.widths)
-            selected = self.select(rank, rows)
+            selected = self.select(estimate.detach(), rows)
         if self.capture is not None:
-            self.capture.update(scores=scores, estimate=estimate, order=rank, selected=selected)
+            self.capture.update(scores=scores, estimate=estimate, selected=selected)
         y = self.output(x, estimate, selected, z)
         return (padding.unpacked(y) if rows.whole and padding else y).to(given)
 

@@ -33,7 +33,7 @@ MOST_TILE_ROWS = 64
 FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
 # Settings of earlier versions, with the values that have their meaning now.
-FIXED: dict[str, tuple[Any, ...]] = {"oversample": (1,)}
+FIXED: dict[str, tuple[Any, ...]] = {"pooled": (0,), "oversample": (1,)}
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "preset": ("paper", "lean", "light"),
@@ -97,7 +97,6 @@ class SeaSettings:
     prior_features: int = 64
     pooled_prior: bool = False
     prior_units: int = 0
-    pooled: float = 0.0
     gates: str = "token"
     features: str = "relu"
     feature_eps: float = 0.0
@@ -161,8 +160,6 @@ class SeaSettings:
         for key in ("k", "columns", "prior_features"):
             if getattr(self, key) < 1:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must be at least 1")
-        if not 0 <= self.pooled <= 1:
-            raise ValueError(f"brine: pooled is {self.pooled}, must be in [0, 1]")
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
         if shape.causal and self.mode in ("per-head", "per-batch"):

@@ -49,7 +49,6 @@ def settings_in(config) -> SeaSettings:
         prior=prior,
         prior_features=count("prior_features", 64) or 64,
         pooled_prior=bool(count("pooled_prior")),
-        pooled=float(config["pooled"]) if "pooled" in config else 0.0,
         gates=text("gates", "token"),
         features=features,
         feature_divisor=float(config["feature_divisor"]),
@@ -202,7 +201,7 @@ SETTINGS = {
     "light, single keys": LIGHT,
     "lean": dict(k=8, columns=16, decoder="lean"),
     "paper": dict(k=8, columns=16, decoder="paper", prior="none", mu_scope="token"),
-    "stride": dict(k=8, columns=16, decoder="paper", token_stride=3, depth=3, dilation=2, pooled=0.4),
+    "stride": dict(k=8, columns=16, decoder="paper", token_stride=3, depth=3, dilation=2),
     "per query": LIGHT | dict(mode="per-query", gates="token"),
 }
 ENCODERS = {

@@ -330,7 +330,7 @@ def test_settings_are_refused_by_name(change, message):
 
 def test_files_of_columns_may_name_settings_of_earlier_versions():
     old = {"mask": "columns", "block": 32, "sinks": 1, "local": 1, "parts": 1, "tile": 16, "survivors": 2, "opinion": 0}
-    old |= {"oversample": 1}
+    old |= {"pooled": 0.0, "oversample": 1}
     assert close(logits(make("llama", LIGHT | old), batch()), logits(make("llama", LIGHT), batch()), 0)
 
 

@@ -134,22 +134,23 @@ TEST_CASE(
   check_prior({1, 2, 420, 3, 0}, 40, true, {}, {4, 2});
 }
 
-TEST_CASE("performer_prior, pooled_scores: rows have the same bits whatever follows them") {
+TEST_CASE("performer_prior, pooled_prior: rows have the same bits whatever follows them") {
   const int64_t K = 24, T = 300, cut = 200, units = 2;
   const Tensor q = uniform({1, 4, T, 5}, 1, 0.1, 1), k = uniform({1, 2, T, 5}, 2, 0.1, 1);
   const Tensor scores = normal({1, 4, T, K}, 3), gain = uniform({4}, 4, 0.5, 1.5);
   auto first = [&](const Tensor& x) { return x.slice(2, 0, cut).contiguous(); };
   CHECK(same_bits(first(performer_prior(scores, gain, q, k, {})),
                   performer_prior(first(scores), gain, first(q), first(k), {})));
-  CHECK(same_bits(first(pooled_scores(q, k, {}, K)), pooled_scores(first(q), first(k), {}, K)));
+  CHECK(same_bits(first(pooled_prior(scores, gain, q, k, {})),
+                  pooled_prior(first(scores), gain, first(q), first(k), {})));
   // Windows, and with 9 columns also prefix sums.
   for (const int64_t columns : {K, int64_t(9)}) {
     const ColumnGrid grid(1, units);
     const Tensor x = scores.slice(3, 0, columns).contiguous();
     CHECK(same_bits(first(performer_prior(x, gain, q, k, {}, grid)),
                     performer_prior(first(x), gain, first(q), first(k), {}, grid)));
-    CHECK(same_bits(first(pooled_scores(q, k, {}, columns, grid)),
-                    pooled_scores(first(q), first(k), {}, columns, grid)));
+    CHECK(same_bits(first(pooled_prior(x, gain, q, k, {}, grid)),
+                    pooled_prior(first(x), gain, first(q), first(k), {}, grid)));
   }
 }
 

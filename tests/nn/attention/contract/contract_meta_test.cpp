@@ -84,7 +84,7 @@ TEST_CASE("contract: the meta device counts the same as a real pass, for every m
       {{"decoder_norm", "on"}, {"depth", "3"}, {"k", "7"}},
       {{"features", "softmax"}, {"mode", "per-query"}},
       {{"preset", "light"}},
-      {{"prior", "learned"}, {"prior_features", "5"}, {"pooled", "0.5"}}};
+      {{"prior", "learned"}, {"prior_features", "5"}}};
   for (const auto& [name, factory] : nn::attention_methods()) {
     for (bool causal : {true, false}) {
       for (const auto& keys : settings) {
