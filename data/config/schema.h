@@ -87,7 +87,7 @@ class Schema {
     bool optional = false;        // may be empty
     std::string toml() const;     // the value now; "" when empty
     std::string type() const;     // "true or false", "integer", "list of numbers", ...
-    std::string allowed() const;  // "> 0, <= 1", "lean, paper"; empty when anything goes
+    std::string allowed() const;  // "> 0, <= 1", "head, token"; empty when anything goes
   };
 
   // Binds `name` to a member, which must outlive the schema; its value now is the default. The

@@ -12,21 +12,13 @@
 
 namespace brine::sea {
 
-// The complete shape of the convolutional decoder of the map (docs/method.md section 1.5).
-struct MapDecoderShape {
-  int64_t width_reduction = 2;    // c_s: the image has K / c_s columns
-  int64_t channel_expansion = 4;  // c_h: channels per head
-  int64_t token_stride = 1;       // of the first convolution
-  int64_t depth = 2;              // 3x3 convolutions before the upsampling
-  int64_t dilation = 1;           // of these, on both axes
-  int64_t last_kernel = 3;        // 1 or 3; 1 runs before the upsampling
-  bool norm = true;               // LayerNorm over columns before and after
-};
+// The convolutional decoder of the map (docs/method.md section 1.5).
+inline constexpr int64_t kWidthReduction = 2;    // c_s: the image has K / c_s columns
+inline constexpr int64_t kChannelExpansion = 4;  // c_h: channels per head
 
-enum class Preset : uint8_t { paper, lean, light };        // of the whole block
-enum class DecoderPreset : uint8_t { paper, lean, none };  // none: a table instead of a decoder
-enum class DecoderNorm : uint8_t { preset, on, off };
-enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
+enum class Preset : uint8_t { paper, light };        // of the whole block
+enum class DecoderPreset : uint8_t { paper, none };  // none: a table instead of a decoder
+enum class MuScope : uint8_t { head, token };        // mu sees one head or all heads of a token
 enum class Prior : uint8_t { performer, learned, none };   // whose features give a column's share
 enum class Gates : uint8_t { token, head };                // of every token, or two numbers a head
 enum class Features : uint8_t { relu, softmax };           // softmax only for encoders
@@ -38,12 +30,10 @@ inline constexpr data::Named<SelectMode> kModes[] = {
     {SelectMode::per_head, "per-head"},
     {SelectMode::per_batch, "per-batch"},
     {SelectMode::causal_per_batch, "causal-per-batch"}};
-inline constexpr data::Named<Preset> kPresets[] = {
-    {Preset::paper, "paper"}, {Preset::lean, "lean"}, {Preset::light, "light"}};
-inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {
-    {DecoderPreset::paper, "paper"}, {DecoderPreset::lean, "lean"}, {DecoderPreset::none, "none"}};
-inline constexpr data::Named<DecoderNorm> kDecoderNorms[] = {
-    {DecoderNorm::preset, "preset"}, {DecoderNorm::on, "on"}, {DecoderNorm::off, "off"}};
+inline constexpr data::Named<Preset> kPresets[] = {{Preset::paper, "paper"},
+                                                   {Preset::light, "light"}};
+inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {{DecoderPreset::paper, "paper"},
+                                                                 {DecoderPreset::none, "none"}};
 inline constexpr data::Named<MuScope> kMuScopes[] = {{MuScope::head, "head"},
                                                      {MuScope::token, "token"}};
 inline constexpr data::Named<Prior> kPriors[] = {
@@ -60,11 +50,7 @@ struct SeaConfig {
   int64_t keys = 64;     // k: kept per query and head
   int64_t columns = 64;  // K: of the estimate
   SelectMode mode = SelectMode::causal_per_batch;
-  DecoderPreset decoder = DecoderPreset::paper;  // the settings below override its values when they
-                                                 // are not 0
-  int64_t width_reduction = 0, channel_expansion = 0, token_stride = 0, depth = 0, dilation = 0,
-          last_kernel = 0;
-  DecoderNorm decoder_norm = DecoderNorm::preset;
+  DecoderPreset decoder = DecoderPreset::paper;
   MuScope mu_scope = MuScope::head;
   Prior prior = Prior::performer;
   int64_t prior_features = 64;  // m' of the learned prior
@@ -89,7 +75,6 @@ struct SeaConfig {
   // Throws an Error that names the setting when these settings, or this model, are not valid.
   // Settings that the others leave without use are not judged.
   void validate(const nn::AttentionShape& shape) const;
-  MapDecoderShape resolved_decoder(bool causal) const;
   bool decodes() const { return decoder != DecoderPreset::none; }
   // Has Z (docs/method.md section 1.3): the decoder or the gates are computed from it.
   bool mixes() const { return decodes() || gates == Gates::token; }

@@ -126,12 +126,9 @@ void TokenGates::run(Estimate& e, const Pass& /*pass*/) const {
 
 DecodedScores::DecodedScores(nn::Init& init, const nn::AttentionShape& shape,
                              const SeaConfig& config)
-    : decoding_(config.resolved_decoder(shape.causal)),
-      nu_(child<nn::Linear>(
-          "nu", init, 2 * shape.head_size,
-          decoding_.channel_expansion * config.columns / decoding_.width_reduction)),
-      decoder_(child<MapDecoder>("decoder", init, shape.heads, config.columns, decoding_,
-                                 shape.causal)) {}
+    : nu_(child<nn::Linear>("nu", init, 2 * shape.head_size,
+                            kChannelExpansion * config.columns / kWidthReduction)),
+      decoder_(child<MapDecoder>("decoder", init, shape.heads, config.columns, shape.causal)) {}
 
 Tensor DecodedScores::run(const Tensor& /*scores*/, Estimate& e, const Pass& pass) const {
   Tensor rows;

@@ -107,7 +107,6 @@ class DecodedScores : public ScoreStage {
               int64_t count, StageState& kept) const override;
 
  private:
-  MapDecoderShape decoding_;
   nn::Linear& nu_;
   MapDecoder& decoder_;
 };

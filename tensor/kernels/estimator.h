@@ -123,10 +123,9 @@ BRINE_KERNEL(table_estimate, Tensor y, Tensor bias, Tensor gain, Tensor phi_q, T
 // head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
 BRINE_KERNEL(image_from_heads, Tensor image, Tensor x, int64_t halo, Tensor lengths)
 BRINE_KERNEL(image_from_heads_backward, Tensor dx, Tensor dimage, int64_t halo, Tensor lengths)
-// y [B, H, T, K]: row t, column c of head h is pixel (t / stride, c W / K) of channel h of the
-// image [B, R, W, H].
-BRINE_KERNEL(heads_from_image, Tensor y, Tensor image, int64_t stride)
-BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy, int64_t stride)
+// y [B, H, T, K] from an image [B, T, K, H].
+BRINE_KERNEL(heads_from_image, Tensor y, Tensor image)
+BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy)
 // y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
 // softmax_backward with scale 1.
 BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)

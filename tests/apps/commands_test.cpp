@@ -401,10 +401,10 @@ TEST_CASE("train: a SEA model is trained on under its own settings") {
     return count;
   };
   CHECK(moved("student", "trained-on", ".sea.gates") > 0);
-  w.must(World::distill("--preset lean --steps 2 --columns 12 --k 4") + " --out lean");
-  w.must("train --model lean --train text.txt --batch-size 2 --steps 2 --out lean-on");
+  w.must(World::distill("--preset paper --steps 2 --columns 12 --k 4") + " --out paper");
+  w.must("train --model paper --train text.txt --batch-size 2 --steps 2 --out paper-on");
   // The task's gradient reaches the estimator through the gates.
-  CHECK(moved("lean", "lean-on", ".sea.mu.") > 0);
+  CHECK(moved("paper", "paper-on", ".sea.mu.") > 0);
   Finished f = w.run(
       "train --model student --train text.txt --steps 2 --attention sea --k 5 --out never --quiet");
   CHECK(f.status == 1);

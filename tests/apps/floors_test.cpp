@@ -157,10 +157,10 @@ TEST_CASE("eval: a preset of an attention that was not trained decides its setti
                                      .out);
     return out["mask_recall"].back()["mask"].get<double>();
   };
-  // Light orders columns by their mean keys, lean and no preset by the Performer's features.
+  // Light orders columns by their mean keys, others by the Performer's features.
   const double light = recall("--preset light --columns 12"),
-               lean = recall("--preset lean --columns 12");
-  CHECK(light != lean);
+               paper = recall("--preset paper --columns 12");
+  CHECK(light != paper);
   CHECK(recall("--columns 12") != light);
   // Columns that are given are not the preset's: 12 are coarser than 48.
   CHECK(recall("--preset light --columns 48") > light);

@@ -251,21 +251,17 @@ TEST_CASE("decoding contract: in f64 the two paths agree to rounding") {
 
 TEST_CASE("decoding contract: every form of SEA, every option") {
   const std::vector<Settings> forms = {
-      {{"decoder", "paper"}},
-      {{"decoder", "lean"}, {"mu_scope", "token"}},
-      {{"decoder", "paper"}, {"prior", "none"}},
-      {{"decoder", "lean"}, {"prior", "none"}},
-      {{"decoder", "paper"}, {"mu_scope", "token"}, {"mode", "per-query"}},
-      {{"decoder", "paper"}, {"token_stride", "2"}, {"depth", "3"}},
-      {{"decoder", "lean"}, {"token_stride", "3"}},
-      {{"decoder", "paper"}, {"dilation", "2"}, {"decoder_norm", "off"}},
+      {},
+      {{"mu_scope", "token"}},
+      {{"prior", "none"}},
+      {{"mu_scope", "token"}, {"mode", "per-query"}},
       {{"preset", "light"}},
-      {{"decoder", "lean"}, {"prior", "learned"}, {"prior_features", "5"}},
+      {{"prior", "learned"}, {"prior_features", "5"}},
       {{"decoder", "none"}, {"prior", "none"}, {"pooled_prior", "true"}, {"mode", "per-query"}},
       {{"decoder", "none"}, {"gates", "head"}},
       {{"preset", "light"}, {"prior_units", "1"}},
       {{"preset", "light"}, {"columns", "4"}},
-      {{"decoder", "lean"}, {"prior_units", "2"}},
+      {{"prior_units", "2"}},
   };
   for (const Settings& form : forms) {
     std::string text;

@@ -138,29 +138,27 @@ TEST_CASE("estimator: every weight has the golden file's name and shape") {
 
 TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
   for (MuScope scope : {MuScope::head, MuScope::token}) {
-    for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
-      sea::SeaConfig config{.keys = 4, .columns = 12, .decoder = preset, .mu_scope = scope};
-      auto f = [&](const std::vector<Tensor>& x) {
-        nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-        const auto owner = sea::make_estimator(init, kCausal, config);
-        sea::Estimator& block = *owner;
-        parameter_of(block, "mu.linear.weight") = x[3];
-        parameter_of(block, "nu.weight") = x[4];
-        parameter_of(block, "prior.gain") = x[5];
-        parameter_of(block, "v_identity.table") = x[6];
-        sea::Estimate e = block({x[0], x[1], x[2]}, {}, 1);
-        return reshape(e.estimate, {-1});
-      };
+    sea::SeaConfig config{.keys = 4, .columns = 12, .mu_scope = scope};
+    auto f = [&](const std::vector<Tensor>& x) {
       nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-      const auto start = sea::make_estimator(init, kCausal, config);
-      INFO(name_of(scope, sea::kMuScopes) << " " << name_of(preset, sea::kDecoderPresets));
-      CHECK(gradcheck(f,
-                      {normal({1, 2, 7, 8}, 1), normal({1, 2, 7, 8}, 2), normal({1, 2, 7, 8}, 3),
-                       parameter_of(*start, "mu.linear.weight").detach(),
-                       parameter_of(*start, "nu.weight").detach(), uniform({2}, 4, 0.5, 1.5),
-                       parameter_of(*start, "v_identity.table").detach()},
-                      {.step = 1e-6, .probes = 24}) < 2e-5);
-    }
+      const auto owner = sea::make_estimator(init, kCausal, config);
+      sea::Estimator& block = *owner;
+      parameter_of(block, "mu.linear.weight") = x[3];
+      parameter_of(block, "nu.weight") = x[4];
+      parameter_of(block, "prior.gain") = x[5];
+      parameter_of(block, "v_identity.table") = x[6];
+      sea::Estimate e = block({x[0], x[1], x[2]}, {}, 1);
+      return reshape(e.estimate, {-1});
+    };
+    nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
+    const auto start = sea::make_estimator(init, kCausal, config);
+    INFO(name_of(scope, sea::kMuScopes));
+    CHECK(gradcheck(f,
+                    {normal({1, 2, 7, 8}, 1), normal({1, 2, 7, 8}, 2), normal({1, 2, 7, 8}, 3),
+                     parameter_of(*start, "mu.linear.weight").detach(),
+                     parameter_of(*start, "nu.weight").detach(), uniform({2}, 4, 0.5, 1.5),
+                     parameter_of(*start, "v_identity.table").detach()},
+                    {.step = 1e-6, .probes = 24}) < 2e-5);
   }
 }
 
@@ -210,22 +208,20 @@ TEST_CASE("estimator: the gates start at the sigmoid of gate_bias") {
 
 TEST_CASE("estimator: query skipping keeps the source rows and repeats them, causally") {
   NoGrad off;
-  for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
-    sea::SeaConfig config{.keys = 4, .columns = 12, .decoder = preset};
-    nn::Init init{.random = {.seed = 7}};
-    const auto owner = sea::make_estimator(init, kCausal, config);
-    sea::Estimator& block = *owner;
-    Tensor q = normal({1, 2, 22, 8}, 1), k = normal({1, 2, 22, 8}, 2), v = normal({1, 2, 22, 8}, 3);
-    Tensor s = block({q, k, v}, {}, 4).scores;
-    CHECK(s.shape() == Shape{1, 2, 22, 12});
-    for (int64_t t = 0; t < 22; ++t) {
-      CHECK(same_bits(s.slice(2, t, 1), s.slice(2, t / 4 * 4, 1)));
-    }
-    CHECK_FALSE(same_bits(s.slice(2, 3, 1), s.slice(2, 4, 1)));
-    // A shorter sequence gives the same rows.
-    Tensor part = block({q.slice(2, 0, 13), k.slice(2, 0, 13), v.slice(2, 0, 13)}, {}, 4).scores;
-    CHECK(close_to_scale(part, s.slice(2, 0, 13).contiguous(), 1e-5));
+  sea::SeaConfig config{.keys = 4, .columns = 12};
+  nn::Init init{.random = {.seed = 7}};
+  const auto owner = sea::make_estimator(init, kCausal, config);
+  sea::Estimator& block = *owner;
+  Tensor q = normal({1, 2, 22, 8}, 1), k = normal({1, 2, 22, 8}, 2), v = normal({1, 2, 22, 8}, 3);
+  Tensor s = block({q, k, v}, {}, 4).scores;
+  CHECK(s.shape() == Shape{1, 2, 22, 12});
+  for (int64_t t = 0; t < 22; ++t) {
+    CHECK(same_bits(s.slice(2, t, 1), s.slice(2, t / 4 * 4, 1)));
   }
+  CHECK_FALSE(same_bits(s.slice(2, 3, 1), s.slice(2, 4, 1)));
+  // A shorter sequence gives the same rows.
+  Tensor part = block({q.slice(2, 0, 13), k.slice(2, 0, 13), v.slice(2, 0, 13)}, {}, 4).scores;
+  CHECK(close_to_scale(part, s.slice(2, 0, 13).contiguous(), 1e-5));
 }
 
 TEST_CASE("estimator: new random features are drawn when due, the same for the same step") {
@@ -248,28 +244,18 @@ TEST_CASE("estimator: new random features are drawn when due, the same for the s
 
 TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, and no more") {
   NoGrad off;
-  struct {
-    DecoderPreset preset;
-    int64_t reach, dilation;
-  } presets[] = {{DecoderPreset::paper, 6, 1}, {DecoderPreset::lean, 8, 2}};
-  for (const auto& [preset, reach, dilation] : presets) {
-    INFO(name_of(preset, sea::kDecoderPresets));
-    sea::SeaConfig config{.columns = 16, .decoder = preset};
-    nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
-    const sea::MapDecoderShape decoding = config.resolved_decoder(true);
-    const sea::MapDecoder decoder(init, 2, 16, decoding, true);
-    const int64_t width = decoding.channel_expansion * 16 / decoding.width_reduction, row = 10;
-    Tensor x = normal({1, 2, 30, width}, 1, Dtype::f64), changed = x.clone();
-    for (int64_t h = 0; h < 2; ++h) {
-      double* at = changed.data<double>() + (h * 30 + row) * width;
-      for (int64_t c = 0; c < width; ++c) at[c] = -3 * at[c] + double(c % 3);
-    }
-    Tensor a = decoder(x, {}), b = decoder(changed, {});
-    for (int64_t t = 0; t < 30; ++t) {
-      const bool same = same_bits(a.slice(2, t, 1), b.slice(2, t, 1));
-      const bool reached = t >= row && t <= row + reach && (t - row) % dilation == 0;
-      CHECK_MESSAGE(same == !reached, "row " << t);
-    }
+  constexpr int64_t width = sea::kChannelExpansion * 16 / sea::kWidthReduction, row = 10, reach = 6;
+  nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
+  const sea::MapDecoder decoder(init, 2, 16, true);
+  Tensor x = normal({1, 2, 30, width}, 1, Dtype::f64), changed = x.clone();
+  for (int64_t h = 0; h < 2; ++h) {
+    double* at = changed.data<double>() + (h * 30 + row) * width;
+    for (int64_t c = 0; c < width; ++c) at[c] = -3 * at[c] + double(c % 3);
+  }
+  Tensor a = decoder(x, {}), b = decoder(changed, {});
+  for (int64_t t = 0; t < 30; ++t) {
+    const bool same = same_bits(a.slice(2, t, 1), b.slice(2, t, 1));
+    CHECK_MESSAGE(same == (t < row || t > row + reach), "row " << t);
   }
 }
 
@@ -277,15 +263,11 @@ TEST_CASE("config: refusals name the setting") {
   using Config = sea::SeaConfig;
   CHECK(refusal(kCausal, Config{}) == "no error");
   CHECK(refusal(kEncoder, Config{}) == "no error");
-  CHECK(refusal(kCausal, Config{.decoder = DecoderPreset::lean}) == "no error");
   CHECK(refusal(kCausal, Config{.keys = 0}) == "sea: k is 0, must be at least 1");
-  CHECK(refusal(kCausal, Config{.columns = 9}) ==
-        "sea: columns = 9 is not a multiple of width_reduction = 2");
+  CHECK(refusal(kCausal, Config{.columns = 9}) == "sea: columns = 9 is not a multiple of 2");
   CHECK(refusal(kCausal, Config{.columns = 4}).find("too few for the decoder's LayerNorm") !=
         std::string::npos);
   CHECK(refusal(kEncoder, Config{.columns = 4}) == "no error");
-  CHECK(refusal(kEncoder, Config{.decoder = DecoderPreset::lean}).find("lean") !=
-        std::string::npos);
   CHECK(refusal(kCausal, Config{.features = Features::softmax}).find("future keys") !=
         std::string::npos);
   CHECK(refusal(kCausal, Config{.mode = SelectMode::per_head}).find("later positions") !=
@@ -293,7 +275,6 @@ TEST_CASE("config: refusals name the setting") {
   CHECK(refusal(kCausal, Config{.mode = SelectMode::per_batch}).find("later positions") !=
         std::string::npos);
   CHECK(refusal(kEncoder, Config{.mode = SelectMode::per_batch}) == "no error");
-  CHECK(refusal(kCausal, Config{.last_kernel = 2}) == "sea: last_kernel is 2, must be 1 or 3");
   check_says(refusal(kCausal, Config{.prior = sea::Prior::learned, .prior_features = 0}),
              {"sea", "prior_features", "0", "1"});
   CHECK(refusal(kCausal, Config{.prior_features = 0}) == "no error");  // nothing reads it
@@ -312,8 +293,13 @@ TEST_CASE("config: refusals name the setting") {
 
 TEST_CASE(
     "config: fixed settings of earlier versions change nothing, with other values none loads") {
-  const data::Json fixed = {{"oversample", 1}, {"pooled", 0.0}};
-  const data::Json others = {{"oversample", 4}, {"pooled", 0.5}};
+  const data::Json fixed = {
+      {"oversample", 1},        {"pooled", 0.0},     {"width_reduction", 0},
+      {"channel_expansion", 0}, {"token_stride", 0}, {"depth", 2},
+      {"dilation", 1},          {"last_kernel", 3},  {"decoder_norm", "preset"}};
+  const data::Json others = {{"oversample", 4},        {"pooled", 0.5},     {"width_reduction", 4},
+                             {"channel_expansion", 2}, {"token_stride", 2}, {"depth", 3},
+                             {"dilation", 2},          {"last_kernel", 1},  {"decoder_norm", "on"}};
   nn::ModelConfig config = nn::make_config("opt", data::Json::object());
   config.attention = "sea";
   const data::Json written = nn::to_hf_config(config, {});
@@ -361,10 +347,6 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
   const sea::SeaConfig paper = made({{"preset", "paper"}}).first;
   CHECK(paper.decoder == DecoderPreset::paper);
   CHECK(paper.prior == sea::Prior::none);
-  const sea::SeaConfig lean = made({{"preset", "lean"}}).first;
-  CHECK(lean.decoder == DecoderPreset::lean);
-  CHECK(lean.prior == sea::Prior::performer);
-  CHECK(lean.gates == sea::Gates::token);
   // Keys that a config.json lacks are those of its preset.
   nn::ModelConfig now = nn::from_hf_config(
       data::Json::parse(R"({"model_type": "opt", "vocab_size": 9, "hidden_size": 8,
@@ -382,32 +364,6 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
   CHECK(again.columns == 32);
   CHECK(again.decoder == DecoderPreset::none);
   CHECK_FALSE(made({}).second.contains("preset"));
-}
-
-TEST_CASE("config: presets and overrides") {
-  sea::MapDecoderShape lean = sea::SeaConfig{.decoder = DecoderPreset::lean}.resolved_decoder(true);
-  CHECK(lean.width_reduction == 4);
-  CHECK(lean.channel_expansion == 2);
-  CHECK(lean.dilation == 2);
-  CHECK(lean.last_kernel == 1);
-  CHECK(lean.norm);
-  sea::MapDecoderShape encoder = sea::SeaConfig{}.resolved_decoder(false);
-  CHECK(encoder.token_stride == 2);
-  CHECK_FALSE(encoder.norm);
-  sea::MapDecoderShape mine =
-      sea::SeaConfig{.token_stride = 3, .depth = 4, .decoder_norm = sea::DecoderNorm::on}
-          .resolved_decoder(false);
-  CHECK(mine.token_stride == 3);
-  CHECK(mine.depth == 4);
-  CHECK(mine.norm);
-  CHECK(mine.channel_expansion == 4);
-  sea::SeaConfig config;
-  data::Schema schema = data::schema_of(config);
-  schema.set_text("decoder", {"lean"});
-  schema.set_text("columns", {"32"});
-  CHECK(config.decoder == DecoderPreset::lean);
-  CHECK(config.columns == 32);
-  CHECK_THROWS_AS(schema.set_text("mode", {"per-key"}), Error);
 }
 
 }  // namespace brine::test

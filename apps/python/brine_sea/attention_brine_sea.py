@@ -26,11 +26,12 @@ from .columns_brine_sea import (
     recomputed,
     tiles,
 )
-from .configuration_brine_sea import DecoderShape, SeaSettings, Shape
+from .configuration_brine_sea import CHANNEL_EXPANSION, WIDTH_REDUCTION, SeaSettings, Shape
 
 ELEMENTS_OF_ENTRY = 32  # of a mask: what makes a tile's gathered keys and values as large as its other tensors
 LOG_FEATURE = (-20.0, 12.0)  # limits of the logarithm of learned features (section 1.6)
 LEAST_SHARE = 1e-7  # of a column, under a learned prior
+LOOKBACK = 6  # rows before a row that the scores of a causal decoder depend on
 
 
 class Store(Protocol):
@@ -125,59 +126,42 @@ class PriorFeatures(nn.Module):
 class MapDecoder(nn.Module):
     """The output of nu [B, H, R, c_h W] to scores [B, H, R, K] (section 1.5)."""
 
-    def __init__(self, heads: int, columns: int, shape: DecoderShape, causal: bool):
+    def __init__(self, heads: int, columns: int, causal: bool):
         super().__init__()
-        self.shape, self.columns, self.causal = shape, columns, causal
-        channels = heads * shape.channel_expansion
-        if shape.norm:
-            self.norm_in = nn.LayerNorm(columns // shape.width_reduction)
+        self.columns, self.causal = columns, causal
+        self.stride = 1 if causal else WIDTH_REDUCTION  # of the first convolution along tokens
+        channels = heads * CHANNEL_EXPANSION
+        if causal:
+            self.norm_in = nn.LayerNorm(columns // WIDTH_REDUCTION)
             self.norm_out = nn.LayerNorm(columns)
             nn.init.constant_(self.norm_out.weight, 0.1)
-        for i in range(1, shape.depth + 1):
-            self.add_module(f"conv{i}", nn.Conv2d(channels, channels, 3))
-        self.conv_out = nn.Conv2d(channels, heads, shape.last_kernel, bias=False)
-
-    @property
-    def lookback(self) -> int:
-        """Rows before a row that its scores depend on, at most."""
-        s = self.shape
-        return 2 * s.dilation * (1 + (s.depth - 1) * s.token_stride) + 2 + 2 * s.token_stride
+        self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3) for _ in range(2))
+        self.conv_out = nn.Conv2d(channels, heads, 3, bias=False)
 
     def normed(self, x: Tensor) -> Tensor:
         """The rows of nu as the convolutions read them."""
-        if not self.shape.norm:
+        if not self.causal:
             return x
-        width = self.columns // self.shape.width_reduction
-        return layer_norm(self.norm_in, x.unflatten(-1, (-1, width))).flatten(-2)
+        return layer_norm(self.norm_in, x.unflatten(-1, (-1, self.columns // WIDTH_REDUCTION))).flatten(-2)
 
-    def convolve(self, conv: nn.Module, image: Tensor, dilation: int, stride: int) -> Tensor:
-        assert isinstance(conv, nn.Conv2d)
-        span = (conv.kernel_size[0] - 1) * dilation
-        before, after = (span, 0) if self.causal else (span // 2, span // 2)
+    def convolve(self, conv: nn.Conv2d, image: Tensor, stride: int = 1) -> Tensor:
+        before, after = (2, 0) if self.causal else (1, 1)
         bias = None if conv.bias is None else conv.bias.to(image.dtype)
-        padded = F.pad(image, (span // 2, span // 2, before, after))
-        return F.conv2d(padded, conv.weight.to(image.dtype), bias, stride=(stride, 1), dilation=dilation)
+        padded = F.pad(image, (1, 1, before, after))
+        return F.conv2d(padded, conv.weight.to(image.dtype), bias, stride=(stride, 1))
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Rows from normed(), the first one at a multiple of the stride; valid [B, R]: the others are padding."""
-        s = self.shape
         batch, heads, count, _ = x.shape
-        width = self.columns // s.width_reduction
-        image = x.view(batch, heads, count, s.channel_expansion, width).transpose(2, 3).flatten(1, 2)
+        width = self.columns // WIDTH_REDUCTION
+        image = x.view(batch, heads, count, CHANNEL_EXPANSION, width).transpose(2, 3).flatten(1, 2)
         live = valid[:, None, :, None]
-        for i in range(1, s.depth + 1):
-            conv = self.get_submodule(f"conv{i}")
-            image = F.relu(self.convolve(conv, image * live, s.dilation, s.token_stride if i == 1 else 1))
-            if i == 1:
-                live = live[:, :, :: s.token_stride]
-        rows = torch.arange(count, device=x.device) // s.token_stride
-        columns = torch.arange(self.columns, device=x.device) * width // self.columns
-        if s.last_kernel == 1:
-            scores = self.convolve(self.conv_out, image, 1, 1)[:, :, rows][..., columns]
-        else:
-            wide = image[:, :, rows][..., columns] * valid[:, None, :, None]
-            scores = self.convolve(self.conv_out, wide, 1, 1)
-        return layer_norm(self.norm_out, scores) if s.norm else scores
+        image = F.relu(self.convolve(self.conv1, image * live, self.stride))
+        image = F.relu(self.convolve(self.conv2, image * live[:, :, :: self.stride]))
+        rows = torch.arange(count, device=x.device) // self.stride
+        columns = torch.arange(self.columns, device=x.device) // WIDTH_REDUCTION
+        scores = self.convolve(self.conv_out, image[:, :, rows][..., columns] * live)
+        return layer_norm(self.norm_out, scores) if self.causal else scores
 
 
 class ScoreTable(nn.Module):
@@ -262,9 +246,8 @@ class SeaAttention(nn.Module):
                 self.v_identity = IdentityTable(settings.max_positions or shape.max_positions, d)
             self.mu = Mu(d * (heads if settings.mu_scope == "token" else 1))
         if settings.decodes:
-            decoder = settings.decoder_shape(shape.causal)
-            self.nu = nn.Linear(2 * d, decoder.channel_expansion * columns // decoder.width_reduction)
-            self.decoder: nn.Module = MapDecoder(heads, columns, decoder, shape.causal)
+            self.nu = nn.Linear(2 * d, CHANNEL_EXPANSION * columns // WIDTH_REDUCTION)
+            self.decoder: nn.Module = MapDecoder(heads, columns, shape.causal)
         else:
             self.decoder = ScoreTable(heads, columns)
         if settings.gates == "head":
@@ -360,10 +343,9 @@ class SeaAttention(nn.Module):
         assert store is not None
         x = store(1, x)
         x = (padding.packed(x) if padding else x)[:, :, ::skip]
-        stride, count = decoder.shape.token_stride, rows.widths.shape[1]
         places, lengths = rows.ordinals.clamp(min=0) // skip, (rows.lengths + skip - 1) // skip
-        start = (places[:, :1] - decoder.lookback) // stride * stride
-        at = start + torch.arange(decoder.lookback + count + stride, device=x.device)
+        start = places[:, :1] - LOOKBACK
+        at = start + torch.arange(LOOKBACK + rows.widths.shape[1], device=x.device)
         window = rows_at(x, at.clamp(0, x.shape[2] - 1))
         scores = decoder(window, (at >= 0) & (at < lengths[:, None]))
         return rows_at(scores, (places - start).clamp(min=0))

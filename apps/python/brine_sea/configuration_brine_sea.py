@@ -33,13 +33,22 @@ MOST_TILE_ROWS = 64
 FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
 # Settings of earlier versions, with the values that have their meaning now.
-FIXED: dict[str, tuple[Any, ...]] = {"pooled": (0,), "oversample": (1,)}
+FIXED: dict[str, tuple[Any, ...]] = {
+    "width_reduction": (2, 0),
+    "channel_expansion": (4, 0),
+    "token_stride": (0,),
+    "depth": (2, 0),
+    "dilation": (1, 0),
+    "last_kernel": (3, 0),
+    "decoder_norm": ("preset",),
+    "pooled": (0,),
+    "oversample": (1,),
+}
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "preset": ("paper", "lean", "light"),
+    "preset": ("paper", "light"),
     "mode": ("per-query", "per-head", "per-batch", "causal-per-batch"),
-    "decoder": ("paper", "lean", "none"),
-    "decoder_norm": ("preset", "on", "off"),
+    "decoder": ("paper", "none"),
     "mu_scope": ("head", "token"),
     "prior": ("performer", "learned", "none"),
     "gates": ("token", "head"),
@@ -61,17 +70,8 @@ class Shape:
     rotary: bool
 
 
-@dataclass(frozen=True)
-class DecoderShape:
-    """The convolutional decoder of the map (section 1.5)."""
-
-    width_reduction: int = 2
-    channel_expansion: int = 4
-    token_stride: int = 1
-    depth: int = 2
-    dilation: int = 1
-    last_kernel: int = 3
-    norm: bool = True
+# The convolutional decoder of the map (section 1.5): c_s and c_h.
+WIDTH_REDUCTION, CHANNEL_EXPANSION = 2, 4
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,6 @@ class SeaSettings:
     preset: str | None = None
     mode: str = "causal-per-batch"
     decoder: str = "paper"
-    width_reduction: int = 0
-    channel_expansion: int = 0
-    token_stride: int = 0
-    depth: int = 0
-    dilation: int = 0
-    last_kernel: int = 0
-    decoder_norm: str = "preset"
     mu_scope: str = "head"
     prior: str = "performer"
     prior_features: int = 64
@@ -133,24 +126,6 @@ class SeaSettings:
         """m, the number of the Performer's features."""
         return max(1, int(head_size * math.log(head_size) / self.feature_divisor))
 
-    def decoder_shape(self, causal: bool) -> DecoderShape:
-        """The decoder's sizes: those of its preset, unless they are given."""
-        if self.decoder == "lean":
-            preset = DecoderShape(width_reduction=4, channel_expansion=2, dilation=2, last_kernel=1)
-        else:
-            preset = DecoderShape(norm=causal)
-        reduction = self.width_reduction or preset.width_reduction
-        norm = preset.norm if self.decoder_norm == "preset" else self.decoder_norm == "on"
-        return DecoderShape(
-            width_reduction=reduction,
-            channel_expansion=self.channel_expansion or preset.channel_expansion,
-            token_stride=self.token_stride or (preset.token_stride if causal else reduction),
-            depth=self.depth or preset.depth,
-            dilation=self.dilation or preset.dilation,
-            last_kernel=self.last_kernel or preset.last_kernel,
-            norm=norm,
-        )
-
     def validate(self, shape: Shape) -> None:
         """Raises ValueError that names the setting which is not valid, or not for this model."""
         for key, names in CHOICES.items():
@@ -166,15 +141,8 @@ class SeaSettings:
             raise ValueError(f"brine: mode {self.mode} depends on later positions, this model is causal")
         if shape.causal and self.features == "softmax":
             raise ValueError("brine: softmax features see future keys, this model is causal")
-        if not shape.causal and self.decoder == "lean":
-            raise ValueError("brine: the lean decoder is for causal models")
-        if not self.decodes:
-            return
-        decoder = self.decoder_shape(shape.causal)
-        if self.columns % decoder.width_reduction:
-            raise ValueError(
-                f"brine: columns {self.columns} are not a multiple of width_reduction {decoder.width_reduction}"
-            )
+        if self.decodes and self.columns % WIDTH_REDUCTION:
+            raise ValueError(f"brine: columns {self.columns} are not a multiple of {WIDTH_REDUCTION}")
 
 
 @dataclass(frozen=True)

@@ -41,20 +41,20 @@ command = """distill --teacher {teacher} --data {text} --batch-size 2 --steps 2 
 each.seed = "seeds"
 each.kind = [
   { kind = "light", settings = "--attention.preset light" },
-  { kind = "lean", settings = "--attention.decoder lean --attention.prior none" }]
+  { kind = "paper", settings = "--attention.preset paper" }]
 
 [[step]]
 id = "perplexity"
 name = "perplexity-{kind}-{seed}-k{k}"
 command = "eval --model {runs}/student-{kind}-{seed} --data {text} --k {k} --json"
-each = { kind = ["light", "lean"], seed = "seeds", k = [4, 8] }
+each = { kind = ["light", "paper"], seed = "seeds", k = [4, 8] }
 take = { perplexity = "/perplexity", tokens = "/tokens", file = "/cut/files/-1" }
 
 [[step]]
 id = "curve"
 name = "curve-{kind}"
 lines = "{runs}/student-{kind}-1/log.jsonl"
-each = { kind = ["light", "lean"] }
+each = { kind = ["light", "paper"] }
 take = { step = "/step", loss = "/loss" }
 )";
 
@@ -125,8 +125,8 @@ TEST_CASE("experiment: rows of another configuration are made again, those of a 
   again.erase(again.begin(), again.begin() + int64_t(rows.size()));
   for (size_t i = 4; i < 12; ++i) CHECK(again[i]["values"] != rows[i]["values"]);
   CHECK(occurrences(printed, "\n") == occurrences(first.out, "\n"));  // the new rows alone
-  CHECK(
-      contains(read_all(w.path("asked/runs/student-lean-2/config.toml")), "learning_rate = 0.002"));
+  CHECK(contains(read_all(w.path("asked/runs/student-paper-2/config.toml")),
+                 "learning_rate = 0.002"));
   const std::string older = changed(read_all(w.path("asked/rows.jsonl")),
                                     again[0]["commit"].get<std::string>(), "0123456789ab");
   w.write("asked/rows.jsonl", older);
@@ -160,10 +160,10 @@ TEST_CASE("experiment: a stop keeps what is finished, and the same command goes 
 TEST_CASE("experiment: a directory without a checkpoint is begun again, a finished one reused") {
   const World& w = world();
   w.write("study.toml", kFile);
-  std::filesystem::create_directories(w.path("torn/runs/student-lean-1"));
-  w.write("torn/runs/student-lean-1/config.toml", "half");
+  std::filesystem::create_directories(w.path("torn/runs/student-paper-1"));
+  w.write("torn/runs/student-paper-1/config.toml", "half");
   w.must("experiment study.toml --out torn --threads 1");
-  CHECK(read_all(w.path("torn/runs/student-lean-1/config.toml")) != "half");
+  CHECK(read_all(w.path("torn/runs/student-paper-1/config.toml")) != "half");
   const std::vector<Row> rows = rows_in(w.path("torn"));
   std::filesystem::remove(w.path("torn/rows.jsonl"));
   w.must("experiment study.toml --out torn --threads 1");
