@@ -23,7 +23,6 @@ class SeaAttention : public nn::Attention {
   nn::AttentionTraits traits() const override;
   std::unique_ptr<nn::AttentionState> make_state(const nn::StateRequest& request) const override;
   Tensor step(const nn::AttentionInput& input, nn::AttentionState& state) const override;
-  void on_step(int64_t steps_done) override { estimator_.on_step(steps_done); }
 
  private:
   Mask select(const Estimate& e, const nn::AttentionInput& in, const Visibility& visible,

@@ -94,10 +94,6 @@ void SeaConfig::describe(data::Schema& s) {
           {.shown = by_preset(gate_bias, &PresetKeys::gate_bias)});
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
-  s.field("max_positions", max_positions,
-          "Rows of the learned identity table (causal); 0 = the model's positions", {.min = 0});
-  s.field("redraw_interval", redraw_interval,
-          "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
   s.choice("identity_interpolation", identity_interpolation, kInterpolations,
            "How an encoder resamples the identity V_I to its tokens; nearest is the paper's");
   s.choice("widen", widen, kWidens,
@@ -106,6 +102,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.fixed("width_reduction", {"2", "0"}).fixed("channel_expansion", {"4", "0"});
   s.fixed("token_stride", {"0"}).fixed("depth", {"2", "0"}).fixed("dilation", {"1", "0"});
   s.fixed("last_kernel", {"3", "0"}).fixed("decoder_norm", {"\"preset\""});
+  s.fixed("max_positions", {"0"}).fixed("redraw_interval", {"0"});
   s.fixed("pooled", {"0.0", "0"}).fixed("oversample", {"1"});
 }
 

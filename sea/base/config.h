@@ -61,8 +61,6 @@ struct SeaConfig {
   double feature_eps = 0;  // 0: 1e-3 (relu), 1e-4 (softmax)
   double gate_bias = 0;    // both gates start at its sigmoid
   double feature_divisor = 4;
-  int64_t max_positions = 0;  // rows of the identity table; 0: as many as the model's positions
-  int64_t redraw_interval = 0;
   Interpolation identity_interpolation = Interpolation::bilinear;  // V_I of encoders
   Widen widen = Widen::scores;                                     // docs/method.md section 4.1
   std::optional<Preset> preset = std::nullopt;                     // the last one that was applied

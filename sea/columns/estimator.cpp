@@ -1,6 +1,7 @@
 // The order in which the stages of an estimator run.
 #include "sea/columns/estimator.h"
 
+#include "autograd/ops.h"
 #include "sea/columns/decode_state.h"
 #include "tensor/meter/cost_meter.h"
 
@@ -65,10 +66,6 @@ Estimate Estimator::step(const LayerTokens& x, SeaState& state) const {
   e.scores = state.scores;
   e.estimate = column_softmax_step(e.scores, widths);
   return e;
-}
-
-void Estimator::on_step(int64_t steps_done) {
-  for (TokenStage* stage : token_stages_) stage->on_step(steps_done);
 }
 
 void Estimator::make_state(SeaState& state, const nn::StateRequest& request) const {

@@ -93,8 +93,6 @@ class TokenStage : public Stage {
  public:
   virtual void run(Estimate& e, const Pass& pass) const = 0;
   virtual void step(Estimate& e, const NewTokens& tokens, StageState& kept) const = 0;
-  // As Attention::on_step.
-  virtual void on_step(int64_t /*steps_done*/) {}
 };
 
 // Computes scores [B, H, rows, K], or adds to those of the stages before it.

@@ -51,10 +51,6 @@ void Performer::run(Estimate& e, const Pass& pass) const {
   share(e);
 }
 
-void Performer::on_step(int64_t steps_done) {
-  projection_.redraw_when_due(steps_done, config_.redraw_interval);
-}
-
 Tensor LearnedIdentity::rows(const Tensor& values, const Pass& pass) const {
   const Tensor all = values.detach();
   const int64_t B = pass.batch(), T = pass.tokens();
@@ -87,8 +83,7 @@ Identity& Mixture::make_identity(nn::Init& init) {
   if (!shape_.causal) {
     return child<ResampledIdentity>("v_identity", config_.identity_interpolation);
   }
-  const int64_t rows = config_.max_positions ? config_.max_positions : shape_.max_positions;
-  return child<LearnedIdentity>("v_identity", init, rows, shape_.head_size);
+  return child<LearnedIdentity>("v_identity", init, shape_.max_positions, shape_.head_size);
 }
 
 // The stabiliser of ReLU features in the released code (docs/method.md section 1.2), added to every

@@ -14,7 +14,6 @@ class Performer : public TokenStage {
   Performer(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
   void run(Estimate& e, const Pass& pass) const override;
   void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
-  void on_step(int64_t steps_done) override;
 
  private:
   Tensor features(const Tensor& x, const Visibility& visible, FeatureSide side) const;

@@ -224,24 +224,6 @@ TEST_CASE("estimator: query skipping keeps the source rows and repeats them, cau
   CHECK(close_to_scale(part, s.slice(2, 0, 13).contiguous(), 1e-5));
 }
 
-TEST_CASE("estimator: new random features are drawn when due, the same for the same step") {
-  sea::SeaConfig config{.columns = 12, .redraw_interval = 10};
-  nn::Init a{.random = {.seed = 7}}, b{.random = {.seed = 7}};
-  const auto x = sea::make_estimator(a, kCausal, config),
-             y = sea::make_estimator(b, kCausal, config);
-  auto features = [](sea::Estimator& block) { return buffer_of(block, "performer.projection"); };
-  const Tensor first = features(*x);
-  for (int64_t step = 0; step < 10; ++step) x->on_step(step);
-  CHECK(same_bits(features(*x), first));
-  x->on_step(10);
-  CHECK_FALSE(same_bits(features(*x), first));
-  const Tensor second = features(*x);
-  x->on_step(20);
-  CHECK_FALSE(same_bits(features(*x), second));
-  y->on_step(20);
-  CHECK(same_bits(features(*x), features(*y)));
-}
-
 TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, and no more") {
   NoGrad off;
   constexpr int64_t width = sea::kChannelExpansion * 16 / sea::kWidthReduction, row = 10, reach = 6;
@@ -294,12 +276,15 @@ TEST_CASE("config: refusals name the setting") {
 TEST_CASE(
     "config: fixed settings of earlier versions change nothing, with other values none loads") {
   const data::Json fixed = {
-      {"oversample", 1},        {"pooled", 0.0},     {"width_reduction", 0},
-      {"channel_expansion", 0}, {"token_stride", 0}, {"depth", 2},
-      {"dilation", 1},          {"last_kernel", 3},  {"decoder_norm", "preset"}};
-  const data::Json others = {{"oversample", 4},        {"pooled", 0.5},     {"width_reduction", 4},
-                             {"channel_expansion", 2}, {"token_stride", 2}, {"depth", 3},
-                             {"dilation", 2},          {"last_kernel", 1},  {"decoder_norm", "on"}};
+      {"oversample", 1},        {"pooled", 0.0},       {"width_reduction", 0},
+      {"channel_expansion", 0}, {"token_stride", 0},   {"depth", 2},
+      {"dilation", 1},          {"last_kernel", 3},    {"decoder_norm", "preset"},
+      {"max_positions", 0},     {"redraw_interval", 0}};
+  const data::Json others = {
+      {"oversample", 4},        {"pooled", 0.5},       {"width_reduction", 4},
+      {"channel_expansion", 2}, {"token_stride", 2},   {"depth", 3},
+      {"dilation", 2},          {"last_kernel", 1},    {"decoder_norm", "on"},
+      {"max_positions", 9},     {"redraw_interval", 7}};
   nn::ModelConfig config = nn::make_config("opt", data::Json::object());
   config.attention = "sea";
   const data::Json written = nn::to_hf_config(config, {});

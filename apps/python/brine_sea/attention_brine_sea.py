@@ -243,7 +243,7 @@ class SeaAttention(nn.Module):
             self.performer = Performer(settings.feature_count(d), d)
         if settings.mixes:
             if shape.causal:
-                self.v_identity = IdentityTable(settings.max_positions or shape.max_positions, d)
+                self.v_identity = IdentityTable(shape.max_positions, d)
             self.mu = Mu(d * (heads if settings.mu_scope == "token" else 1))
         if settings.decodes:
             self.nu = nn.Linear(2 * d, CHANNEL_EXPANSION * columns // WIDTH_REDUCTION)

@@ -41,6 +41,8 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "dilation": (1, 0),
     "last_kernel": (3, 0),
     "decoder_norm": ("preset",),
+    "max_positions": (0,),
+    "redraw_interval": (0,),
     "pooled": (0,),
     "oversample": (1,),
 }
@@ -95,8 +97,6 @@ class SeaSettings:
     feature_eps: float = 0.0
     gate_bias: float = 0.0
     feature_divisor: float = 4.0
-    max_positions: int = 0
-    redraw_interval: int = 0
     identity_interpolation: str = "bilinear"
     widen: str = "scores"
 

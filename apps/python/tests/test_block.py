@@ -41,7 +41,6 @@ def settings_in(config) -> SeaSettings:
         gates=text("gates", "token"),
         features=features,
         feature_divisor=float(config["feature_divisor"]),
-        max_positions=count("max_positions"),
         prior_units=count("prior_units"),
         identity_interpolation=text("identity_interpolation", "bilinear"),
     )
