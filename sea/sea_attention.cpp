@@ -132,7 +132,7 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
 }
 
 namespace {
-const nn::RegisterAttention<SeaAttention, SeaConfig> registration("sea");
+const nn::RegisterAttention<SeaAttention, SeaConfig> registration("sea", {"paper", "light"});
 }
 
 }  // namespace brine::sea

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -50,6 +51,8 @@ struct FieldOptions {
 struct Variant {
   std::string name;
   std::function<void(class Schema&)> describe;
+  // Names that choose it, too, and give its key `preset` that value.
+  std::vector<std::string> presets = {};
 };
 
 class Schema {
@@ -77,7 +80,8 @@ class Schema {
     std::string selector;                 // ...its key...
     std::string when;                     // ...and the value that makes this field exist
     bool selects = false;                 // is itself a selector
-    bool given = false;                   // was set since it was described
+    std::map<std::string, std::string> preset_of = {};  // of a selector: the variants of presets
+    bool given = false;                                 // was set since it was described
 
     bool active() const { return chosen == nullptr || *chosen == when; }
     Kind kind() const;

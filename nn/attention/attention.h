@@ -137,6 +137,8 @@ class AttentionMethod {
 
 using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
 std::map<std::string, AttentionMethodFactory>& attention_methods();
+// The methods of their presets, whose names stand for the method with that key `preset`.
+std::map<std::string, std::string>& attention_presets();
 // Throws, listing the known names.
 std::unique_ptr<AttentionMethod> attention_method(const std::string& name);
 // Softmax over all visible keys, in either form ("flash", "dense"): the attention of teachers and
@@ -161,8 +163,9 @@ MaskSettings mask_settings_of(const Config& c) {
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
 template <class Method, class Config>
 struct RegisterAttention {
-  explicit RegisterAttention(const char* name) {
+  explicit RegisterAttention(const char* name, const std::vector<std::string>& presets = {}) {
     static const char* registered = name;
+    for (const std::string& preset : presets) attention_presets()[preset] = name;
     struct Entry : AttentionMethod {
       Config config;
       std::string name() const override { return registered; }

@@ -170,6 +170,31 @@ TEST_CASE("eval: a preset of an attention that was not trained decides its setti
   check_says(run.error, {"--preset", "own attention"});
 }
 
+TEST_CASE("--attention light and paper, or a method of these names, are sea with that preset") {
+  const World& w = world();
+  for (const std::string name : {"light", "paper"}) {
+    CAPTURE(name);
+    auto evaluated = [&](const std::string& attention) {
+      return Json::parse(w.must("eval --model teacher --data text.txt --max-windows 2 --json "
+                                "--columns 12 --attention " +
+                                attention)
+                             .out);
+    };
+    const Json out = evaluated(name);
+    CHECK(out.at("attention") == "sea");
+    CHECK(out.at("perplexity") == evaluated("sea --preset " + name).at("perplexity"));
+    w.write(name + ".toml", "[attention]\nmethod = \"" + name + "\"\n");
+    auto settings = [&](const std::string& flags, const std::string& run) {
+      w.must(World::distill() + flags + " --out " + run);
+      return Json::parse(read_all(w.path(run + "/step-00000002/config.json"))).at("brine");
+    };
+    const Json wanted = settings(" --attention sea --preset " + name, name + "-long");
+    CHECK(wanted.at("attention").at("preset") == name);
+    CHECK(settings(" --attention " + name, name + "-flag") == wanted);
+    CHECK(settings(" --config " + name + ".toml", name + "-file") == wanted);
+  }
+}
+
 TEST_CASE("eval: settings of an attention without it, or that it does not have, are errors") {
   auto error = [](const std::string& arguments) {
     const Finished f = world().run("eval --model teacher --data text.txt " + arguments);
