@@ -69,10 +69,6 @@ Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tenso
 // rows [B, G, R, m]: docs/method.md section 1.6. With units = 0 every key is a row.
 void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, int64_t K,
                      int64_t units);
-// Adds row [B, G, 1, m] of key at[b] to sums of blocks of `keys` keys, sums [B, G, N, m] and, of
-// the newest block, open f64 [B, G, m]: the sums of sum_units() after every key.
-void append_to_blocks(const Tensor& sums, const Tensor& open, const Tensor& row, const Tensor& at,
-                      int64_t keys);
 // Rows of the units of w keys.
 int64_t unit_rows(int64_t w, int64_t K, int64_t units);
 // Number of columns for sums of m features: whole vectors of the widest instruction set.

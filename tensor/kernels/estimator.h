@@ -92,11 +92,6 @@ BRINE_KERNEL(append_to_units, Tensor rows, Tensor row, Tensor at, int64_t K, int
 // The sums are f64.
 BRINE_KERNEL(sum_units, Tensor y, Tensor x, Tensor lengths, Tensor units)
 
-// Adds row [B, G, 1, m] of the key at[b] to the sums of blocks of `keys` keys: open f64 [B, G, m]
-// is that of the newest block, begun anew where at[b] is its first key; with its last key it is
-// written to sums [B, G, N, m]. at i64 [B].
-BRINE_KERNEL(append_to_blocks, Tensor sums, Tensor open, Tensor row, Tensor at, int64_t keys)
-
 // ---- pooled: the scores of the mean keys of columns
 // y [B, H, R, K] = scores + gain [H] q(t) . mean key of column c / sqrt(d), the latter 0 where it
 // owns no key. Rows and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].

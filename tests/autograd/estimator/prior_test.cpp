@@ -350,22 +350,4 @@ TEST_CASE("sum_units: sums in order by units of rows, up to each length") {
   }
 }
 
-TEST_CASE("append_to_blocks: after every key the sums of sum_units, bit for bit") {
-  const int64_t B = 2, G = 3, T = 23, m = 5, keys = 4;
-  const Tensor x = normal({B, G, T, m}, 71, Dtype::f32);
-  const Tensor sums = Tensor::zeros({B, G, T / keys, m}, Dtype::f32);
-  const Tensor open = Tensor::full({B, G, m}, 9, Dtype::f64);  // begun anew with the first key
-  for (int64_t t = 0; t < T; ++t) {
-    append_to_blocks(sums, open, x.slice(2, t, 1).contiguous(),
-                     Tensor::full({B}, double(t), Dtype::i64), keys);
-    const Tensor lengths = Tensor::full({B}, double(t + 1), Dtype::i64),
-                 units = Tensor::full({B}, double(keys), Dtype::i64);
-    const int64_t whole = (t + 1) / keys;
-    CHECK(sums.slice(2, 0, whole).to_vector() ==
-          sum_units(x, lengths, units, whole, Dtype::f32).to_vector());
-    CHECK(open.to_vector() ==
-          sum_units(x, lengths, units, t / keys + 1, Dtype::f64).slice(2, t / keys, 1).to_vector());
-  }
-}
-
 }  // namespace brine::test
