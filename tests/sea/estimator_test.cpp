@@ -1,11 +1,11 @@
-// The estimator: golden stages, gradients, skipping, refusals; the settings of the block.
+// The estimator: gradients, skipping, refusals; the settings of the block.
 #include "sea/paper/paper_estimator.h"
 
 #include <nlohmann/json.hpp>
 
 #include "nn/models/model_config.h"
 #include "nn/optim/parameter_store.h"
-#include "tests/golden_file.h"
+#include "tests/gradcheck.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
 #include "tests/sea/estimators.h"
@@ -17,69 +17,6 @@ using sea::DecoderPreset;
 using sea::Features;
 using sea::MuScope;
 
-sea::SeaConfig config_of(const GoldenFile& file) {
-  sea::SeaConfig c;
-  c.keys = file.number("k");
-  c.columns = file.number("K");
-  c.mode = parse_select_mode(file.text("mode"));
-  data::Schema keys = data::schema_of(c);
-  keys.set_text("decoder", {file.text("preset")});
-  keys.set_text("gates", {file.text("gates", "token")});
-  c.mu_scope = file.text("mu_scope") == "token" ? MuScope::token : MuScope::head;
-  const int64_t prior = file.number("prior");
-  c.prior = prior == 2   ? sea::Prior::learned
-            : prior == 1 ? sea::Prior::performer
-                         : sea::Prior::none;
-  c.prior_features = file.number("prior_features", 64);
-  c.pooled_prior = file.number("pooled_prior", 0) != 0;
-  c.features = file.number("causal") ? Features::relu : Features::softmax;
-  c.feature_divisor = 1;
-  return c;
-}
-
-struct Golden {
-  explicit Golden(const std::string& name, Dtype type)
-      : file(name),
-        init{.random = {.seed = 5}, .dtype = type},
-        owner(sea::make_estimator(init,
-                                  {.heads = file.number("H"),
-                                   .head_size = file.number("d"),
-                                   .max_positions = file.number("max_positions"),
-                                   .causal = file.number("causal") != 0,
-                                   .kv_heads = file.number("kv_heads", 0),
-                                   .rotary = file.number("rotary", 0) != 0},
-                                  config_of(file))),
-        block(*owner) {
-    std::vector<NamedTensor> weights;
-    for (const auto& [path, size] : sizes()) weights.push_back({path, file("weights/" + path)});
-    nn::load_state(block, weights, name);
-  }
-
-  std::vector<std::pair<std::string, Shape>> sizes() {
-    std::vector<std::pair<std::string, Shape>> all;
-    for (const NamedTensor& t : nn::state_of(block)) all.push_back({t.name, t.tensor.shape()});
-    return all;
-  }
-
-  GoldenFile file;
-  nn::Init init;
-  std::unique_ptr<sea::Estimator> owner;
-  sea::Estimator& block;
-};
-
-// Rows of padding mean nothing: they are set to those of the file.
-Tensor valid_rows(const Tensor& x, const Tensor& stored, const Visibility& visible) {
-  Tensor y = x.detach().clone();
-  const RowWidths widths(visible, x.dim(2));
-  const size_t C = size_t(x.dim(3)) * item_size(x.dtype());
-  const Tensor from = stored.to(x.dtype());
-  for (int64_t r = 0; r < x.rows(); ++r) {
-    if (widths(r / (x.dim(1) * x.dim(2)), r % x.dim(2)) > 0) continue;
-    std::memcpy(y.raw() + size_t(r) * C, from.raw() + size_t(r) * C, C);
-  }
-  return y;
-}
-
 std::string refusal(const nn::AttentionShape& shape, const sea::SeaConfig& config) {
   return message([&] { config.validate(shape); });
 }
@@ -89,52 +26,6 @@ constexpr nn::AttentionShape kEncoder{
     .heads = 2, .head_size = 8, .max_positions = 64, .causal = false};
 
 }  // namespace
-
-TEST_CASE("golden: the stages of the estimator in both types") {
-  for (const std::string& name : GoldenFile::names()) {
-    for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      INFO(join(name, " ", type));
-      Golden g(name, type);
-      const Visibility visible = g.file.visible();
-      auto input = [&](const char* which) {
-        const std::string path = std::string("inputs/") + which;
-        return g.file.has(path) ? g.file(path, type) : Tensor();
-      };
-      const Tensor q = input("q");
-      sea::Estimate e = g.block({.q = q,
-                                 .k = input("k"),
-                                 .v = input("v"),
-                                 .q_content = input("q_content"),
-                                 .k_content = input("k_content")},
-                                visible);
-      auto stage = [&](const Tensor& x, const char* what) {
-        const Tensor stored = g.file(std::string("intermediate/") + what);
-        CHECK(golden_close(valid_rows(x, stored, visible), stored, what));
-      };
-      const bool mixes = g.file.has("intermediate/Z");
-      CHECK(e.features.defined() == mixes);
-      if (mixes) {
-        CHECK(golden_close(e.identity_rows, g.file("intermediate/V_I"), "V_I"));
-        stage(e.performer_context, "C_perf");
-        stage(e.features, "Z");
-      }
-      stage(e.scores, "S");
-      stage(e.estimate, "estimate");
-    }
-  }
-}
-
-TEST_CASE("estimator: every weight has the golden file's name and shape") {
-  for (const std::string& name : GoldenFile::names()) {
-    Golden g(name, Dtype::f64);
-    CHECK(g.sizes().size() == g.file.weights().size());
-    for (const auto& [path, shape] : g.sizes()) {
-      INFO(join(name, " ", path));
-      REQUIRE(g.file.has("weights/" + path));
-      CHECK(g.file("weights/" + path).shape() == shape);
-    }
-  }
-}
 
 TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
   for (MuScope scope : {MuScope::head, MuScope::token}) {
