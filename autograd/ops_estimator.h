@@ -69,10 +69,6 @@ Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tenso
 // rows [B, G, R, m]: docs/method.md section 1.6. With units = 0 every key is a row.
 void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, int64_t K,
                      int64_t units);
-// Adds row [B, G, 1, m] of key at[b] to sums of blocks of `keys` keys, sums [B, G, N, m] and, of
-// the newest block, open f64 [B, G, m]: the sums of sum_units() after every key.
-void append_to_blocks(const Tensor& sums, const Tensor& open, const Tensor& row, const Tensor& at,
-                      int64_t keys);
 // Rows of the units of w keys.
 int64_t unit_rows(int64_t w, int64_t K, int64_t units);
 // Number of columns for sums of m features: whole vectors of the widest instruction set.
@@ -84,15 +80,12 @@ inline int64_t feature_columns(int64_t m, Device device) {
 }
 
 // ---- pooled.cpp
-// [B, H, R, K]: q . (mean key of column c) / sqrt(d), 0 where the column has no key; rows and
-// groups as above, q [B, H, T, d], k [B, G, T, d].
-Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
-                     ColumnGrid grid = {});
-// scores [B, H, R, K] + gain [H] times these.
+// scores [B, H, R, K] + gain [H] q . (mean key of column c) / sqrt(d), the latter 0 where the
+// column has no key; rows and groups as above, q [B, H, T, d], k [B, G, T, d].
 Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, const Tensor& k,
                     const Visibility& visible, ColumnGrid grid = {});
-// The scores of one query, q [B, H, 1, d]; borders, at and width as in performer_prior_step(), k
-// [B, G, S, d].
+// Of one query the products with mean keys alone, [B, H, 1, K], q [B, H, 1, d]; borders, at and
+// width as in performer_prior_step(), k [B, G, S, d].
 Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
                           const Tensor& width, int64_t units = 0);
 
@@ -113,8 +106,8 @@ Tensor table_estimate(const Tensor& bias, const PriorInputs& prior, const PriorI
 Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths);
 // A table [H, K] as every row of every sequence: [batch, H, rows, K].
 Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows);
-// [B, R, W, H] -> [B, H, T, K], nearest neighbour: row floor(t / stride), column floor(c W / K).
-Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride = 1);
+// [B, T, K, H] -> [B, H, T, K].
+Tensor heads_from_image(const Tensor& image);
 // [B, H, T, K]: softmax over the columns that have a key, 0 elsewhere.
 Tensor column_softmax(const Tensor& scores, const Visibility& visible);
 // Off the tape: [B, T, d], the d x d identity resampled to every sequence's length, 0 at padding

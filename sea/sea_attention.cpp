@@ -20,7 +20,6 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
   }
   tap.put("scores", e.scores);
   tap.put("estimate", e.estimate);
-  tap.put("order", e.order);
   tap.put("n_sel", mask.selection.n_sel);
   tap.put("selected", mask.selection.selected);
   tap.put("row_pointers", mask.csr.row_pointers);
@@ -69,7 +68,7 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip, wanted);
   if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
-  Mask mask = select(e, in, in.visible, in.k);
+  Mask mask = select(e, in, in.visible, in.k.dim(2));
   part.emplace("sparse attention");
   Tensor probabilities;
   Tensor attended = masked_attention(in.q, in.k, in.v, mask.csr, in.options.dense_path,
@@ -87,15 +86,13 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   return mix_outputs(attended, average, e.gates, in.visible);
 }
 
-// The mask of the estimate, or of the tap's forced columns; k [B, G, S, d] contains the keys.
+// The mask of the estimate, or of the tap's forced columns.
 Mask SeaAttention::select(const Estimate& e, const nn::AttentionInput& in,
-                          const Visibility& visible, const Tensor& k) const {
+                          const Visibility& visible, int64_t keys) const {
   SelectConfig config = config_.selection();
   if (in.options.k) config.k = in.options.k;
-  const int64_t oversample = in.options.oversample ? in.options.oversample : config_.oversample;
-  return make_mask(e.order, visible, config, k.dim(2),
-                   in.tap ? in.tap->forced("selected") : Tensor(),
-                   {.q = in.q.detach(), .k = k.detach(), .oversample = oversample});
+  return make_mask(e.estimate, visible, config, keys,
+                   in.tap ? in.tap->forced("selected") : Tensor());
 }
 
 // x [B, G, T, d] for each head of queries.
@@ -125,7 +122,7 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
   Estimate e = estimator_.step(tokens_of(in), state);
   // One row per sequence, which sees all keys so far: it is computed as a bidirectional row.
   const Visibility visible{.causal = false, .lengths = state.lengths()};
-  Mask mask = select(e, in, visible, state.keys);
+  Mask mask = select(e, in, visible, state.keys.dim(2));
   Tensor probabilities;
   Tensor attended =
       sparse_attention(in.q, state.keys, state.values, mask.csr, in.tap ? &probabilities : nullptr);
@@ -135,7 +132,7 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
 }
 
 namespace {
-const nn::RegisterAttention<SeaAttention, SeaConfig> registration("sea");
+const nn::RegisterAttention<SeaAttention, SeaConfig> registration("sea", {"paper", "light"});
 }
 
 }  // namespace brine::sea

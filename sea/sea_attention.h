@@ -10,7 +10,7 @@ namespace brine::sea {
 
 // Its Tap entries, in addition to those of the model: "V_I", "C_perf" and "Z" where the settings
 // have them, "scores" (S),
-// "estimate", "order" (by which columns are selected), "n_sel", "selected", "row_pointers",
+// "estimate", "n_sel", "selected", "row_pointers",
 // "head_offsets", "columns", "probabilities" (of the path that ran), "gates" (before their
 // sigmoid), "c_avg"; of forward() with widen = probabilities also "log_estimate" [B, H, T, K],
 // which tells L_approx that every key of a column has its probability. It accepts a forced
@@ -23,11 +23,10 @@ class SeaAttention : public nn::Attention {
   nn::AttentionTraits traits() const override;
   std::unique_ptr<nn::AttentionState> make_state(const nn::StateRequest& request) const override;
   Tensor step(const nn::AttentionInput& input, nn::AttentionState& state) const override;
-  void on_step(int64_t steps_done) override { estimator_.on_step(steps_done); }
 
  private:
   Mask select(const Estimate& e, const nn::AttentionInput& in, const Visibility& visible,
-              const Tensor& k) const;
+              int64_t keys) const;
   void fill(const nn::AttentionInput& in, const Estimate& e) const;
   Tensor per_head(const Tensor& x) const;
 

@@ -155,7 +155,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
 // Variants of a method that get a separate row.
 std::vector<std::string> variants_of(const std::string& method) {
   if (method != "sea") return {""};
-  return {"lean", "paper", "light"};
+  return {"paper", "light"};
 }
 
 // One attention step of a layer, milliseconds.

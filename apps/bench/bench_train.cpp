@@ -109,8 +109,8 @@ distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab) {
 }
 
 // A teacher of 4 layers x 256 with 8 heads (configs/small-teacher.toml) and a student with its
-// weights, SEA `lean` with k = 16 and 64 columns. Random weights, no dropout. A step is that of the
-// trainer, which waits for a device once.
+// weights, SEA `paper` with k = 16 and 64 columns. Random weights, no dropout. A step is that of
+// the trainer, which waits for a device once.
 BenchRow bench_distill() {
   const int64_t B = sized(4, 1), T = sized(512, 64);
   nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", 4096},
@@ -125,7 +125,7 @@ BenchRow bench_distill() {
   config.attention = "sea";
   data::Schema keys;
   config.describe_attention(keys);
-  keys.set_all({{"attention", {{"method", "sea"}, {"k", 16}, {"decoder", "lean"}}}});
+  keys.set_all({{"attention", {{"method", "sea"}, {"k", 16}, {"decoder", "paper"}}}});
   const std::unique_ptr<nn::Model> student = nn::make_student(config, *teacher, 2);
   nn::ParameterStore store(*student);
   const distill::Batch batch = random_batch(B, T, config.shape().vocab_size);

@@ -85,8 +85,7 @@ void refuse_unused_options(const RunContext& context, const nn::Model& model, bo
   const nn::AttentionTraits traits = model.attention_traits();
   const std::string on = "on attention '" + model.attention_name() + "', which ";
   if (!traits.sparse && !others) refuse_unused(context, {"k", "path"}, on + "takes no k");
-  if (!traits.query_skip)
-    refuse_unused(context, {"query_skip", "oversample"}, on + "estimates no mask");
+  if (!traits.query_skip) refuse_unused(context, {"query_skip"}, on + "estimates no mask");
   const int64_t step = traits.k_step;
   for (const int64_t k : given_k(context)) {
     if (k % step == 0 || k > model.shape().max_positions) continue;  // more is an error later

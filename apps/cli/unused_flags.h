@@ -27,8 +27,8 @@ void refuse_all_but(const RunContext& context, std::initializer_list<const char*
 void refuse_mixed(const RunContext& context, const distill::Evaluation& what);
 // The same of a dump.
 void refuse_mixed(const RunContext& context, const distill::DumpRequest& what);
-// The keys k, path, query_skip and oversample, if given: an error when the model's attention does
-// not use one. With `others`, methods that use k are evaluated next to it. A line says to what a k
+// The keys k, path and query_skip, if given: an error when the model's attention does not use one.
+// With `others`, methods that use k are evaluated next to it. A line says to what a k
 // that is not in whole blocks is rounded.
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others = false);
 // The keys of the loss scale, if the run does not scale its loss.

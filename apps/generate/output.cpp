@@ -61,15 +61,13 @@ void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
 
 void print_json(const nn::Generation& done, const nn::LoadedModel& model,
                 const GenerationCall& call) {
-  data::Json out = {
-      {"model", call.model},
-      {"attention", model.config.attention},
-      {"query_skip", call.what.query_skip},
-      {"oversample", or_null(distill::oversample_of(model.config, call.what.oversample))},
-      {"prompt_seconds", done.prompt_seconds()},
-      {"seconds", done.run_seconds()},
-      {"steps", done.steps()},
-      {"sequences", data::Json::array()}};
+  data::Json out = {{"model", call.model},
+                    {"attention", model.config.attention},
+                    {"query_skip", call.what.query_skip},
+                    {"prompt_seconds", done.prompt_seconds()},
+                    {"seconds", done.run_seconds()},
+                    {"steps", done.steps()},
+                    {"sequences", data::Json::array()}};
   for (size_t i = 0; i < done.sequences().size(); ++i) {
     const nn::Sequence& s = done.sequences()[i];
     out["sequences"].push_back(

@@ -135,7 +135,6 @@ void LogitRequest::describe(data::Schema& s) {
   attention.describe(s);
   s.field("k", k, "Kept keys per query and head; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
-  s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
   s.choice("path", path, distill::kAttentionPaths, "dense: the T x T reference of a sparse method");
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
           {.min = 0, .alias = "window"});
@@ -164,8 +163,7 @@ data::Json write_logits(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   if (classifier) ids.push_back({"type_ids", table(texts.type_ids, texts)});
   const nn::RuntimeOptions options{.k = what.k,
                                    .query_skip = what.query_skip,
-                                   .dense_path = what.path == distill::AttentionPath::dense,
-                                   .oversample = what.oversample};
+                                   .dense_path = what.path == distill::AttentionPath::dense};
   LogitFile file(what.out, shape, std::move(ids));
   distill::calibrate_on(m, Tensor::from(texts.ids[0], {1, int64_t(texts.ids[0].size())}), messages);
   const Computation compute{*m.model, options, file};
@@ -182,7 +180,6 @@ data::Json write_logits(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   return {{"attention", m.config.attention},
           {"k", what.k ? data::Json(what.k) : or_null(distill::kept_keys_of(m.config, 0))},
           {"query_skip", traits.query_skip ? data::Json(what.query_skip) : data::Json()},
-          {"oversample", or_null(distill::oversample_of(m.config, what.oversample))},
           {"compute", name_of(compute_type())},
           {"path", traits.sparse ? data::Json(path) : data::Json()},
           {"out", what.out},

@@ -17,7 +17,7 @@ struct LogitRequest {
   std::string out;
   distill::OtherAttention attention;  // for use_attention(), which write_logits() does not call
   int64_t sequence_length = 0, max_windows = 0;
-  int64_t k = 0, query_skip = 1, oversample = 0;
+  int64_t k = 0, query_skip = 1;
   distill::AttentionPath path = distill::AttentionPath::sparse;
 
   void describe(data::Schema& s);
@@ -29,9 +29,8 @@ struct LogitRequest {
 // prompt or [n, labels] of n lines. A .safetensors file has "logits" and the ids "tokens", i32, [T]
 // or [n, T]; of a classifier -1 fills shorter texts, and "type_ids" are the segments. One window is
 // in memory at a time, and of its logits as many rows as fit in 64 MB. Returns "attention", "k",
-// "query_skip", "oversample", "compute", "path", "out", "shape" and "tokens", a list of ids or a
-// list of lists. Throws, with nothing written, when the model has no head or a text is longer than
-// its positions.
+// "query_skip", "compute", "path", "out", "shape" and "tokens", a list of ids or a list of lists.
+// Throws, with nothing written, when the model has no head or a text is longer than its positions.
 data::Json write_logits(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                         const LogitRequest& what, const distill::Messages& messages);
 

@@ -39,7 +39,7 @@ void edit(data::Json& json) {
   data::Json group{{"algorithm", settings.at("method")},
                    {"targets", {name.family + (is_bert ? "SelfAttention" : "Attention")}},
                    {"ignore", data::Json::array()}};
-  for (const char* key : {"k", "columns", "oversample", "block", "tile", "candidates"}) {
+  for (const char* key : {"k", "columns", "block", "tile", "candidates"}) {
     if (settings.contains(key)) group[key] = settings.at(key);
   }
   json["sparse_attention_config"] = {

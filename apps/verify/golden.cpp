@@ -93,55 +93,32 @@ sea::SeaConfig config_of(const Case& c) {
   // The settings of later files.
   if (c.has("prior_features")) s.prior_features = c.integer("prior_features");
   if (c.has("pooled_prior")) s.pooled_prior = c.integer("pooled_prior") != 0;
-  if (c.has("pooled")) s.pooled = c.file.double_attribute("config", "pooled");
-  if (c.has("oversample")) s.oversample = c.integer("oversample");
   if (c.has("gates")) keys.set_text("gates", {c.text("gates")});
   return s;
 }
 
+// The first setting of the file that is not among `known`, between spaces; "" if all are.
+std::string unknown_setting(const Case& c, const std::string& known) {
+  for (const std::string& name : c.file.attributes("config")) {
+    if (known.find(" " + name + " ") == known.npos) return name;
+  }
+  return "";
+}
+
 // The feature that the file needs and this program does not have; "" if it has all.
 std::string unknown_feature(const Case& c) {
-  // Keys that only describe the case or are compared in any case.
-  const std::vector<std::string> known = {"B",
-                                          "H",
-                                          "d",
-                                          "T",
-                                          "K",
-                                          "k",
-                                          "m",
-                                          "causal",
-                                          "preset",
-                                          "mode",
-                                          "mu_scope",
-                                          "lengths",
-                                          "query_skip",
-                                          "prior",
-                                          "max_positions",
-                                          "feature_divisor",
-                                          "features",
-                                          "depth",
-                                          "width_reduction",
-                                          "channel_expansion",
-                                          "token_stride",
-                                          "dilation",
-                                          "last_kernel",
-                                          "decoder_norm",
-                                          "layer_norm_eps",
-                                          "seed",
-                                          "top_k_margin",
-                                          "relu_margin",
-                                          "kv_heads",
-                                          "prior_features",
-                                          "rotary",
-                                          "pooled",
-                                          "oversample",
-                                          "pooled_prior",
-                                          "gates"};
   const int64_t prior = c.integer("prior");
   if (prior < 0 || prior >= int64_t(std::size(kFilePriors))) return join("prior = ", prior);
-  for (const std::string& name : c.file.attributes("config")) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) return name;
-  }
+  // Some only describe the case or are compared in any case.
+  const std::string unknown = unknown_setting(
+      c,
+      " B H d T K k m causal preset mode mu_scope lengths query_skip prior max_positions "
+      "feature_divisor features depth width_reduction channel_expansion token_stride dilation "
+      "last_kernel decoder_norm layer_norm_eps seed top_k_margin relu_margin kv_heads "
+      "prior_features rotary pooled oversample pooled_prior gates ");
+  if (!unknown.empty()) return unknown;
+  if (c.has("pooled") && c.file.double_attribute("config", "pooled") != 0) return "pooled";
+  if (c.has("oversample") && c.integer("oversample") != 1) return "oversample";
   const std::string preset = c.text("preset");
   if (!data::value_of(preset, sea::kDecoderPresets)) return "preset = " + preset;
   const bool norm = preset != "none" && (!c.has("decoder_norm") || c.integer("decoder_norm") != 0);
@@ -358,21 +335,13 @@ void compare_losses(const Case& c, Comparison& compare, const Losses& l) {
 
 // Files of docs/method.md section 8: form = codes.
 
-std::string unknown_of_blocks(const Case& c) {
-  const std::vector<std::string> known = {
-      "B",     "H",    "T",          "d",       "kv_heads", "block",  "chosen",  "sinks",
-      "local", "tile", "candidates", "columns", "seed",     "margin", "lengths", "form"};
-  for (const std::string& name : c.file.attributes("config")) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) return name;
-  }
-  return "";
-}
-
 // The attention of the file; null if this build cannot make it, with the reason. Other numbers of
 // chosen blocks and rows of a tile than the file's: -1, 0: its own.
 std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string& refusal,
                                          int64_t chosen = -1, int64_t tile = 0) {
-  refusal = unknown_of_blocks(c);
+  refusal = unknown_setting(c,
+                            " B H T d kv_heads block chosen sinks local tile candidates columns "
+                            "seed margin lengths form ");
   if (!refusal.empty()) {
     refusal += " is not known to this program";
     return nullptr;

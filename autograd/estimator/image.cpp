@@ -44,18 +44,15 @@ Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows) {
   });
 }
 
-Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride) {
+Tensor heads_from_image(const Tensor& image) {
   const char* op = "heads_from_image";
-  check(image.rank() == 4 && image.dim(2) > 0 && image.dim(2) <= K, op,
-        ": the image must be [B, R, W, H] with W <= ", K, ", got ", image.shape());
-  check(stride >= 1 && (T + stride - 1) / stride == image.dim(1), op, ": image ", image.shape(),
-        " does not make ", T, " rows by a stride of ", stride);
+  check(image.rank() == 4, op, ": the image must be [B, T, K, H], got ", image.shape());
   const Shape shape = image.shape();
-  Tensor y = Tensor::empty({shape[0], shape[3], T, K}, image.dtype(), image.device());
-  BRINE_CALL(y, heads_from_image, y, image.detach().contiguous(), stride);
+  Tensor y = Tensor::empty({shape[0], shape[3], shape[1], shape[2]}, image.dtype(), image.device());
+  BRINE_CALL(y, heads_from_image, y, image.detach().contiguous());
   return record(op, y, {image}, [=](const Tensor& dy, Gradients& grads) {
     Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
-    BRINE_CALL(dx, heads_from_image_backward, dx, dy, stride);
+    BRINE_CALL(dx, heads_from_image_backward, dx, dy);
     grads.set(0, dx);
   });
 }

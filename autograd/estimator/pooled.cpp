@@ -7,27 +7,6 @@
 
 namespace brine {
 
-Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
-                     ColumnGrid grid) {
-  const char* op = "pooled_scores";
-  check_columns(op, "q and k", q, k, visible, grid);
-  check(K >= 1, op, ": K is ", K, ", must be at least 1");
-  const Tensor xq = q.detach().contiguous(), xk = k.detach().contiguous(), none;
-  Tensor y = Tensor::empty({q.dim(0), q.dim(1), (q.dim(2) + grid.step - 1) / grid.step, K},
-                           q.dtype(), q.device());
-  BRINE_CALL(y, pooled_scores, y, none, none, xq, xk, visible, grid);
-  count_macs(double(y.numel()) * double(q.dim(3)));
-  return record(op, y, {q, k},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dq = Tensor::like(xq), dk = Tensor::like(xk);
-                  BRINE_CALL(xq, pooled_scores_backward, none, dq, dk, dy, none, xq, xk, visible,
-                             grid);
-                  grads.set(0, dq);
-                  grads.set(1, dk);
-                },
-                {xq, xk});
-}
-
 Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, const Tensor& k,
                     const Visibility& visible, ColumnGrid grid) {
   const char* op = "pooled_prior";
@@ -36,7 +15,7 @@ Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, c
   const Tensor xq = q.detach().contiguous(), xk = k.detach().contiguous();
   const Tensor g = gain.detach().contiguous();
   Tensor y = Tensor::like(scores);
-  BRINE_CALL(y, pooled_scores, y, scores.detach().contiguous(), g, xq, xk, visible, grid);
+  BRINE_CALL(y, pooled_prior, y, scores.detach().contiguous(), g, xq, xk, visible, grid);
   count_macs(double(y.numel()) * double(q.dim(3)));
   return record(op, y, {scores, gain, q, k},
                 [=](const Tensor& dy, Gradients& grads) {
@@ -44,7 +23,7 @@ Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, c
                   if (!grads.wanted(1) && !grads.wanted(2) && !grads.wanted(3)) return;
                   Tensor dq = Tensor::like(xq), dk = Tensor::like(xk);
                   Tensor dg = grads.wanted(1) ? grads.accumulate(1) : Tensor::zeros_like(g);
-                  BRINE_CALL(xq, pooled_scores_backward, dg, dq, dk, dy, g, xq, xk, visible, grid);
+                  BRINE_CALL(xq, pooled_prior_backward, dg, dq, dk, dy, g, xq, xk, visible, grid);
                   grads.set(2, dq);
                   grads.set(3, dk);
                 },

@@ -71,24 +71,6 @@ void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, in
   BRINE_CALL(rows, append_to_units, rows, row.detach().contiguous(), at, K, units);
 }
 
-void append_to_blocks(const Tensor& sums, const Tensor& open, const Tensor& row, const Tensor& at,
-                      int64_t keys) {
-  const char* op = "append_to_blocks";
-  check_row(op, row, sums, sums.dim(3));
-  check(keys >= 1 && sums.dtype() == row.dtype(), op, ": blocks of ", keys, " keys, sums of ",
-        sums.dtype(), " for ", row.dtype());
-  check(
-      (open.shape() == Shape{sums.dim(0), sums.dim(1), sums.dim(3)}) && open.dtype() == Dtype::f64,
-      op, ": open must be f64 [B, G, ", sums.dim(3), "], got ", open.dtype(), " ", open.shape());
-  check_places(op, "place", at, sums.dim(0), std::numeric_limits<int32_t>::max());
-  for (int64_t b = 0; b < sums.dim(0); ++b) {
-    const int64_t whole = (at.data<int64_t>()[b] + 1) / keys;
-    check(whole <= sums.dim(2), op, ": ", whole, " blocks of sequence ", b, ", there is room for ",
-          sums.dim(2));
-  }
-  BRINE_CALL(sums, append_to_blocks, sums, open, row.detach().contiguous(), at, keys);
-}
-
 Tensor sum_units(const Tensor& x, const Tensor& lengths, const Tensor& units, int64_t rows,
                  Dtype type) {
   const char* op = "sum_units";

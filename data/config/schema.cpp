@@ -210,12 +210,17 @@ Schema& Schema::variants(const std::string& name, const std::string& selector, s
                          const std::string& alias) {
   check(chosen_ == nullptr, "schema: variants of ", prefix_, name, " are inside a variant");
   std::vector<std::string> names;
-  names.reserve(variants.size());
-  for (const Variant& variant : variants) names.push_back(variant.name);
+  std::map<std::string, std::string> preset_of;
+  for (const Variant& variant : variants) {
+    names.push_back(variant.name);
+    for (const std::string& preset : variant.presets) preset_of[preset] = variant.name;
+  }
+  for (const auto& [preset, variant] : preset_of) names.push_back(preset);
   FieldOptions options{.alias = alias.empty() ? prefix_ + name : alias};
   std::string outer = open(name);
   add(selector, Target(&chosen), names, help, options);
   fields_.back().selects = true;
+  fields_.back().preset_of = preset_of;
   chosen_ = &chosen;
   selector_ = prefix_ + selector;
   for (const Variant& variant : variants) {
@@ -249,10 +254,34 @@ bool Schema::is_selector(std::string_view key) const {
   return field != nullptr && field->selects;
 }
 
+Schema& Schema::fixed(const std::string& name, const std::vector<std::string>& values) {
+  fixed_.push_back({prefix_ + name, values, chosen_, when_});
+  return *this;
+}
+
+bool Schema::is_fixed(std::string_view key, const Json& value, std::string_view shown) const {
+  for (const Fixed& fixed : fixed_) {
+    if (fixed.key != key || (fixed.chosen && *fixed.chosen != fixed.when)) continue;
+    const std::vector<std::string>& known = fixed.values;
+    check(std::find(known.begin(), known.end(), show(value)) != known.end(),
+          shown.empty() ? key : shown, " = ", show(value), " is of an earlier version; now it is ",
+          known.front());
+    return true;
+  }
+  return false;
+}
+
 void Schema::set(std::string_view key, const Json& value, std::string_view shown) {
   auto* field = const_cast<Field*>(find(key));
+  if (field == nullptr && is_fixed(key, value, shown)) return;
   check(field != nullptr, unknown_key(key));
   std::string name(shown.empty() ? std::string_view(field->key) : shown);
+  const auto& presets = field->preset_of;
+  if (const auto found = value.is_string() ? presets.find(value.get<std::string>()) : presets.end();
+      found != presets.end()) {
+    set(key, found->second, shown);
+    return set(field->key.substr(0, field->key.rfind('.') + 1) + "preset", value, shown);
+  }
   assign_to(*field, value, name);
   field->given = true;
   for (const Collector& c : collectors_) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -50,6 +51,8 @@ struct FieldOptions {
 struct Variant {
   std::string name;
   std::function<void(class Schema&)> describe;
+  // Names that choose it, too, and give its key `preset` that value.
+  std::vector<std::string> presets = {};
 };
 
 class Schema {
@@ -77,7 +80,8 @@ class Schema {
     std::string selector;                 // ...its key...
     std::string when;                     // ...and the value that makes this field exist
     bool selects = false;                 // is itself a selector
-    bool given = false;                   // was set since it was described
+    std::map<std::string, std::string> preset_of = {};  // of a selector: the variants of presets
+    bool given = false;                                 // was set since it was described
 
     bool active() const { return chosen == nullptr || *chosen == when; }
     Kind kind() const;
@@ -87,7 +91,7 @@ class Schema {
     bool optional = false;        // may be empty
     std::string toml() const;     // the value now; "" when empty
     std::string type() const;     // "true or false", "integer", "list of numbers", ...
-    std::string allowed() const;  // "> 0, <= 1", "lean, paper"; empty when anything goes
+    std::string allowed() const;  // "> 0, <= 1", "head, token"; empty when anything goes
   };
 
   // Binds `name` to a member, which must outlive the schema; its value now is the default. The
@@ -130,6 +134,9 @@ class Schema {
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
                    const std::vector<Variant>& variants, const std::string& help,
                    const std::string& alias = "");
+  // A key of earlier versions whose value is fixed now: `values`, as in JSON, are accepted and
+  // change nothing, others are refused.
+  Schema& fixed(const std::string& name, const std::vector<std::string>& values);
   // From now on `chosen` collects the name, without the section, of every key of section `name`
   // that is set, to tell set values from defaults; "" is the section that is being described.
   Schema& collect(const std::string& name, std::set<std::string>& chosen);
@@ -171,6 +178,7 @@ class Schema {
   Schema& add(const std::string& name, Target target, const std::vector<std::string>& choices,
               const std::string& help, const FieldOptions& options);
   std::string open(const std::string& name);
+  bool is_fixed(std::string_view key, const Json& value, std::string_view shown) const;
 
   template <class E, class Member, size_t N>
   Schema& add_enum(const std::string& name, Member& member, const Named<E> (&names)[N],
@@ -200,6 +208,13 @@ class Schema {
   }
 
   std::vector<Field> fields_;
+  struct Fixed {
+    std::string key;
+    std::vector<std::string> values;
+    const std::string* chosen;  // as of a Field
+    std::string when;
+  };
+  std::vector<Fixed> fixed_;
   struct Collector {
     std::string prefix;  // "attention."
     std::set<std::string>* chosen;

@@ -141,7 +141,6 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   TextResult out{.model = name,
                  .attention = m.config.attention,
                  .k = e.k ? e.k : kept_keys_of(m.config, 0),
-                 .oversample = oversample_of(m.config, e.oversample),
                  .compute = compute_type(),
                  .perplexity = scored.perplexity,
                  .protocol = scored.words,
@@ -154,8 +153,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   } else if (nn::is_full_attention(m.config.attention)) {
     out.keys_read = keys_of_all(m.config.shape(), scored.cut.window);
   } else if (traits.sparse) {
-    const nn::RuntimeOptions options{
-        .k = e.k, .query_skip = e.query_skip, .oversample = e.oversample};
+    const nn::RuntimeOptions options{.k = e.k, .query_skip = e.query_skip};
     if (!counts)
       scored.again({.batch_size = 1, .max_windows = 1, .options = options, .observer = &read});
     if (read.mean() > 0) out.keys_read = read.mean();
@@ -177,7 +175,6 @@ data::Json to_json(const TextResult& r) {
                     {"attention", r.attention},
                     {"k", or_null(r.k)},
                     {"query_skip", or_null(r.query_skip)},
-                    {"oversample", or_null(r.oversample)},
                     {"compute", name_of(r.compute)},
                     {"path", r.path.empty() ? data::Json() : data::Json(r.path)},
                     {"perplexity", r.perplexity.value()},

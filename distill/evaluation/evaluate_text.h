@@ -25,23 +25,20 @@ struct TextEvaluation {
   std::string teacher;  // whose attention the mask should cover; empty: no mask recall
   int64_t sequence_length = 0, stride = 0;  // 0: the protocol's, else the model's positions
   int64_t batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
-  int64_t k = 0, query_skip = 1, oversample = 0;
+  int64_t k = 0, query_skip = 1;
   int64_t recall_from = 0;  // mask recall counts rows from this one on
   bool kld = false;         // compare the logits with the teacher's, or the base's without one
   AttentionPath path = AttentionPath::sparse;
   Communicator* ranks = nullptr;  // that divide the windows (EvaluateCall)
 
   nn::RuntimeOptions options() const {
-    return {.k = k,
-            .query_skip = query_skip,
-            .dense_path = path == AttentionPath::dense,
-            .oversample = oversample};
+    return {.k = k, .query_skip = query_skip, .dense_path = path == AttentionPath::dense};
   }
 };
 
 struct TextResult {
   std::string model, attention;
-  std::optional<int64_t> k = {}, query_skip = {}, oversample = {};  // where the method has them
+  std::optional<int64_t> k = {}, query_skip = {};  // where the method has them
   Dtype compute = Dtype::f32;
   std::string path = {};  // of a sparse method
   Perplexity perplexity = {};
@@ -60,9 +57,8 @@ struct TextResult {
 TextResult evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
-// "model", "attention", "k", "query_skip", "oversample", "compute", "path", "perplexity", "nll",
-// "tokens", "protocol", "cut", and what there is of "keys_read", "mask_recall", "kld",
-// "mask_health".
+// "model", "attention", "k", "query_skip", "compute", "path", "perplexity", "nll", "tokens",
+// "protocol", "cut", and what there is of "keys_read", "mask_recall", "kld", "mask_health".
 data::Json to_json(const TextResult& result);
 
 }  // namespace brine::distill

@@ -28,7 +28,6 @@ void Evaluation::describe(data::Schema& s) {
   s.field("k", k, "Kept keys per query and head, of a suite several; 0 or none: as trained",
           {.min = 0});
   s.field("query_skip", text.query_skip, "The estimator runs on every f-th token", {.min = 1});
-  s.field("oversample", text.oversample, nn::kOversampleHelp, {.min = 0});
   s.choice("path", text.path, kAttentionPaths, "dense: the T x T reference of a sparse method");
   s.field("sequence_length", text.sequence_length,
           "Tokens of a window; 0 = the protocol's own, else the model's positions",

@@ -63,10 +63,10 @@ struct Table {
   data::Json student_settings = settings_of(student.config);
   double dense = 0;
 
-  EvaluateCall call(int64_t k, int64_t skip = 1, int64_t oversample = 0) const {
+  EvaluateCall call(int64_t k, int64_t skip = 1) const {
     return {.batch_size = request.batch_size,
             .max_windows = request.max_windows,
-            .options = {.k = k, .query_skip = skip, .oversample = oversample},
+            .options = {.k = k, .query_skip = skip},
             .ranks = request.ranks};
   }
 
@@ -90,11 +90,10 @@ struct Table {
   }
 
   // The student's perplexity and mask; `all` receives the sums of all layers.
-  void measure_student(int64_t k, int64_t skip, int64_t oversample, Recall& all) const {
+  void measure_student(int64_t k, int64_t skip, Recall& all) const {
     std::string name = "student";
-    if (oversample) name += join(", oversample ", oversample);
     if (skip > 1) name += join(", query_skip ", skip);
-    measure_mask(name, student, nn::load_model(request.teacher), call(k, skip, oversample), all);
+    measure_mask(name, student, nn::load_model(request.teacher), call(k, skip), all);
   }
 
   // The best blocks that could be chosen, in the form of the student's.
@@ -180,17 +179,13 @@ void floors(const nn::LoadedModel& student, const WindowSource& windows,
   check(!request.teacher.empty(), "sweep: --floors needs --teacher");
   check(student.model->attention_traits().sparse, "sweep: attention '", student.config.attention,
         "' keeps every key");
-  std::vector<int64_t> oversample = request.oversample;
-  if (oversample.empty()) oversample = {0};
   Table table{student, windows, request, measured};
   table.measure_dense();
   std::vector<int64_t> k = request.k;
   if (k.empty()) k = {kept_keys_of(student.config, 0).value()};
   for (int64_t keys : k) {
     Recall all;
-    for (int64_t skip : request.query_skip) {
-      for (int64_t each : oversample) table.measure_student(keys, skip, each, all);
-    }
+    for (int64_t skip : request.query_skip) table.measure_student(keys, skip, all);
     table.measure_floors(keys, all);
   }
 }

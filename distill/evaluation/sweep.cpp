@@ -63,7 +63,6 @@ void sweep(const nn::LoadedModel& model, const WindowSource& windows, const Swee
         "' keeps every key");
   std::vector<int64_t> k = request.k;
   if (k.empty()) k = {kept_keys_of(model.config, 0).value()};
-  check(request.oversample.empty(), "sweep: --oversample needs --floors");
   SweepTeacher teacher{.path = request.teacher};
   for (int64_t keys : k) {
     for (int64_t skip : request.query_skip) {

@@ -13,7 +13,6 @@ namespace brine::distill {
 struct SweepRequest {
   std::vector<int64_t> k = {};  // kept keys; empty: as trained
   std::vector<int64_t> query_skip = {1};
-  std::vector<int64_t> oversample = {};  // candidates for each kept key; empty: as trained
   int64_t batch_size = 8, max_windows = 0;
   std::string teacher;  // whose attention the masks should cover; empty: no mask recall
   // Processes that divide the windows (EvaluateCall). Then times are those until all are done, and

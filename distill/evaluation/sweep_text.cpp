@@ -47,9 +47,6 @@ void TextSweep::describe(data::Schema& s) {
   s.field("k", grid.k, "Kept keys per query and head; none: as trained", {.min = 1});
   attention.describe(s);
   s.field("query_skip", grid.query_skip, "The estimator runs on every f-th query", {.min = 1});
-  s.field("oversample", grid.oversample,
-          "With --floors: candidates for each kept key of the student; none: as trained",
-          {.min = 1});
   s.field("teacher", grid.teacher, "Also the mask recall of this teacher's attention");
   s.field("floors", floors,
           "For each k, the student next to floors with as many keys (a Markdown table)");

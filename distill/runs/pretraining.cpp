@@ -24,15 +24,6 @@ TrainingSettings pretraining_settings() {
   return defaults;
 }
 
-// A causal model's SEA gets the lean decoder unless a decoder or a preset was chosen.
-void decide_attention(Pretraining& what) {
-  data::Schema keys;
-  what.config.method().describe(keys);
-  const std::set<std::string>& set = what.attention_keys;
-  if (set.count("decoder") || set.count("preset") || !keys.find("decoder")) return;
-  keys.set("decoder", "lean");
-}
-
 // Family and sizes that were chosen must be those of the model.
 void check_sizes(Pretraining& what, nn::ModelConfig theirs) {
   data::Schema wanted, actual;
@@ -104,7 +95,6 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   auto run = std::make_unique<TrainingRun>();
   claim_directory(*run, options, host);
   what.training.fill(pretraining_settings());
-  decide_attention(what);
   if (nn::is_model_path(what.model)) {
     load(*run, what, host);
   } else {

@@ -23,9 +23,8 @@ struct Pretraining {
   void describe(data::Schema& s);
 };
 
-// Decides the empty settings of `what`, loads everything and checks it. A causal model with SEA
-// gets the lean decoder unless `attention_keys` sets another. The result refers to nothing of
-// `what`.
+// Decides the empty settings of `what`, loads everything and checks it. The result refers to
+// nothing of `what`.
 std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& options,
                                      const RunHost& host);
 

@@ -10,6 +10,11 @@ std::map<std::string, AttentionMethodFactory>& attention_methods() {
   return methods;
 }
 
+std::map<std::string, std::string>& attention_presets() {
+  static std::map<std::string, std::string> presets;
+  return presets;
+}
+
 std::unique_ptr<AttentionState> Attention::make_state(const StateRequest&) const {
   throw Error("attention: this method cannot be decoded token by token");
 }

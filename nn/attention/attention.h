@@ -32,16 +32,11 @@ struct AttentionShape {
   int64_t channels() const { return hidden_size ? hidden_size : heads * head_size; }
 };
 
-inline constexpr const char* kOversampleHelp = "Candidates for each kept key; 0 = as trained";
-
 // Settings that may change from call to call without retraining.
 struct RuntimeOptions {
   int64_t k = 0;            // kept keys per query and head; 0 = as configured
   int64_t query_skip = 1;   // the estimator runs on every f-th query (docs/method.md section 5)
   bool dense_path = false;  // the T x T reference of a sparse method
-  // Candidates for each kept key, of which those with the largest scores stay
-  // (docs/method.md section 2.6); 0 = as configured.
-  int64_t oversample = 0;
 };
 
 struct AttentionInput {
@@ -87,7 +82,7 @@ struct AttentionTraits {
   bool linear = false;       // cost linear in T
   bool quadratic = false;    // memory quadratic in T, as of a T x T map or a mask of a share of it
   bool sparse = false;       // leaves keys out, by the options k and dense_path
-  bool query_skip = false;   // uses the options query_skip and oversample
+  bool query_skip = false;   // uses the option query_skip
   bool incremental = false;  // make_state() and step() work
   bool groups = false;       // accepts fewer heads of keys and values than of queries
   bool estimates = false;    // its scores learn from a teacher's attention (the loss approx)
@@ -121,7 +116,6 @@ struct MaskSettings {
   std::optional<int64_t> k = {};           // kept keys of a row and head
   std::optional<int64_t> block = {};       // keys of a block
   std::optional<int64_t> columns = {};     // of an estimate, or of best columns
-  std::optional<int64_t> oversample = {};  // candidates for each kept key
   std::optional<SelectMode> mode = {};     // which rows share one budget of columns
 };
 
@@ -143,6 +137,8 @@ class AttentionMethod {
 
 using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
 std::map<std::string, AttentionMethodFactory>& attention_methods();
+// The methods of their presets, whose names stand for the method with that key `preset`.
+std::map<std::string, std::string>& attention_presets();
 // Throws, listing the known names.
 std::unique_ptr<AttentionMethod> attention_method(const std::string& name);
 // Softmax over all visible keys, in either form ("flash", "dense"): the attention of teachers and
@@ -167,8 +163,9 @@ MaskSettings mask_settings_of(const Config& c) {
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
 template <class Method, class Config>
 struct RegisterAttention {
-  explicit RegisterAttention(const char* name) {
+  explicit RegisterAttention(const char* name, const std::vector<std::string>& presets = {}) {
     static const char* registered = name;
+    for (const std::string& preset : presets) attention_presets()[preset] = name;
     struct Entry : AttentionMethod {
       Config config;
       std::string name() const override { return registered; }

@@ -85,7 +85,6 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("ignore_eos", ignore_eos, "Continue after the end of the text");
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
-  s.field("oversample", oversample, kOversampleHelp, {.min = 0});
   s.choice("cache", cache, kCaches,
            "Type of cached keys and values; exact: f32, with exact sums of features");
   s.field("save_state", save_state, "File from which to continue later");
@@ -137,7 +136,7 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer,
                       .seed = seed,
                       .stop_tokens = {},
                       .stops = stop,
-                      .options = {.k = k, .query_skip = query_skip, .oversample = oversample},
+                      .options = {.k = k, .query_skip = query_skip},
                       .cache = cache_type(cache),
                       .vocabulary = tokenizer.vocab_size(),
                       .keep_states = !save_state.empty()};

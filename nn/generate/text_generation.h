@@ -23,9 +23,9 @@ struct TextGeneration {
   std::string prompt_file;  // one prompt a line
   int64_t tokens = 64;      // to add to each prompt
   Sampling how;
-  std::vector<std::string> stop, stop_token;      // texts and tokens that end a continuation
-  bool ignore_eos = false;                        // the tokenizer's eos does not end one
-  int64_t k = 0, query_skip = 1, oversample = 0;  // RuntimeOptions
+  std::vector<std::string> stop, stop_token;  // texts and tokens that end a continuation
+  bool ignore_eos = false;                    // the tokenizer's eos does not end one
+  int64_t k = 0, query_skip = 1;              // RuntimeOptions
   Cache cache = Cache::f32;
   std::string save_state, load_state;  // files of Generation
 

@@ -4,17 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/config/schema.h"
-
 namespace brine::nn {
 namespace {
-
-// The positions that the attention method's settings fix; 0 if they follow the model's.
-int64_t fixed_positions(const ModelConfig& config) {
-  data::Schema settings;
-  config.method().describe(settings);
-  return settings.find("max_positions") ? settings.to_json()["max_positions"].get<int64_t>() : 0;
-}
 
 // Rows `first`.. of from [first + P, C] resampled to those of to [first + Q, C].
 void stretch(Tensor to, const Tensor& from, int64_t first) {
@@ -42,13 +33,6 @@ ModelConfig extend_config(ModelConfig& config, int64_t positions) {
   ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // a copy of the settings
   longer.token_settings = config.token_settings;
   longer.family().set_positions(positions);
-  // A number of positions that the method's settings fix must grow as well.
-  const int64_t fixed = fixed_positions(longer);
-  if (fixed > 0 && fixed < positions) {
-    data::Schema settings;
-    longer.method().describe(settings);
-    settings.set("max_positions", data::Json(positions));
-  }
   return longer;
 }
 
@@ -61,15 +45,13 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   out.config = extend_config(model.config, positions);
   out.model = make_model(out.config, Init{.random = {}, .device = Device::meta});
   out.store = std::make_unique<ParameterStore>(*out.model, ParameterStore::Gradients::later);
-  const int64_t fixed = fixed_positions(model.config);
   std::vector<NamedTensor> state = state_of(*model.model);
   std::map<std::string, Shape> wanted;
   for (const auto& [name, tensor] : state_of(*out.model)) wanted[name] = tensor.shape();
   for (auto& [name, tensor] : state) {
     const Shape shape = wanted.at(name);
     if (tensor.shape() == shape) continue;
-    const int64_t old = model.model->is_attention_tensor(name) && fixed ? fixed : before;
-    const int64_t first = tensor.dim(0) - old;
+    const int64_t first = tensor.dim(0) - before;
     const bool one_axis = tensor.numel() / tensor.dim(0) == shape.numel() / shape[0];
     check(first >= 0 && shape[0] == first + positions && one_axis, "extend: cannot stretch '", name,
           "', ", tensor.shape(), " to ", shape);

@@ -119,6 +119,9 @@ void ModelConfig::describe_attention(data::Schema& schema, const std::string& he
   for (auto& [name, method] : methods) {
     AttentionMethod* m = method.get();
     variants.push_back({name, [m](data::Schema& s) { m->describe(s); }});
+    for (const auto& [preset, of] : attention_presets()) {
+      if (of == name) variants.back().presets.push_back(preset);
+    }
   }
   schema.variants("attention", "method", attention, variants, help);
 }

@@ -12,21 +12,13 @@
 
 namespace brine::sea {
 
-// The complete shape of the convolutional decoder of the map (docs/method.md section 1.5).
-struct MapDecoderShape {
-  int64_t width_reduction = 2;    // c_s: the image has K / c_s columns
-  int64_t channel_expansion = 4;  // c_h: channels per head
-  int64_t token_stride = 1;       // of the first convolution
-  int64_t depth = 2;              // 3x3 convolutions before the upsampling
-  int64_t dilation = 1;           // of these, on both axes
-  int64_t last_kernel = 3;        // 1 or 3; 1 runs before the upsampling
-  bool norm = true;               // LayerNorm over columns before and after
-};
+// The convolutional decoder of the map (docs/method.md section 1.5).
+inline constexpr int64_t kWidthReduction = 2;    // c_s: the image has K / c_s columns
+inline constexpr int64_t kChannelExpansion = 4;  // c_h: channels per head
 
-enum class Preset : uint8_t { paper, lean, light };        // of the whole block
-enum class DecoderPreset : uint8_t { paper, lean, none };  // none: a table instead of a decoder
-enum class DecoderNorm : uint8_t { preset, on, off };
-enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
+enum class Preset : uint8_t { paper, light };        // of the whole block
+enum class DecoderPreset : uint8_t { paper, none };  // none: a table instead of a decoder
+enum class MuScope : uint8_t { head, token };        // mu sees one head or all heads of a token
 enum class Prior : uint8_t { performer, learned, none };   // whose features give a column's share
 enum class Gates : uint8_t { token, head };                // of every token, or two numbers a head
 enum class Features : uint8_t { relu, softmax };           // softmax only for encoders
@@ -38,12 +30,10 @@ inline constexpr data::Named<SelectMode> kModes[] = {
     {SelectMode::per_head, "per-head"},
     {SelectMode::per_batch, "per-batch"},
     {SelectMode::causal_per_batch, "causal-per-batch"}};
-inline constexpr data::Named<Preset> kPresets[] = {
-    {Preset::paper, "paper"}, {Preset::lean, "lean"}, {Preset::light, "light"}};
-inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {
-    {DecoderPreset::paper, "paper"}, {DecoderPreset::lean, "lean"}, {DecoderPreset::none, "none"}};
-inline constexpr data::Named<DecoderNorm> kDecoderNorms[] = {
-    {DecoderNorm::preset, "preset"}, {DecoderNorm::on, "on"}, {DecoderNorm::off, "off"}};
+inline constexpr data::Named<Preset> kPresets[] = {{Preset::paper, "paper"},
+                                                   {Preset::light, "light"}};
+inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {{DecoderPreset::paper, "paper"},
+                                                                 {DecoderPreset::none, "none"}};
 inline constexpr data::Named<MuScope> kMuScopes[] = {{MuScope::head, "head"},
                                                      {MuScope::token, "token"}};
 inline constexpr data::Named<Prior> kPriors[] = {
@@ -60,25 +50,17 @@ struct SeaConfig {
   int64_t keys = 64;     // k: kept per query and head
   int64_t columns = 64;  // K: of the estimate
   SelectMode mode = SelectMode::causal_per_batch;
-  DecoderPreset decoder = DecoderPreset::paper;  // the settings below override its values when they
-                                                 // are not 0
-  int64_t width_reduction = 0, channel_expansion = 0, token_stride = 0, depth = 0, dilation = 0,
-          last_kernel = 0;
-  DecoderNorm decoder_norm = DecoderNorm::preset;
+  DecoderPreset decoder = DecoderPreset::paper;
   MuScope mu_scope = MuScope::head;
   Prior prior = Prior::performer;
   int64_t prior_features = 64;  // m' of the learned prior
   bool pooled_prior = false;    // scores of mean keys are added, with a gain for each head
   int64_t prior_units = 0;      // least units of a column whose sums both take; 0: single keys
-  double pooled = 0;            // share of mean keys in the selection of columns
-  int64_t oversample = 1;       // candidates per kept key, of which exact scores choose
   Gates gates = Gates::token;
   Features features = Features::relu;
   double feature_eps = 0;  // 0: 1e-3 (relu), 1e-4 (softmax)
   double gate_bias = 0;    // both gates start at its sigmoid
   double feature_divisor = 4;
-  int64_t max_positions = 0;  // rows of the identity table; 0: as many as the model's positions
-  int64_t redraw_interval = 0;
   Interpolation identity_interpolation = Interpolation::bilinear;  // V_I of encoders
   Widen widen = Widen::scores;                                     // docs/method.md section 4.1
   std::optional<Preset> preset = std::nullopt;                     // the last one that was applied
@@ -91,7 +73,6 @@ struct SeaConfig {
   // Throws an Error that names the setting when these settings, or this model, are not valid.
   // Settings that the others leave without use are not judged.
   void validate(const nn::AttentionShape& shape) const;
-  MapDecoderShape resolved_decoder(bool causal) const;
   bool decodes() const { return decoder != DecoderPreset::none; }
   // Has Z (docs/method.md section 1.3): the decoder or the gates are computed from it.
   bool mixes() const { return decodes() || gates == Gates::token; }
@@ -101,9 +82,7 @@ struct SeaConfig {
   // The least share of a column in the prior.
   double least_share() const { return prior == Prior::learned ? 1e-7 : 0; }
 
-  nn::MaskSettings mask_settings() const {
-    return {.k = keys, .columns = columns, .oversample = oversample, .mode = mode};
-  }
+  nn::MaskSettings mask_settings() const { return {.k = keys, .columns = columns, .mode = mode}; }
   SelectConfig selection() const { return {.k = keys, .mode = mode}; }
   bool softmax_features() const { return features == Features::softmax; }
   double resolved_eps() const {

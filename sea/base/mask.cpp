@@ -1,25 +1,17 @@
 // From the estimate to the masked attention, and the average for the remaining keys.
 #include "sea/base/mask.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
 namespace brine::sea {
 Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
-               int64_t keys, const Tensor& forced, const Refinement& refinement) {
-  const int64_t oversample = refinement.oversample;
-  check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
-  SelectConfig candidates = config;
-  // More candidates than keys are all keys; the product of large settings would overflow.
-  const int64_t all = std::max(keys ? keys : estimate.dim(2), config.k);
-  candidates.k = oversample > all / std::max<int64_t>(config.k, 1) ? all : config.k * oversample;
+               int64_t keys, const Tensor& forced) {
   Mask mask;
-  mask.selection = select_columns(estimate, visible, candidates);
+  mask.selection = select_columns(estimate, visible, config);
   if (forced.defined()) mask.selection.selected = forced;
-  mask.csr = build_csr(mask.selection.selected, visible, candidates.k, keys,
+  mask.csr = build_csr(mask.selection.selected, visible, config.k, keys,
                        forced.defined() ? 0 : mask.selection.most_entries);
-  if (oversample > 1) mask.csr = refine(refinement.q, refinement.k, mask.csr, config.k, visible);
   return mask;
 }
 

@@ -12,19 +12,10 @@ struct Mask {
   FlatCsr csr;
 };
 
-// With oversample = r > 1 the selection gives r k candidates of each row and head, of which the k
-// with the largest q . k stay (docs/method.md section 2.6). q [B, H, T, d], k [B, G, S, d], S = the
-// keys of the mask; both may be undefined if r = 1.
-struct Refinement {
-  Tensor q, k;
-  int64_t oversample = 1;
-};
-
 // estimate [B, H, T, K]; it gets no gradient. `keys` as in build_csr(). `forced`, u8 [B, H, T, K],
-// replaces the columns that the estimate selects. config.k is the number of kept keys, refined or
-// not.
+// replaces the columns that the estimate selects.
 Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
-               int64_t keys = 0, const Tensor& forced = {}, const Refinement& refinement = {});
+               int64_t keys = 0, const Tensor& forced = {});
 
 // P V [B, H, T, d] on the mask, k and v [B, G, S, d]: over its entries, or with `dense` through T x
 // T maps, the reference. `probabilities`, when given, receives P of the entries (sparse path) or

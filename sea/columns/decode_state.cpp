@@ -38,20 +38,4 @@ std::string places_of_borders(const SeaConfig& config) {
   return config.prior_units ? join("_of_units_", config.prior_units) : "";
 }
 
-MeanKeyState::MeanKeyState(SeaState& state, const nn::StateRequest& request,
-                           const nn::AttentionShape& shape, const SeaConfig& config,
-                           const std::string& name)
-    : units(config.prior_units),
-      borders(state.part(
-          name + "_borders" + places_of_borders(config),
-          {request.batch, shape.groups(), config.columns + 1, border_columns(shape.head_size)},
-          Dtype::f64)),
-      width(state.part(name + "_width", {request.batch}, Dtype::i64)) {}
-
-Tensor MeanKeyState::scores(const NewTokens& tokens, int64_t first, int64_t count) const {
-  auto part = [&](const Tensor& t) { return t.slice(0, first, count); };
-  return pooled_scores_step(part(borders), part(width), part(tokens.x.q), part(tokens.state.keys),
-                            part(tokens.state.lengths()), units);
-}
-
 }  // namespace brine::sea

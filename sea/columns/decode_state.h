@@ -28,15 +28,4 @@ class SeaState : public nn::KeyValueState {
 // ending of its name.
 std::string places_of_borders(const SeaConfig& config);
 
-// The sums of keys at the borders of columns, for scores of mean keys.
-struct MeanKeyState : StageState {
-  MeanKeyState(SeaState& state, const nn::StateRequest& request, const nn::AttentionShape& shape,
-               const SeaConfig& config, const std::string& name);
-  // Of the sequences first .. first + count, [count, H, 1, K].
-  Tensor scores(const NewTokens& tokens, int64_t first, int64_t count) const;
-
-  int64_t units;
-  Tensor &borders, &width;  // f64 [B, G, K + 1, .]; the width that they belong to, i64 [B]
-};
-
 }  // namespace brine::sea

@@ -1,18 +1,11 @@
 // The order in which the stages of an estimator run.
 #include "sea/columns/estimator.h"
 
+#include "autograd/ops.h"
 #include "sea/columns/decode_state.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
-namespace {
-
-// (1 - share) a + share b, without a gradient.
-Tensor blend(const Tensor& a, const Tensor& b, double share) {
-  return add(scale(a.detach(), 1 - share), scale(b.detach(), share));
-}
-
-}  // namespace
 
 void Estimator::check_input(const LayerTokens& x, const Visibility& visible,
                             int64_t query_skip) const {
@@ -41,9 +34,6 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   }
   const CostScope part("mask");
   e.estimate = column_softmax(e.scores, visible);
-  e.order = e.pooled.defined()
-                ? blend(e.estimate, column_softmax(e.pooled, visible), config_.pooled)
-                : e.estimate;
   return e;
 }
 
@@ -73,19 +63,9 @@ Estimate Estimator::step(const LayerTokens& x, SeaState& state) const {
       if (tokens.at.data<int64_t>()[b] % state.query_skip == 0) score(b, 1);
     }
   }
-  for (size_t i = 0; i < score_stages_.size(); ++i) {
-    score_stages_[i]->finish(e, *state.score_stages[i]);
-  }
   e.scores = state.scores;
   e.estimate = column_softmax_step(e.scores, widths);
-  e.order = e.pooled.defined()
-                ? blend(e.estimate, column_softmax_step(e.pooled, widths), config_.pooled)
-                : e.estimate;
   return e;
-}
-
-void Estimator::on_step(int64_t steps_done) {
-  for (TokenStage* stage : token_stages_) stage->on_step(steps_done);
 }
 
 void Estimator::make_state(SeaState& state, const nn::StateRequest& request) const {

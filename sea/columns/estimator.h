@@ -18,8 +18,6 @@ class Estimator : public nn::Module {
   // One new token of every sequence, without a tape, T = 1; the state already contains the keys and
   // values.
   Estimate step(const LayerTokens& x, SeaState& state) const;
-  // Called before an optimizer step: draws new random features when they are due.
-  void on_step(int64_t steps_done);
 
   // Adds what the stages keep to the state of a block, and fills it from prompts.
   void make_state(SeaState& state, const nn::StateRequest& request) const;

@@ -34,8 +34,6 @@ struct Estimate {
   Tensor psi_q, psi_k;       // [B, H, T, m], [B, G, T, m] features of the prior
   Tensor scores;             // S [B, H, T, K], including the priors
   Tensor estimate;           // [B, H, T, K], rows sum to 1 over the columns that contain a key
-  Tensor pooled;             // [B, H, T, K] scores of mean keys, if they choose columns
-  Tensor order;              // [B, H, T, K] by which columns are selected
   Tensor gates;              // [B, H, T, 2] (s_prob, s_mix) before their sigmoid
   // If requested, of every convolution.
   std::vector<DecoderImage> decoder_images;
@@ -95,8 +93,6 @@ class TokenStage : public Stage {
  public:
   virtual void run(Estimate& e, const Pass& pass) const = 0;
   virtual void step(Estimate& e, const NewTokens& tokens, StageState& kept) const = 0;
-  // As Attention::on_step.
-  virtual void on_step(int64_t /*steps_done*/) {}
 };
 
 // Computes scores [B, H, rows, K], or adds to those of the stages before it.
@@ -109,8 +105,6 @@ class ScoreStage : public Stage {
   // The sequences first .. first + count.
   virtual Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens,
                       int64_t first, int64_t count, StageState& kept) const = 0;
-  // After the scores of all sequences.
-  virtual void finish(Estimate& /*e*/, const StageState& /*kept*/) const {}
 };
 
 }  // namespace brine::sea

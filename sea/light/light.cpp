@@ -37,7 +37,7 @@ Tensor MeanKeyScores::run(const Tensor& scores, Estimate& /*e*/, const Pass& pas
 
 bool LightEstimator::fits(const SeaConfig& config) {
   return !config.decodes() && config.gates == Gates::head && config.prior == Prior::learned &&
-         config.pooled_prior && config.pooled == 0;
+         config.pooled_prior;
 }
 
 LightEstimator::LightEstimator(nn::Init& init, const nn::AttentionShape& shape,
@@ -60,7 +60,7 @@ Estimate LightEstimator::operator()(const LayerTokens& x, const Visibility& visi
   gates_.run(e, pass);
   features_.run(e, pass);
   const CostScope part("prior");
-  e.estimate = e.order =
+  e.estimate =
       table_estimate(table_.bias, {shares_.gain, e.psi_q, e.psi_k}, {means_.gain, x.q, x.k},
                      visible, config_.prior_units, config_.least_share());
   return e;

@@ -31,6 +31,12 @@ struct ShareState : StageState {
   Tensor &borders, &width;
 };
 
+// The sums of keys at the borders of columns.
+struct MeanKeyState : StageState {
+  MeanKeyState(Tensor& borders, Tensor& width) : borders(borders), width(width) {}
+  Tensor &borders, &width;  // f64 [B, G, K + 1, .]; the width that they belong to, i64 [B]
+};
+
 }  // namespace
 
 void HeadGates::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
@@ -97,13 +103,21 @@ Tensor ShareScores::step(const Tensor& scores, const Estimate& e, const NewToken
 }
 
 std::unique_ptr<StageState> MeanKeyScores::make_state(SeaState& state,
-                                                      const nn::StateRequest& request) const {
-  return std::make_unique<MeanKeyState>(state, request, shape_, config_, "pooled");
+                                                      const nn::StateRequest& r) const {
+  Tensor& borders =
+      state.part("pooled_borders" + places_of_borders(config_),
+                 {r.batch, shape_.groups(), config_.columns + 1, border_columns(shape_.head_size)},
+                 Dtype::f64);
+  return std::make_unique<MeanKeyState>(borders, state.part("pooled_width", {r.batch}, Dtype::i64));
 }
 
 Tensor MeanKeyScores::step(const Tensor& scores, const Estimate& /*e*/, const NewTokens& tokens,
                            int64_t first, int64_t count, StageState& kept) const {
-  const Tensor pooled = static_cast<MeanKeyState&>(kept).scores(tokens, first, count);
+  const auto& state = static_cast<MeanKeyState&>(kept);
+  auto part = [&](const Tensor& t) { return t.slice(0, first, count); };
+  const Tensor pooled = pooled_scores_step(part(state.borders), part(state.width), part(tokens.x.q),
+                                           part(tokens.state.keys), part(tokens.state.lengths()),
+                                           config_.prior_units);
   return add(scores, mul(pooled, reshape(gain, {1, gain.value.dim(0), 1, 1})));
 }
 

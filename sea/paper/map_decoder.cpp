@@ -4,30 +4,33 @@
 #include "autograd/ops.h"
 
 namespace brine::sea {
+namespace {
 
-MapDecoder::MapDecoder(nn::Init& init, int64_t heads, int64_t K, const MapDecoderShape& config,
-                       bool causal)
-    : config_(config), heads_(heads), K_(K) {
-  const int64_t channels = heads * config.channel_expansion;
-  if (config.norm) {
-    norms_.push_back(&child<nn::LayerNorm>("norm_in", init, K / config.width_reduction));
+constexpr int64_t kConvolutions = 2;  // before the upsampling
+
+}  // namespace
+
+MapDecoder::MapDecoder(nn::Init& init, int64_t heads, int64_t K, bool causal)
+    : heads_(heads), K_(K), stride_(causal ? 1 : kWidthReduction) {
+  const int64_t channels = heads * kChannelExpansion;
+  if (causal) norms_.push_back(&child<nn::LayerNorm>("norm_in", init, K / kWidthReduction));
+  for (int64_t i = 1; i <= kConvolutions; ++i) {
+    convs_.push_back(&child<nn::Conv2d>(
+        join("conv", i), init,
+        nn::Conv2dConfig{
+            .in = channels, .out = channels, .stride = i == 1 ? stride_ : 1, .causal = causal}));
   }
-  for (int64_t i = 1; i <= config.depth; ++i) {
-    convs_.push_back(&child<nn::Conv2d>(join("conv", i), init,
-                                        nn::Conv2dConfig{.in = channels,
-                                                         .out = channels,
-                                                         .dilation = config.dilation,
-                                                         .stride = i == 1 ? config.token_stride : 1,
-                                                         .causal = causal}));
-  }
-  convs_.push_back(&child<nn::Conv2d>("conv_out", init,
-                                      nn::Conv2dConfig{.in = channels,
-                                                       .out = heads,
-                                                       .kernel = config.last_kernel,
-                                                       .causal = causal,
-                                                       .bias = false}));
+  convs_.push_back(&child<nn::Conv2d>(
+      "conv_out", init,
+      nn::Conv2dConfig{.in = channels, .out = heads, .causal = causal, .bias = false}));
   // With a gain of 1 the first estimates would be far from uniform.
-  if (config.norm) norms_.push_back(&child<nn::LayerNorm>("norm_out", init, K, 1e-5, 0.1));
+  if (causal) norms_.push_back(&child<nn::LayerNorm>("norm_out", init, K, 1e-5, 0.1));
+}
+
+Tensor MapDecoder::normed(const Tensor& x) const {
+  if (norms_.empty()) return x;
+  const Shape split{x.dim(0), heads_, x.dim(2), kChannelExpansion, K_ / kWidthReduction};
+  return reshape((*norms_[0])(reshape(x, split)), x.shape());
 }
 
 Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
@@ -35,40 +38,27 @@ Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
   auto show = [images](const Tensor& image, const nn::Conv2d& reader) {
     if (images) images->push_back({image.detach(), reader.halo()});
   };
-  const int64_t B = x.dim(0), T = x.dim(2), W = K_ / config_.width_reduction;
-  const int64_t stride = config_.token_stride;
-  Tensor rows = x;  // [B, H, T, c_h W]
-  if (!norms_.empty()) {
-    rows = reshape(x, {B, heads_, T, config_.channel_expansion, W});
-    rows = reshape((*norms_[0])(rows), x.shape());
-  }
-  Tensor image = image_from_heads(rows, W, convs_[0]->halo(), lengths);
-  const nn::Conv2d& last = *convs_.back();
-  for (size_t i = 0; i + 1 < convs_.size(); ++i) {
+  Tensor image = image_from_heads(normed(x), K_ / kWidthReduction, convs_[0]->halo(), lengths);
+  for (size_t i = 0; i < kConvolutions; ++i) {
     show(image, *convs_[i]);
     // The last convolution reads another image.
-    const Halo next = i + 2 < convs_.size() ? convs_[i + 1]->halo() : Halo{};
+    const Halo next = i + 1 < kConvolutions ? convs_[i + 1]->halo() : Halo{};
     image = convs_[i]->of_padded(image, {.relu = true,
                                          .halo_before = next.before,
                                          .halo_after = next.after,
                                          .lengths = lengths,
-                                         .row_stride = stride});
+                                         .row_stride = stride_});
   }
-  Tensor scores;  // [B, H, T, K]
-  if (config_.last_kernel == 1) {
-    show(image, last);
-    scores = heads_from_image(last.of_padded(image, {}), T, K_, stride);
-  } else {
-    const Halo full = last.halo();
-    image = upsample(image, {.tokens = T,
-                             .columns = K_,
-                             .stride = stride,
-                             .halo_before = full.before,
-                             .halo_after = full.after,
-                             .lengths = lengths});
-    show(image, last);
-    scores = heads_from_image(last.of_padded(image, {}), T, K_);
-  }
+  const nn::Conv2d& last = *convs_.back();
+  const Halo full = last.halo();
+  image = upsample(image, {.tokens = x.dim(2),
+                           .columns = K_,
+                           .stride = stride_,
+                           .halo_before = full.before,
+                           .halo_after = full.after,
+                           .lengths = lengths});
+  show(image, last);
+  const Tensor scores = heads_from_image(last.of_padded(image, {}));  // [B, H, T, K]
   return norms_.empty() ? scores : (*norms_[1])(scores);
 }
 

@@ -21,27 +21,25 @@ struct RowDecoder {
 // The decoder's convolutions: the output of nu [B, H, T, c_h W] to scores [B, H, T, K].
 class MapDecoder : public nn::Module {
  public:
-  MapDecoder(nn::Init& init, int64_t heads, int64_t K, const MapDecoderShape& config, bool causal);
+  MapDecoder(nn::Init& init, int64_t heads, int64_t K, bool causal);
   // lengths i64 [B] or undefined. `images`, when given, receives the input of each convolution.
   Tensor operator()(const Tensor& x, const Tensor& lengths,
                     std::vector<DecoderImage>* images = nullptr) const;
 
-  // By rows, without a tape (map_decoder_step.cpp): x [B, H, 1, c_h W] are the rows at[b] of their
-  // sequences, whose earlier rows were given to `rows` -> scores [B, H, 1, K].
-  Tensor step(const Tensor& x, const RowDecoder& rows, const Tensor& at) const;
+  // The next row of every sequence, without a tape (map_decoder_step.cpp): x [B, H, 1, c_h W],
+  // whose earlier rows were given to `rows` -> scores [B, H, 1, K]. Of causal models.
+  Tensor step(const Tensor& x, const RowDecoder& rows) const;
 
-  const MapDecoderShape& config() const { return config_; }
   int64_t columns() const { return K_; }
   // All convolutions, in order.
   const std::vector<nn::Conv2d*>& convolutions() const { return convs_; }
 
  private:
-  // Sequences at the same position of the stride; `fresh` = the convolutions run for it.
-  Tensor step_rows(const Tensor& row, const RowDecoder& rows, bool fresh) const;
+  // x [B, H, T, c_h W] as the first convolution reads it.
+  Tensor normed(const Tensor& x) const;
 
-  MapDecoderShape config_;
-  int64_t heads_, K_;
-  std::vector<nn::LayerNorm*> norms_;  // over columns, of its input and of its output, or none
+  int64_t heads_, K_, stride_;
+  std::vector<nn::LayerNorm*> norms_;  // over columns, of its input and of its output; causal
   std::vector<nn::Conv2d*> convs_;     // the last is conv_out
 };
 

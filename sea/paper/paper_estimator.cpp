@@ -51,10 +51,6 @@ void Performer::run(Estimate& e, const Pass& pass) const {
   share(e);
 }
 
-void Performer::on_step(int64_t steps_done) {
-  projection_.redraw_when_due(steps_done, config_.redraw_interval);
-}
-
 Tensor LearnedIdentity::rows(const Tensor& values, const Pass& pass) const {
   const Tensor all = values.detach();
   const int64_t B = pass.batch(), T = pass.tokens();
@@ -87,8 +83,7 @@ Identity& Mixture::make_identity(nn::Init& init) {
   if (!shape_.causal) {
     return child<ResampledIdentity>("v_identity", config_.identity_interpolation);
   }
-  const int64_t rows = config_.max_positions ? config_.max_positions : shape_.max_positions;
-  return child<LearnedIdentity>("v_identity", init, rows, shape_.head_size);
+  return child<LearnedIdentity>("v_identity", init, shape_.max_positions, shape_.head_size);
 }
 
 // The stabiliser of ReLU features in the released code (docs/method.md section 1.2), added to every
@@ -126,12 +121,9 @@ void TokenGates::run(Estimate& e, const Pass& /*pass*/) const {
 
 DecodedScores::DecodedScores(nn::Init& init, const nn::AttentionShape& shape,
                              const SeaConfig& config)
-    : decoding_(config.resolved_decoder(shape.causal)),
-      nu_(child<nn::Linear>(
-          "nu", init, 2 * shape.head_size,
-          decoding_.channel_expansion * config.columns / decoding_.width_reduction)),
-      decoder_(child<MapDecoder>("decoder", init, shape.heads, config.columns, decoding_,
-                                 shape.causal)) {}
+    : nu_(child<nn::Linear>("nu", init, 2 * shape.head_size,
+                            kChannelExpansion * config.columns / kWidthReduction)),
+      decoder_(child<MapDecoder>("decoder", init, shape.heads, config.columns, shape.causal)) {}
 
 Tensor DecodedScores::run(const Tensor& /*scores*/, Estimate& e, const Pass& pass) const {
   Tensor rows;
@@ -142,14 +134,6 @@ Tensor DecodedScores::run(const Tensor& /*scores*/, Estimate& e, const Pass& pas
   const CostScope part("decoder");
   return decoder_(rows, skipped_lengths(pass.visible.lengths, pass.query_skip),
                   pass.wanted == Wanted::images ? &e.decoder_images : nullptr);
-}
-
-Tensor MeanKeyOrder::run(const Tensor& scores, Estimate& e, const Pass& pass) const {
-  const CostScope part("mask");
-  e.pooled = pooled_scores(pass.x.q.detach(), pass.x.k.detach(), pass.visible, config_.columns,
-                           ColumnGrid(pass.query_skip, config_.prior_units));
-  if (pass.query_skip > 1) e.pooled = repeat_rows(e.pooled, pass.query_skip, pass.tokens());
-  return scores;
 }
 
 // Parameters have the order of their creation, stages that of their lists.
@@ -176,7 +160,6 @@ PaperEstimator::PaperEstimator(nn::Init& init, const nn::AttentionShape& shape,
   if (config.prior == Prior::learned) {
     token_stage<LearnedFeatures>("prior", init, shape, config.prior_features);
   }
-  if (config.pooled > 0) score_stage<MeanKeyOrder>("", shape, config);
 }
 
 std::unique_ptr<Estimator> make_estimator(nn::Init& init, const nn::AttentionShape& shape,

@@ -14,7 +14,6 @@ class Performer : public TokenStage {
   Performer(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
   void run(Estimate& e, const Pass& pass) const override;
   void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
-  void on_step(int64_t steps_done) override;
 
  private:
   Tensor features(const Tensor& x, const Visibility& visible, FeatureSide side) const;
@@ -107,27 +106,8 @@ class DecodedScores : public ScoreStage {
               int64_t count, StageState& kept) const override;
 
  private:
-  MapDecoderShape decoding_;
   nn::Linear& nu_;
   MapDecoder& decoder_;
-};
-
-// Scores of mean keys that take part in the choice of columns, not in the estimate.
-class MeanKeyOrder : public ScoreStage {
- public:
-  MeanKeyOrder(const nn::AttentionShape& shape, const SeaConfig& config)
-      : config_(config), shape_(shape) {}
-  Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
-  std::unique_ptr<StageState> make_state(SeaState& state,
-                                         const nn::StateRequest& request) const override;
-  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
-  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
-              int64_t count, StageState& kept) const override;
-  void finish(Estimate& e, const StageState& kept) const override;
-
- private:
-  SeaConfig config_;
-  nn::AttentionShape shape_;
 };
 
 // The stages of any settings.

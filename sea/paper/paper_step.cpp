@@ -12,8 +12,6 @@ Tensor linear_step(const nn::Linear& layer, const Tensor& x) {
   return thin_linear(x, layer.weight.value, layer.bias->value);
 }
 
-int64_t pieces(int64_t n, int64_t step) { return (n + step - 1) / step; }
-
 struct MixtureState : StageState {
   MixtureState(Tensor& sums, Tensor& key_sums) : sums(sums), key_sums(key_sums) {}
   Tensor& sums;      // [B, G, m, 2d] sum of phi_k V_cat
@@ -28,14 +26,6 @@ struct DecoderState : StageState {
   }
   std::vector<Tensor*> windows;  // see RowDecoder
   std::vector<Tensor> weights;
-};
-
-struct OrderState : MeanKeyState {
-  OrderState(SeaState& state, const nn::StateRequest& r, const nn::AttentionShape& shape,
-             const SeaConfig& config)
-      : MeanKeyState(state, r, shape, config, "order"),
-        pooled(state.part("pooled", {r.batch, shape.heads, 1, config.columns}, r.dtype)) {}
-  Tensor& pooled;  // [B, H, 1, K] of the last query that was not skipped
 };
 
 }  // namespace
@@ -81,17 +71,16 @@ void TokenGates::step(Estimate& e, const NewTokens& /*tokens*/, StageState& /*ke
 
 std::unique_ptr<StageState> DecodedScores::make_state(SeaState& state,
                                                       const nn::StateRequest& r) const {
-  const int64_t K = decoder_.columns(), W = K / decoding_.width_reduction;
+  const int64_t K = decoder_.columns();
   const std::vector<nn::Conv2d*>& convolutions = decoder_.convolutions();
   auto kept = std::make_unique<DecoderState>();
   for (size_t i = 0; i < convolutions.size(); ++i) {
     const nn::Conv2dConfig& c = convolutions[i]->config;
     kept->weights.push_back(pack_row_weights(convolutions[i]->weight.value));
-    // A final 3x3 convolution reads the upsampled image, a final 1x1 the narrow one.
-    const bool upsampled = i + 1 == convolutions.size() && c.kernel > 1;
-    const int64_t span = (c.kernel - 1) * c.dilation;
+    // The last convolution reads the upsampled image.
+    const int64_t columns = i + 1 == convolutions.size() ? K : K / kWidthReduction;
     kept->windows.push_back(&state.part(
-        join("window", i + 1), {r.batch, span + 1, (upsampled ? K : W) + span, c.in}, r.dtype));
+        join("window", i + 1), {r.batch, c.kernel, columns + c.kernel - 1, c.in}, r.dtype));
   }
   return kept;
 }
@@ -99,50 +88,23 @@ std::unique_ptr<StageState> DecodedScores::make_state(SeaState& state,
 void DecodedScores::fill(StageState& kept, const SeaState& state, const Prompts& p) const {
   const auto& decoder = static_cast<DecoderState&>(kept);
   for (int64_t b = 0; b < p.x.k.dim(0); ++b) {
-    const int64_t slot = p.first + b, rows = pieces(state.length(slot), state.query_skip);
+    const int64_t slot = p.first + b;
+    const int64_t made = (state.length(slot) + state.query_skip - 1) / state.query_skip;
     for (size_t i = 0; i < decoder.windows.size(); ++i) {
-      const bool upsampled = i + 1 == decoder.windows.size() && decoding_.last_kernel > 1;
-      const int64_t made = i == 0 || upsampled ? rows : pieces(rows, decoding_.token_stride);
       // An image has the rows of its halo before its first row.
       const Tensor window = decoder.windows[i]->slice(0, slot, 1);
       const Tensor& image = p.e.decoder_images[i].image;
-      const int64_t span = window.dim(1) - 1, columns = image.dim(2);
+      const int64_t columns = image.dim(2);
       copy_into(window.slice(2, (window.dim(2) - columns) / 2, columns),
-                image.slice(0, b, 1).slice(1, made - 1, span + 1));
+                image.slice(0, b, 1).slice(1, made - 1, window.dim(1)));
     }
   }
 }
 
-Tensor DecodedScores::step(const Tensor& /*scores*/, const Estimate& e, const NewTokens& tokens,
+Tensor DecodedScores::step(const Tensor& /*scores*/, const Estimate& e, const NewTokens& /*tokens*/,
                            int64_t first, int64_t count, StageState& kept) const {
-  Tensor at = tokens.at.slice(0, first, count).clone();
-  for (int64_t b = 0; b < count; ++b) at.data<int64_t>()[b] /= tokens.state.query_skip;
   return decoder_.step(linear_step(nu_, e.features.slice(0, first, count)),
-                       static_cast<DecoderState&>(kept).rows().slots(first, count), at);
-}
-
-std::unique_ptr<StageState> MeanKeyOrder::make_state(SeaState& state,
-                                                     const nn::StateRequest& r) const {
-  return std::make_unique<OrderState>(state, r, shape_, config_);
-}
-
-void MeanKeyOrder::fill(StageState& kept, const SeaState& state, const Prompts& p) const {
-  const Tensor& pooled = static_cast<OrderState&>(kept).pooled;
-  for (int64_t b = 0; b < p.x.k.dim(0); ++b) {
-    copy_into(pooled.slice(0, p.first + b, 1),
-              p.e.pooled.detach().slice(0, b, 1).slice(2, state.length(p.first + b) - 1, 1));
-  }
-}
-
-Tensor MeanKeyOrder::step(const Tensor& scores, const Estimate& /*e*/, const NewTokens& tokens,
-                          int64_t first, int64_t count, StageState& kept) const {
-  auto& order = static_cast<OrderState&>(kept);
-  copy_into(order.pooled.slice(0, first, count), order.scores(tokens, first, count));
-  return scores;
-}
-
-void MeanKeyOrder::finish(Estimate& e, const StageState& kept) const {
-  e.pooled = static_cast<const OrderState&>(kept).pooled;
+                       static_cast<DecoderState&>(kept).rows().slots(first, count));
 }
 
 }  // namespace brine::sea

@@ -43,14 +43,6 @@ BRINE_KERNEL(count_csr, FlatCsr csr, Tensor selected, Visibility visible, int64_
 BRINE_KERNEL(fill_csr, FlatCsr csr, Tensor selected, Visibility visible, int64_t k)
 BRINE_KERNEL(csr_to_mask, Tensor mask, FlatCsr csr)  // u8 [B, H, T, S]
 
-// ---- refine: the entries of a mask with the largest scores
-// The rows of `fine`, a mask with at most `keys` entries of each row and head of csr: row_pointers
-// and head_offsets; then, with columns of that size, the entries with the largest q . k, of equal
-// ones the later keys, in ascending order. q [B, H, T, d], k [B, G, S, d]; G divides H: head h
-// reads group h G / H.
-BRINE_KERNEL(count_refined, FlatCsr fine, FlatCsr csr, int64_t keys)
-BRINE_KERNEL(refine, FlatCsr fine, Tensor q, Tensor k, FlatCsr csr, int64_t keys)
-
 // ---- sparse_attention: attention on the entries of a mask
 // y [B, H, T, d] = sum_e p_e v_key(e), p [entries] = softmax(scale q k) over the entries of one
 // (row, head). A head without entries gives 0. q [B, H, T, d], k and v [B, G, S, d]; G divides H:

@@ -92,21 +92,15 @@ BRINE_KERNEL(append_to_units, Tensor rows, Tensor row, Tensor at, int64_t K, int
 // The sums are f64.
 BRINE_KERNEL(sum_units, Tensor y, Tensor x, Tensor lengths, Tensor units)
 
-// Adds row [B, G, 1, m] of the key at[b] to the sums of blocks of `keys` keys: open f64 [B, G, m]
-// is that of the newest block, begun anew where at[b] is its first key; with its last key it is
-// written to sums [B, G, N, m]. at i64 [B].
-BRINE_KERNEL(append_to_blocks, Tensor sums, Tensor open, Tensor row, Tensor at, int64_t keys)
-
 // ---- pooled: the scores of the mean keys of columns
-// y [B, H, R, K] = q(t) . mean key of column c, divided by sqrt(d); 0 where it owns no key. With
-// scores [B, H, R, K] and gain [H], which are undefined together, y = scores + gain times that.
-// Rows and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].
-BRINE_KERNEL(pooled_scores, Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k,
+// y [B, H, R, K] = scores + gain [H] q(t) . mean key of column c / sqrt(d), the latter 0 where it
+// owns no key. Rows and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].
+BRINE_KERNEL(pooled_prior, Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k,
              Visibility visible, ColumnGrid grid)
-// The gradient of scores is dy. dgain [H] is added to; it is undefined where gain is.
-BRINE_KERNEL(pooled_scores_backward, Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain,
+// The gradient of scores is dy. dgain [H] is added to.
+BRINE_KERNEL(pooled_prior_backward, Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain,
              Tensor q, Tensor k, Visibility visible, ColumnGrid grid)
-// pooled_scores of one query per sequence, without scores and gain; k [B, G, S, d] has every key;
+// The same of one query per sequence, without scores and gain; k [B, G, S, d] has every key;
 // borders f64 [B, G, K + 1, >= d] the sums of the keys before each column's first for a width of
 // at[b] keys, that of K of all of them; at and width as in performer_prior_step.
 BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
@@ -114,7 +108,7 @@ BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, 
 
 // ---- table: the estimate where there is no decoder, without a gradient
 // y [B, H, T, K] = column_softmax of bias [H, K] in every row with performer_prior() and
-// pooled_scores() of mean_gain [H] added, in one pass. Other arguments as for these; grid.step = 1.
+// pooled_prior() of mean_gain [H] added, in one pass. Other arguments as for these; grid.step = 1.
 BRINE_KERNEL(table_estimate, Tensor y, Tensor bias, Tensor gain, Tensor phi_q, Tensor phi_k,
              Tensor mean_gain, Tensor q, Tensor k, Visibility visible, ColumnGrid grid,
              double floor)
@@ -124,10 +118,9 @@ BRINE_KERNEL(table_estimate, Tensor y, Tensor bias, Tensor gain, Tensor phi_q, T
 // head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
 BRINE_KERNEL(image_from_heads, Tensor image, Tensor x, int64_t halo, Tensor lengths)
 BRINE_KERNEL(image_from_heads_backward, Tensor dx, Tensor dimage, int64_t halo, Tensor lengths)
-// y [B, H, T, K]: row t, column c of head h is pixel (t / stride, c W / K) of channel h of the
-// image [B, R, W, H].
-BRINE_KERNEL(heads_from_image, Tensor y, Tensor image, int64_t stride)
-BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy, int64_t stride)
+// y [B, H, T, K] from an image [B, T, K, H].
+BRINE_KERNEL(heads_from_image, Tensor y, Tensor image)
+BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy)
 // y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
 // softmax_backward with scale 1.
 BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)

@@ -84,16 +84,4 @@ BRINE_HD void select_largest(const Group& group, const Key* keys, int64_t n, int
       [&](int64_t i, bool tie, int64_t rank) { mark(i, keys[i] > key || (tie && rank >= skip)); });
 }
 
-// put(rank, i) for the `take` largest keys in ascending order of i, rank from 0; among equal keys
-// the later ones. The keys are overwritten. 0 <= take <= n.
-template <class Group, class Key, class Put>
-BRINE_HD void each_largest(const Group& group, Key* keys, int64_t n, int64_t take, Put&& put) {
-  select_largest(group, keys, n, take, [keys](int64_t i, bool chosen) { keys[i] = chosen; });
-  group.scan(
-      n, [keys](int64_t i) { return keys[i] != 0; },
-      [&](int64_t i, bool chosen, int64_t rank) {
-        if (chosen) put(rank, i);
-      });
-}
-
 }  // namespace brine

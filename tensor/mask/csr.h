@@ -73,14 +73,6 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, 
 // size.
 int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_t H, int64_t T);
 
-// The candidates of a mask with the largest q . k: `keys` of each row and head, of equal ones the
-// later keys; all of a row and head that has no more (docs/method.md section 2.6). q [B, H, T, d],
-// k [B, G, S, d] with S = csr.keys; G divides H: head h reads group h G / H. On the meta device
-// every row is taken to have min(keys, w) entries per head, w by `visible`. k may be bf16 or f16
-// for q in f32. No gradient.
-FlatCsr refine(const Tensor& q, const Tensor& k, const FlatCsr& csr, int64_t keys,
-               const Visibility& visible);
-
 // The same mask as u8 [B, H, T, S], for the dense path.
 Tensor csr_to_mask(const FlatCsr& csr);
 

@@ -78,8 +78,8 @@ TEST_CASE("bad input: configurations") {
 
 TEST_CASE("bad input: invalid sizes") {
   check_refused({World::distill("--k 0") + " --out bad-run", {"k must be at least 1"}});
-  check_refused({World::distill("--decoder lean --columns 13") + " --out bad-run",
-                 {"13 is not a multiple of width_reduction"}});
+  check_refused({World::distill("--decoder paper --columns 13") + " --out bad-run",
+                 {"13 is not a multiple of 2"}});
   check_refused({World::train() + " --out bad-run --sequence-length 64", {"64", "32 positions"}});
   check_refused({World::distill() + " --out bad-run --sequence-length 64", {"64", "32 positions"}});
   check_refused({"eval --model teacher --data text.txt --sequence-length 33", {"33", "32"}});

@@ -122,7 +122,6 @@ TEST_CASE("flops: a table of components next to full attention, from a config al
   CHECK(all(out.at("flash")) > all(out.at("costs")));
   CHECK(all(few.at("costs")) < all(out.at("costs")));
   CHECK(all(counted("--k 2 --query-skip 4").at("costs")) < all(few.at("costs")));
-  CHECK(all(counted("--k 2 --oversample 4").at("costs")) > all(few.at("costs")));
 }
 
 TEST_CASE(
@@ -371,27 +370,6 @@ TEST_CASE("eval, generate: query_skip changes what a model with an estimator see
   CHECK(generated("--temperature 0 --query-skip 3").rfind("the king", 0) == 0);
 }
 
-TEST_CASE("eval, generate, sweep: oversample refines the mask without training") {
-  const Json one = evaluated("--model student --k 1"),
-             four = evaluated("--model student --k 1 --oversample 4");
-  CHECK(one.at("perplexity") != four.at("perplexity"));
-  CHECK(one.at("oversample") == 1);
-  CHECK(four.at("oversample") == 4);
-  CHECK(evaluated("--model teacher").at("oversample").is_null());
-  CHECK(evaluated("--model student --k 1 --oversample 1").at("perplexity") == one.at("perplexity"));
-  // All keys are candidates then: each query's largest stay.
-  CHECK(evaluated("--model student --k 1 --oversample 1000000000000000000").at("perplexity") ==
-        evaluated("--model student --k 1 --oversample 64").at("perplexity"));
-  CHECK(generated("--temperature 0 --oversample 2").rfind("the king", 0) == 0);
-  const World& w = world();
-  const std::string sweep = "sweep --model student --data text.txt --max-windows 1 --k 1";
-  refused(sweep + " --oversample 4", "--oversample needs --floors");
-  refused("eval --model teacher --data text.txt --oversample 4", "--oversample has no effect");
-  refused("eval --suite ruler --model teacher --oversample 4", "--oversample has no effect");
-  const std::string table = w.must(sweep + " --oversample 1 4 --teacher teacher --floors").out;
-  CHECK(table.find("student, oversample 4 | 1 | ") != std::string::npos);
-}
-
 TEST_CASE("tokenizer: reports when the text gave fewer tokens than requested") {
   const World& w = world();
   w.write("few.txt", "one two one two\n");
@@ -423,10 +401,10 @@ TEST_CASE("train: a SEA model is trained on under its own settings") {
     return count;
   };
   CHECK(moved("student", "trained-on", ".sea.gates") > 0);
-  w.must(World::distill("--preset lean --steps 2 --columns 12 --k 4") + " --out lean");
-  w.must("train --model lean --train text.txt --batch-size 2 --steps 2 --out lean-on");
+  w.must(World::distill("--preset paper --steps 2 --columns 12 --k 4") + " --out paper");
+  w.must("train --model paper --train text.txt --batch-size 2 --steps 2 --out paper-on");
   // The task's gradient reaches the estimator through the gates.
-  CHECK(moved("lean", "lean-on", ".sea.mu.") > 0);
+  CHECK(moved("paper", "paper-on", ".sea.mu.") > 0);
   Finished f = w.run(
       "train --model student --train text.txt --steps 2 --attention sea --k 5 --out never --quiet");
   CHECK(f.status == 1);

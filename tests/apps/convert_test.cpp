@@ -213,7 +213,7 @@ TEST_CASE(
   refused(convert + "--block 4 --tile 4 --k 32 --candidates 2", {"candidates", "2", "5"});
   refused(convert + "--k 0", {"k", "1"});
   refused(convert + "--sinks -1", {"sinks", "0"});
-  refused(convert + "--oversample 4", {"oversample"});
+  refused(convert + "--gates head", {"gates"});
   refused(convert + "--steps 9", {"blocks", "9 steps", "--joint-steps"});
   for (const char* command :
        {"eval --data text.txt --max-windows 1 ", "generate --prompt king --tokens 2 ",

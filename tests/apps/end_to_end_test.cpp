@@ -121,9 +121,7 @@ TEST_CASE("end to end: --dry-run and --resume of a finished run train nothing") 
 
 TEST_CASE("end to end: a run that is killed and resumed ends with the weights of a whole one") {
   const World& w = world();
-  std::string command =
-      World::distill("--steps 120 --save-every 5 --columns 12 --redraw-interval 7") +
-      " --dump dump";
+  std::string command = World::distill("--steps 120 --save-every 5 --columns 12") + " --dump dump";
   w.must(command + " --out whole");
   // The program runs in the background and is killed as soon as its second checkpoint exists.
   std::string program = brine::test::binary_dir() + "/brine ";

@@ -157,10 +157,10 @@ TEST_CASE("eval: a preset of an attention that was not trained decides its setti
                                      .out);
     return out["mask_recall"].back()["mask"].get<double>();
   };
-  // Light orders columns by their mean keys, lean and no preset by the Performer's features.
+  // Light orders columns by their mean keys, others by the Performer's features.
   const double light = recall("--preset light --columns 12"),
-               lean = recall("--preset lean --columns 12");
-  CHECK(light != lean);
+               paper = recall("--preset paper --columns 12");
+  CHECK(light != paper);
   CHECK(recall("--columns 12") != light);
   // Columns that are given are not the preset's: 12 are coarser than 48.
   CHECK(recall("--preset light --columns 48") > light);
@@ -168,6 +168,31 @@ TEST_CASE("eval: a preset of an attention that was not trained decides its setti
       world().run("eval --model student --data text.txt --attention sea --preset light");
   CHECK(run.status == 1);
   check_says(run.error, {"--preset", "own attention"});
+}
+
+TEST_CASE("--attention light and paper, or a method of these names, are sea with that preset") {
+  const World& w = world();
+  for (const std::string name : {"light", "paper"}) {
+    CAPTURE(name);
+    auto evaluated = [&](const std::string& attention) {
+      return Json::parse(w.must("eval --model teacher --data text.txt --max-windows 2 --json "
+                                "--columns 12 --attention " +
+                                attention)
+                             .out);
+    };
+    const Json out = evaluated(name);
+    CHECK(out.at("attention") == "sea");
+    CHECK(out.at("perplexity") == evaluated("sea --preset " + name).at("perplexity"));
+    w.write(name + ".toml", "[attention]\nmethod = \"" + name + "\"\n");
+    auto settings = [&](const std::string& flags, const std::string& run) {
+      w.must(World::distill() + flags + " --out " + run);
+      return Json::parse(read_all(w.path(run + "/step-00000002/config.json"))).at("brine");
+    };
+    const Json wanted = settings(" --attention sea --preset " + name, name + "-long");
+    CHECK(wanted.at("attention").at("preset") == name);
+    CHECK(settings(" --attention " + name, name + "-flag") == wanted);
+    CHECK(settings(" --config " + name + ".toml", name + "-file") == wanted);
+  }
 }
 
 TEST_CASE("eval: settings of an attention without it, or that it does not have, are errors") {

@@ -45,7 +45,6 @@ TEST_CASE("suites: every cell of the grid for the student and each method at eve
       suite_object("--model sparse --teacher base --compare dense,recent:block=4 --k 4,16");
   CHECK(out["suite"] == "ruler");
   CHECK(out["query_skip"] == 1);
-  CHECK(out["oversample"] == 1);
   CHECK(out["attention"] == "sea");
   CHECK(out["prompts"] == 2 * (2 * 2 + 2));
   // Five methods with their k; of passkey 2 lengths x 2 depths, of copy 2 lengths.

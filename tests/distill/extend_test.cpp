@@ -67,23 +67,11 @@ TEST_CASE("extend: tables of positions are stretched, all else is kept, the mode
         "extend: student has 16 positions already, requested 16");
 }
 
-TEST_CASE("extend: an encoder, and a method with its own positions") {
+TEST_CASE("extend: an encoder") {
   nn::LoadedModel bert = nn::load_model(golden_dir("bert_classifier"));
   const int64_t before = bert.config.shape().max_positions;
   nn::LoadedModel longer = nn::extend_positions(bert, before + 9);
   CHECK(state(*longer.model).at("bert.embeddings.position_embeddings.weight").dim(0) == before + 9);
-  for (int64_t positions : {20, 16, 40}) {
-    CAPTURE(positions);
-    nn::LoadedModel model;
-    model.config = config_of(Sizes{}, "sea");
-    data::Schema settings;
-    model.config.method().describe(settings);
-    settings.set_text("max_positions", {std::to_string(positions)});
-    model.model = nn::make_model(model.config, 1);
-    const char* table = "model.decoder.layers.0.self_attn.sea.v_identity.table";
-    CHECK(state(*nn::extend_positions(model, 30).model).at(table).dim(0) ==
-          std::max<int64_t>(positions, 30));
-  }
 }
 
 }  // namespace brine::test

@@ -26,7 +26,6 @@ using namespace brine::distill;
 struct Sizes {
   int64_t tokens = 16, windows = 7;
   double dropout = 0;
-  int64_t redraw_interval = 0;
   int64_t hidden = 24;
   Dtype dtype = Dtype::f32;
   std::string widen = "scores";  // of sea
@@ -43,7 +42,6 @@ inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
   if (method == "sea") {
     keys.set_text("k", {"3"});
     keys.set_text("columns", {"12"});
-    keys.set_text("redraw_interval", {std::to_string(s.redraw_interval)});
     keys.set_text("widen", {s.widen});
   }
   return c;

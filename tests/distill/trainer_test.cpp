@@ -27,7 +27,7 @@ TEST_CASE("trainer: one batch is memorised") {
 }
 
 TEST_CASE("trainer: a resumed run is the uninterrupted run, bit for bit") {
-  Sizes sizes{.dropout = 0.2, .redraw_interval = 2};
+  Sizes sizes{.dropout = 0.2};
   Scratch scratch;
   Pair pair(sizes);
   std::string dump = (scratch / "dump").string();
@@ -173,7 +173,7 @@ TEST_CASE("trainer: or skips the step, counts and reports it; a dump keeps its p
 }
 
 TEST_CASE("trainer: nothing is asked from the system after the third step") {
-  Sizes sizes{.tokens = 40, .dropout = 0.1, .redraw_interval = 2};
+  Sizes sizes{.tokens = 40, .dropout = 0.1};
   Scratch scratch;
   Spy teacher(online(sizes));
   TrainerConfig config = six_steps();

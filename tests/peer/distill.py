@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 SMALL = Shape(4, 256, 8, 1024, 4096, 64, 16, 27)
-GOLDEN = Path(__file__).parent.parent / "golden/causal_lean_t33.h5"
+GOLDEN = Path(__file__).parent.parent / "golden/causal_paper_t12.h5"
 MALLOC = {"malloc": {}, "memory kept": {"MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1",
                                         "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}}
 APPROX = {"approx in T x T": approx_by_maps, "approx in K columns": approx_by_columns}

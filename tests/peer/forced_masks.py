@@ -76,45 +76,37 @@ class Forced:
     def __exit__(self, *error) -> None:
         block_file.SeaAttention.output, block_file.attend = self.output, self.attend
 
-    def attend_tile(self, q, k, v, selected, widths, kept, oversample):
-        _, heads, count, d = q.shape
+    def attend_tile(self, q, k, v, selected, widths, kept):
+        heads, count = q.shape[1:3]
         tokens, first = k.shape[2], self.first
         self.first += count
-        entries = columns_file.entries_of(selected, widths, kept * oversample)
-        candidates = torch.zeros(heads * count, tokens, dtype=torch.bool)
-        candidates[entries.row, entries.key] = True
-        groups = k.shape[1]
-        values = (q[0] @ k[0].repeat_interleave(heads // groups, 0).transpose(-1, -2)).view(heads * count, tokens)
-        ours = candidates
-        if oversample > 1 and len(entries.row):
-            stays = columns_file.refined(entries, values[entries.row, entries.key], kept)
-            ours = torch.zeros_like(candidates)
-            ours[entries.row[stays], entries.key[stays]] = True
+        entries = columns_file.entries_of(selected, widths, kept)
+        ours = torch.zeros(heads * count, tokens, dtype=torch.bool)
+        ours[entries.row, entries.key] = True
         theirs = self.masks[self.layer][:, first : first + count].reshape(heads * count, tokens)
         self.found.rows += heads * count
         for row in (ours != theirs).any(-1).nonzero().flatten().tolist():
-            self.note(row // count, first + row % count, values[row], ours[row], candidates[row])
+            self.note(row // count, first + row % count)
         # The function itself, with their entries.
         row, key = theirs.nonzero(as_tuple=True)
         of_brine = columns_file.Entries(row, key, torch.bincount(row, minlength=heads * count))
         made, columns_file.entries_of = columns_file.entries_of, lambda *_: of_brine
         try:
-            return self.attend(q, k, v, selected, widths, kept, 1)
+            return self.attend(q, k, v, selected, widths, kept)
         finally:
             columns_file.entries_of = made
 
-    def note(self, head, token, values, ours, candidates) -> None:
-        """A row whose mask is another one: the margin of the choice of its columns, or of its keys."""
+    def note(self, head, token) -> None:
+        """A row whose mask is another one: the margin of the choice of its columns."""
         estimate, selected = (x[0, :, token] for x in self.choice)
         theirs = self.selected[self.layer][:, token]
         mode = self.blocks[self.layer].settings.mode
         if mode != "causal-per-batch":  # columns are chosen for each head
             estimate, selected, theirs = (x[head : head + 1] for x in (estimate, selected, theirs))
+        margin = math.inf  # the same columns have the same keys
         if bool((selected != theirs).any()):
-            margin, what = border(estimate, selected, ~selected & (estimate > 0)), "columns"
-        else:
-            margin, what = border(values, ours, candidates & ~ours), "keys"
+            margin = border(estimate, selected, ~selected & (estimate > 0))
         self.found.other += 1
         self.found.margin = max(self.found.margin, margin)
         if len(self.found.places) < 5:
-            self.found.places.append(f"layer {self.layer}, head {head}, query {token}: {what}, margin {margin:.1e}")
+            self.found.places.append(f"layer {self.layer}, head {head}, query {token}: margin {margin:.1e}")

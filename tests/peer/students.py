@@ -28,33 +28,31 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "apps" / "python"), str(ROOT / "apps" / "python" / "tests"), str(ROOT / "tests" / "peer")]
 
 from forced_masks import Forced, mask_in  # noqa: E402
-from students import BLOCKS, LEAN, LIGHT, PAPER, SIZES, VOCABULARY, make  # noqa: E402
+from students import BLOCKS, LIGHT, PAPER, PERFORMER, SIZES, VOCABULARY, make  # noqa: E402
 
 import brine_sea  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "students"
 TOLERANCE = 1e-4
-REFINED = LIGHT | {"oversample": 3, "mode": "per-query"}
-POOLED = LEAN | {"pooled": 0.5, "prior": "learned", "prior_features": 8}
-TOKEN = PAPER | {"mu_scope": "token", "token_stride": 2, "depth": 3, "last_kernel": 3}
+LEARNED = PAPER | {"prior": "learned", "prior_features": 8}
+TOKEN = PAPER | {"mu_scope": "token"}
 # Encoders: one setting of each kind.
 ENCODER = PAPER | {"features": "softmax"}
 ENCODER_LIGHT = LIGHT | {"mode": "per-head"}
 ENCODER_BATCH = PAPER | {"prior": "performer", "mode": "per-batch", "identity_interpolation": "nearest"}
 
-DECODERS = {"light": LIGHT, "refined": REFINED, "lean": LEAN, "paper": PAPER, "pooled": POOLED, "token": TOKEN}
+DECODERS = {"light": LIGHT, "performer": PERFORMER, "paper": PAPER, "learned": LEARNED, "token": TOKEN}
 ENCODERS = {"paper": ENCODER, "light": ENCODER_LIGHT, "batch": ENCODER_BATCH}
 
 # What the C++ tests compare with: small, one setting a family.
 GOLDEN_CASES = {
     "llama": ("llama", LIGHT, None),
-    "llama_refined": ("llama", REFINED, None),
     "llama_blocks": ("llama", BLOCKS, None),
-    "mistral": ("mistral", POOLED, None),
+    "mistral": ("mistral", LEARNED, None),
     "qwen2": ("qwen2", PAPER, None),
     "qwen3": ("qwen3", LIGHT | {"gates": "token"}, None),
     "opt": ("opt", LIGHT, None),
-    "gpt2": ("gpt2", LEAN, None),
+    "gpt2": ("gpt2", PERFORMER, None),
     "bert_masked_lm": ("bert", ENCODER, "BertForMaskedLM"),
     "bert_classifier": ("bert", ENCODER_LIGHT, "BertForSequenceClassification"),
 }

@@ -102,11 +102,6 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                                           .options = how.options,
                                           .tap = &full});
   const bool selects = full.has("selected");
-  int64_t candidates = how.options.oversample;
-  if (!candidates) {
-    candidates =
-        block.settings.count("oversample") ? std::stoll(block.settings.at("oversample")) : 1;
-  }
   auto state = block.module->make_state(
       {.batch = B, .capacity = T, .dtype = how.dtype, .cache = how.dtype, .options = how.options});
   if (how.prompts_together) {
@@ -139,16 +134,14 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
       REQUIRE(close(got, wanted, how.tolerance * scale, 0, "output"));
       if (!selects) continue;
       auto row = [&](const Tensor& t) { return rows(t.slice(0, b, 1), 2, at[size_t(b)], 1); };
-      const bool ordered = full.has("order");
-      const std::string by = ordered ? "order" : "estimate";
-      const Tensor estimate = rows(tap.get(by), 0, b, 1);
-      REQUIRE(close(estimate, row(full.get(by)), how.tolerance, 0, by));
+      const Tensor estimate = rows(tap.get("estimate"), 0, b, 1);
+      REQUIRE(close(estimate, row(full.get("estimate")), how.tolerance, 0, "estimate"));
       const int64_t kept = how.options.k ? how.options.k : kKept;
       const sea::Mask own =
           sea::make_mask(estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
-                         {.k = kept * candidates, .mode = parse_select_mode(how.mode)}, T);
-      check_masks(row(full.get(by)), row(full.get("selected")), own.selection.selected, 1e-5,
-                  count);
+                         {.k = kept, .mode = parse_select_mode(how.mode)}, T);
+      check_masks(row(full.get("estimate")), row(full.get("selected")), own.selection.selected,
+                  1e-5, count);
     }
   }
   for (int64_t b = 0; b < B; ++b) CHECK(state->length(b) == ends[size_t(b)]);
@@ -208,8 +201,7 @@ TEST_CASE("decoding contract: a cache in 16 bits changes the outputs by its roun
     const double scale = largest(y.to_vector());
     // Where scores of rounded keys choose the mask, another key or block of nearly the same score
     // may be kept.
-    const bool chooses = block.name.rfind("top", 0) == 0 || block.settings.count("oversample") ||
-                         block.name.rfind("blocks", 0) == 0;
+    const bool chooses = block.name.rfind("top", 0) == 0 || block.name.rfind("blocks", 0) == 0;
     int64_t exact = 0;
     for (std::optional<Dtype> cache :
          {std::optional(Dtype::f32), {}, {Dtype::bf16}, {Dtype::f16}}) {
@@ -259,24 +251,17 @@ TEST_CASE("decoding contract: in f64 the two paths agree to rounding") {
 
 TEST_CASE("decoding contract: every form of SEA, every option") {
   const std::vector<Settings> forms = {
-      {{"decoder", "paper"}},
-      {{"decoder", "lean"}, {"mu_scope", "token"}},
-      {{"decoder", "paper"}, {"prior", "none"}},
-      {{"decoder", "lean"}, {"prior", "none"}},
-      {{"decoder", "paper"}, {"mu_scope", "token"}, {"mode", "per-query"}},
-      {{"decoder", "paper"}, {"token_stride", "2"}, {"depth", "3"}},
-      {{"decoder", "lean"}, {"token_stride", "3"}},
-      {{"decoder", "paper"}, {"dilation", "2"}, {"decoder_norm", "off"}},
+      {},
+      {{"mu_scope", "token"}},
+      {{"prior", "none"}},
+      {{"mu_scope", "token"}, {"mode", "per-query"}},
       {{"preset", "light"}},
-      {{"preset", "light"}, {"pooled", "0.5"}},
-      {{"decoder", "lean"}, {"prior", "learned"}, {"prior_features", "5"}},
-      {{"decoder", "lean"}, {"prior", "none"}, {"pooled", "0.3"}},
+      {{"prior", "learned"}, {"prior_features", "5"}},
       {{"decoder", "none"}, {"prior", "none"}, {"pooled_prior", "true"}, {"mode", "per-query"}},
       {{"decoder", "none"}, {"gates", "head"}},
-      {{"preset", "light"}, {"oversample", "3"}},
       {{"preset", "light"}, {"prior_units", "1"}},
       {{"preset", "light"}, {"columns", "4"}},
-      {{"decoder", "lean"}, {"prior_units", "2"}, {"pooled", "0.3"}},
+      {{"prior_units", "2"}},
   };
   for (const Settings& form : forms) {
     std::string text;
@@ -292,36 +277,6 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
     }
     Block block = make_block("sea", true, Dtype::f32, 5, 300, form);
     check_decoding(block, {7, 0}, 120, {.tolerance = 2e-5, .options = {.k = 9}, .mode = mode});
-  }
-}
-
-TEST_CASE(
-    "decoding contract: oversample of a call is that of the settings, in a pass and in steps") {
-  const Settings light = {{"preset", "light"}},
-                 trained = {{"preset", "light"}, {"oversample", "3"}};
-  Block given = make_block("sea", true, Dtype::f32, 5, 300, light);
-  Block own = make_block("sea", true, Dtype::f32, 5, 300, trained);
-  for (const int64_t factor : {1, 3}) {
-    // Also below the value of the settings.
-    check_decoding(own, {7, 0}, 60, {.tolerance = 2e-5, .options = {.k = 5, .oversample = factor}});
-  }
-  const Inputs in = inputs(1, 90, Dtype::f32);
-  NoGrad off;
-  auto outputs = [&](Block& block, int64_t oversample) {
-    const nn::RuntimeOptions options = {.k = 5, .oversample = oversample};
-    auto state = block.module->make_state({.batch = 1, .capacity = 90, .options = options});
-    prefill(*block.module, *state, in, {60}, options);
-    std::vector<Tensor> all = decode(*block.module, *state, in, {60}, 30, options);
-    all.push_back(block.module->forward(
-        {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .options = options}));
-    return all;
-  };
-  const std::vector<Tensor> wanted = outputs(own, 0), same = outputs(given, 3);
-  const std::vector<Tensor> plain = outputs(given, 0);
-  REQUIRE(wanted.size() == 31);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    CHECK(same_bits(same[i], wanted[i]));
-    CHECK_FALSE(same_bits(plain[i], wanted[i]));
   }
 }
 

@@ -37,7 +37,7 @@ void check_paths(Block& block, Dtype type) {
 
 TEST_CASE("sea: the dense path equals the sparse path, values and gradients") {
   const std::vector<std::map<std::string, std::string>> forms = {
-      {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
+      {}, {{"preset", "light"}}, {{"prior", "learned"}}};
   for (bool causal : {true, false}) {
     for (const auto& form : forms) {
       for (Dtype type : {Dtype::f64, Dtype::f32}) {
@@ -142,13 +142,11 @@ TEST_CASE("sea: settings that cannot be are refused by name") {
   CHECK(refusal(true, {}) == "no error");
   CHECK(contains(refusal(true, {{"k", "0"}}), "k"));
   CHECK(contains(refusal(true, {{"k", "0"}}), "at least 1"));
-  CHECK(contains(refusal(true, {{"columns", "15"}}),
-                 "columns = 15 is not a multiple of width_reduction = 2"));
+  CHECK(contains(refusal(true, {{"columns", "15"}}), "columns = 15 is not a multiple of 2"));
   CHECK(contains(refusal(true, {{"columns", "4"}}), "too few"));
   CHECK(
       contains(refusal(true, {{"mode", "per-head"}}), "mode per-head depends on later positions"));
   CHECK(contains(refusal(true, {{"features", "softmax"}}), "see future keys"));
-  CHECK(contains(refusal(false, {{"decoder", "lean"}}), "lean decoder is for causal models"));
   nn::Init init{.random = {.seed = 1}};
   sea::SeaConfig config;
   config.keys = 0;

@@ -37,7 +37,7 @@ Block make_block(const std::string& method, const data::Json& settings,
 
 namespace {
 
-// Whether the method has presets, and with them decoders.
+// Whether the method has presets, and with them a decoder.
 bool has_presets(const std::string& method) {
   data::Schema keys;
   const std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
@@ -72,12 +72,10 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
       add(method, data::Json::object(), "");
       continue;
     }
-    for (const char* decoder : {"lean", "paper"}) add(method, {{"decoder", decoder}}, decoder);
+    add(method, {{"decoder", "paper"}}, "paper");
     add(method, {{"preset", "light"}}, "light");
     const std::string wide = join("light, ", kWideColumns, " columns");
     add(method, {{"preset", "light"}, {"columns", kWideColumns}}, wide);
-    add(method, {{"preset", "light"}, {"columns", kWideColumns}, {"oversample", kCandidates}},
-        join(wide, ", oversample ", kCandidates));
   }
 }
 

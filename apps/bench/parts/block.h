@@ -15,11 +15,10 @@ namespace brine::bench {
 
 // A T x T method stops when its maps would take more bytes than this.
 inline constexpr double kMostMapBytes = 6e9;
-inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64, kWideColumns = 256,
-                         kCandidates = 8;
+inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64, kWideColumns = 256;
 
 struct Block {
-  std::string name;  // "sea lean"
+  std::string name;  // "sea paper"
   std::unique_ptr<nn::Attention> attention;
   std::unique_ptr<nn::ParameterStore> store;
 };
@@ -61,8 +60,7 @@ struct BlockKind {
 };
 
 // f of every registered method, or of these those that are named in `only`; one that has presets
-// with both decoders, as `light`, and as `light` with kWideColumns columns without and with
-// refinement.
+// with the paper's decoder, as `light`, and as `light` with kWideColumns columns.
 // A method that refuses the kind is left out; what f throws is a failure of that block.
 void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
                 BlockKind kind, const std::function<void(Block&)>& f);

@@ -12,7 +12,7 @@ namespace {
 
 struct Flops {
   std::string model;
-  int64_t tokens = 0, k = 0, query_skip = 1, oversample = 0;
+  int64_t tokens = 0, k = 0, query_skip = 1;
   bool json = false;
 
   void describe(data::Schema& s) {
@@ -20,7 +20,6 @@ struct Flops {
     s.field("tokens", tokens, "Length of the sequence; 0 = the model's positions", {.min = 0});
     s.field("k", k, "Kept keys per query and head; 0 = as trained", {.min = 0});
     s.field("query_skip", query_skip, "The estimator runs on every f-th query", {.min = 1});
-    s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
     s.field("json", json, "Print one JSON object");
   }
 
@@ -31,8 +30,8 @@ struct Flops {
     if (length > positions) config = nn::extend_config(config, length);
     const nn::MetaModel meta(config);
     refuse_unused_options(context, *meta.model);
-    const CostReport report = cost_report(
-        config, *meta.model, length, {.k = k, .query_skip = query_skip, .oversample = oversample});
+    const CostReport report =
+        cost_report(config, *meta.model, length, {.k = k, .query_skip = query_skip});
     if (json) {
       std::cout << json_text(to_json(model, report)) << std::endl;
     } else {

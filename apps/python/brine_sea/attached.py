@@ -12,7 +12,6 @@ model. Each runs where the attention of its layer calls the attention function; 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import os
 import sys
@@ -36,7 +35,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .blocks_brine_sea import BlockAttention
 from .compiled import NUMBER, block_attention, new_state, number_of
-from .configuration_brine_sea import SECTION, SeaSettings, Settings, Shape, settings_of
+from .configuration_brine_sea import SECTION, BlockSettings, Settings, Shape, settings_of
 from .modeling_brine_sea import (
     FIRST_VERSION_WITH_ENCODERS,
     VERSION,
@@ -438,15 +437,13 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     if tensors is None:
         found = {number: layer for number, (_, layer) in wanted.items()}
         config = config_of(config[SECTION], found, tap.numbers, known or 1 << 20)
-    if isinstance(settings, SeaSettings) and settings.mixes and config["causal"]:
-        # The table of V_I has as many rows as the files say.
-        settings = dataclasses.replace(
-            settings, max_positions=settings.max_positions or config["max_position_embeddings"]
-        )
+    positions = config["max_position_embeddings"]  # the rows of V_I's table
+    if isinstance(settings, BlockSettings):
+        positions = known or positions
     made: dict[int, Block] = {}
     for number, (at, layer) in wanted.items():
         check_layer(number, layer, source, config)
-        block = made[number] = block_for(layer, settings, known or config["max_position_embeddings"])
+        block = made[number] = block_for(layer, settings, positions)
         if tensors is not None:
             load_block(block, tensors, f"layers.{at}.", source)
         elif isinstance(block, BlockAttention):

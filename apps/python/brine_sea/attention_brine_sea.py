@@ -26,11 +26,12 @@ from .columns_brine_sea import (
     recomputed,
     tiles,
 )
-from .configuration_brine_sea import DecoderShape, SeaSettings, Shape
+from .configuration_brine_sea import CHANNEL_EXPANSION, WIDTH_REDUCTION, SeaSettings, Shape
 
 ELEMENTS_OF_ENTRY = 32  # of a mask: what makes a tile's gathered keys and values as large as its other tensors
 LOG_FEATURE = (-20.0, 12.0)  # limits of the logarithm of learned features (section 1.6)
 LEAST_SHARE = 1e-7  # of a column, under a learned prior
+LOOKBACK = 6  # rows before a row that the scores of a causal decoder depend on
 
 
 def of_one_type(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,59 +132,42 @@ class PriorFeatures(nn.Module):
 class MapDecoder(nn.Module):
     """The output of nu [B, H, R, c_h W] to scores [B, H, R, K] (section 1.5)."""
 
-    def __init__(self, heads: int, columns: int, shape: DecoderShape, causal: bool):
+    def __init__(self, heads: int, columns: int, causal: bool):
         super().__init__()
-        self.shape, self.columns, self.causal = shape, columns, causal
-        channels = heads * shape.channel_expansion
-        if shape.norm:
-            self.norm_in = nn.LayerNorm(columns // shape.width_reduction)
+        self.columns, self.causal = columns, causal
+        self.stride = 1 if causal else WIDTH_REDUCTION  # of the first convolution along tokens
+        channels = heads * CHANNEL_EXPANSION
+        if causal:
+            self.norm_in = nn.LayerNorm(columns // WIDTH_REDUCTION)
             self.norm_out = nn.LayerNorm(columns)
             nn.init.constant_(self.norm_out.weight, 0.1)
-        for i in range(1, shape.depth + 1):
-            self.add_module(f"conv{i}", nn.Conv2d(channels, channels, 3))
-        self.conv_out = nn.Conv2d(channels, heads, shape.last_kernel, bias=False)
-
-    @property
-    def lookback(self) -> int:
-        """Rows before a row that its scores depend on, at most."""
-        s = self.shape
-        return 2 * s.dilation * (1 + (s.depth - 1) * s.token_stride) + 2 + 2 * s.token_stride
+        self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3) for _ in range(2))
+        self.conv_out = nn.Conv2d(channels, heads, 3, bias=False)
 
     def normed(self, x: Tensor) -> Tensor:
         """The rows of nu as the convolutions read them."""
-        if not self.shape.norm:
+        if not self.causal:
             return x
-        width = self.columns // self.shape.width_reduction
-        return layer_norm(self.norm_in, x.unflatten(-1, (-1, width))).flatten(-2)
+        return layer_norm(self.norm_in, x.unflatten(-1, (-1, self.columns // WIDTH_REDUCTION))).flatten(-2)
 
-    def convolve(self, conv: nn.Module, image: Tensor, dilation: int, stride: int) -> Tensor:
-        assert isinstance(conv, nn.Conv2d)
-        span = (conv.kernel_size[0] - 1) * dilation
-        before, after = (span, 0) if self.causal else (span // 2, span // 2)
+    def convolve(self, conv: nn.Conv2d, image: Tensor, stride: int = 1) -> Tensor:
+        before, after = (2, 0) if self.causal else (1, 1)
         bias = None if conv.bias is None else conv.bias.to(image.dtype)
-        padded = F.pad(image, (span // 2, span // 2, before, after))
-        return F.conv2d(padded, conv.weight.to(image.dtype), bias, stride=(stride, 1), dilation=dilation)
+        padded = F.pad(image, (1, 1, before, after))
+        return F.conv2d(padded, conv.weight.to(image.dtype), bias, stride=(stride, 1))
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Rows from normed(), the first one at a multiple of the stride; valid [B, R]: the others are padding."""
-        s = self.shape
         batch, heads, count, _ = x.shape
-        width = self.columns // s.width_reduction
-        image = x.view(batch, heads, count, s.channel_expansion, width).transpose(2, 3).flatten(1, 2)
+        width = self.columns // WIDTH_REDUCTION
+        image = x.view(batch, heads, count, CHANNEL_EXPANSION, width).transpose(2, 3).flatten(1, 2)
         live = valid[:, None, :, None]
-        for i in range(1, s.depth + 1):
-            conv = self.get_submodule(f"conv{i}")
-            image = F.relu(self.convolve(conv, image * live, s.dilation, s.token_stride if i == 1 else 1))
-            if i == 1:
-                live = live[:, :, :: s.token_stride]
-        rows = torch.arange(count, device=x.device) // s.token_stride
-        columns = torch.arange(self.columns, device=x.device) * width // self.columns
-        if s.last_kernel == 1:
-            scores = self.convolve(self.conv_out, image, 1, 1)[:, :, rows][..., columns]
-        else:
-            wide = image[:, :, rows][..., columns] * valid[:, None, :, None]
-            scores = self.convolve(self.conv_out, wide, 1, 1)
-        return layer_norm(self.norm_out, scores) if s.norm else scores
+        image = F.relu(self.convolve(self.conv1, image * live, self.stride))
+        image = F.relu(self.convolve(self.conv2, image * live[:, :, :: self.stride]))
+        rows = torch.arange(count, device=x.device) // self.stride
+        columns = torch.arange(self.columns, device=x.device) // WIDTH_REDUCTION
+        scores = self.convolve(self.conv_out, image[:, :, rows][..., columns] * live)
+        return layer_norm(self.norm_out, scores) if self.causal else scores
 
 
 class ScoreTable(nn.Module):
@@ -250,28 +234,26 @@ class ColumnPrior(nn.Module):
 class SeaAttention(nn.Module):
     """The block. Its parameters have the names of Brine's files.
 
-    k and oversample may be changed between calls, query_skip between sequences. If `capture` is a dictionary, a
-    call puts "scores" (of columns), "estimate" and "order" [B, H, R, K] and "selected" (the same, of bits) into
-    it, packed.
+    k may be changed between calls, query_skip between sequences. If `capture` is a dictionary, a
+    call puts "scores" (of columns) and "estimate" [B, H, R, K] and "selected" (the same, of bits) into it, packed.
     """
 
     def __init__(self, shape: Shape, settings: SeaSettings):
         super().__init__()
         settings.validate(shape)
         self.shape, self.settings = shape, settings
-        self.k, self.oversample, self.query_skip = settings.k, settings.oversample, 1
+        self.k, self.query_skip = settings.k, 1
         self.capture: dict[str, Tensor] | None = None
         heads, d, columns = shape.heads, shape.head_size, settings.columns
         if settings.performs:
             self.performer = Performer(settings.feature_count(d), d)
         if settings.mixes:
             if shape.causal:
-                self.v_identity = IdentityTable(settings.max_positions or shape.max_positions, d)
+                self.v_identity = IdentityTable(shape.max_positions, d)
             self.mu = Mu(d * (heads if settings.mu_scope == "token" else 1))
         if settings.decodes:
-            decoder = settings.decoder_shape(shape.causal)
-            self.nu = nn.Linear(2 * d, decoder.channel_expansion * columns // decoder.width_reduction)
-            self.decoder: nn.Module = MapDecoder(heads, columns, decoder, shape.causal)
+            self.nu = nn.Linear(2 * d, CHANNEL_EXPANSION * columns // WIDTH_REDUCTION)
+            self.decoder: nn.Module = MapDecoder(heads, columns, shape.causal)
         else:
             self.decoder = ScoreTable(heads, columns)
         if settings.gates == "head":
@@ -367,29 +349,28 @@ class SeaAttention(nn.Module):
         assert store is not None
         x = store(1, x)
         x = (padding.packed(x) if padding else x)[:, :, ::skip]
-        stride, count = decoder.shape.token_stride, rows.widths.shape[1]
         places, lengths = rows.ordinals.clamp(min=0) // skip, (rows.lengths + skip - 1) // skip
-        start = (places[:, :1] - decoder.lookback) // stride * stride
-        at = start + torch.arange(decoder.lookback + count + stride, device=x.device)
+        start = places[:, :1] - LOOKBACK
+        at = start + torch.arange(LOOKBACK + rows.widths.shape[1], device=x.device)
         window = rows_at(x, at.clamp(0, x.shape[2] - 1))
         scores = decoder(window, (at >= 0) & (at < lengths[:, None]))
         return rows_at(scores, (places - start).clamp(min=0))
 
-    def repeated(self, scores: Tensor, rows: Rows, padding: Padding | None, store: Store | None, slot: int) -> Tensor:
+    def repeated(self, scores: Tensor, rows: Rows, padding: Padding | None, store: Store | None) -> Tensor:
         """Each row has the scores of the last row before it whose ordinal query_skip divides (section 5)."""
         fresh = rows.ordinals.clamp(min=0) // self.query_skip * self.query_skip
         if rows.whole:
             if store is not None:
-                store(slot, padding.unpacked(scores) if padding else scores)
+                store(2, padding.unpacked(scores) if padding else scores)
             return rows_at(scores, fresh)
         assert store is not None
-        scores = store(slot, scores)
+        scores = store(2, scores)
         if scores.shape[2] <= int(fresh.max()):
             raise ValueError("brine: query_skip was changed inside a sequence")
         return rows_at(padding.packed(scores) if padding else scores, fresh)
 
-    def scores(self, x: Inputs, decoded: Tensor) -> tuple[Tensor, Tensor | None]:
-        """S with the priors (section 1.6), and the scores of mean keys if they are computed."""
+    def scores(self, x: Inputs, decoded: Tensor) -> Tensor:
+        """S with the priors (section 1.6)."""
         s, rows = self.settings, x.rows
         y = decoded
         if s.prior != "none":
@@ -401,14 +382,12 @@ class SeaAttention(nn.Module):
                 share = share.clamp(min=LEAST_SHARE)
             ratio = share * rows.widths[:, None, :, None] / sizes.clamp(min=1)
             y = y + self.prior.gain.to(y.dtype)[:, None, None] * torch.where(sizes > 0, ratio, 1).log()
-        pooled = None
-        if s.pooled_prior or s.pooled > 0:
+        if s.pooled_prior:
             products, begins = column_products(x.q, x.k, rows, s.columns, s.prior_units)
             sizes = begins.diff(dim=-1)[:, None]
             pooled = torch.where(sizes > 0, products / sizes.clamp(min=1) * x.q.shape[-1] ** -0.5, 0)
-            if s.pooled_prior:
-                y = y + self.prior.pooled_gain.to(y.dtype)[:, None, None] * pooled
-        return y, pooled
+            y = y + self.prior.pooled_gain.to(y.dtype)[:, None, None] * pooled
+        return y
 
     def column_softmax(self, scores: Tensor, widths: Tensor) -> Tensor:
         """Over the columns that have a key, 0 elsewhere (section 1.7)."""
@@ -417,9 +396,9 @@ class SeaAttention(nn.Module):
         return torch.where(owned, y, 0)
 
     def select(self, order: Tensor, rows: Rows) -> Tensor:
-        """Columns of the mask (section 2.2): order [B, H, R, K] -> bits of the same shape."""
+        """Columns of the mask (section 2.2): an estimate [B, H, R, K] -> bits of the same shape."""
         batch, heads, count, columns = order.shape
-        k, mode = self.k * self.oversample, self.settings.mode
+        k, mode = self.k, self.settings.mode
         if torch.isnan(order).any():
             raise ValueError("brine: the estimate has values that are NaN")
         owned = (column_begins(rows.widths, columns).diff(dim=-1) > 0)[:, None]
@@ -516,37 +495,23 @@ class SeaAttention(nn.Module):
             else:
                 assert z is not None
                 decoded = self.decoded(z, rows, padding, store)
-            scores, pooled = self.scores(x, decoded)
+            scores = self.scores(x, decoded)
             if self.query_skip > 1:
-                scores = self.repeated(scores, rows, padding, store, 2)
-                pooled = None if pooled is None else self.repeated(pooled, rows, padding, store, 3)
+                scores = self.repeated(scores, rows, padding, store)
             estimate = self.column_softmax(scores, rows.widths)
         with torch.no_grad():
-            share = self.settings.pooled
-            rank = estimate.detach()
-            if share > 0 and pooled is not None:
-                rank = (1 - share) * rank + share * self.column_softmax(pooled, rows.widths)
-            selected = self.select(rank, rows)
+            selected = self.select(estimate.detach(), rows)
         if self.capture is not None:
-            self.capture.update(scores=scores, estimate=estimate, order=rank, selected=selected)
+            self.capture.update(scores=scores, estimate=estimate, selected=selected)
         y = self.output(x, estimate, selected, z)
         return (padding.unpacked(y) if rows.whole and padding else y).to(given)
 
     def output(self, x: Inputs, estimate: Tensor, selected: Tensor, z: Tensor | None) -> Tensor:
         """C_sea (section 3), [B, H, R, d]."""
         rows, batch, heads = x.rows, x.q.shape[0], x.q.shape[1]
-        entries = batch * heads * self.k * self.oversample  # of a row
+        entries = batch * heads * self.k  # of a row
         parts = [
-            recomputed(
-                attend,
-                x.q[:, :, a:b],
-                x.k,
-                x.v,
-                selected[:, :, a:b],
-                rows.widths[:, a:b],
-                self.k,
-                self.oversample,
-            )
+            recomputed(attend, x.q[:, :, a:b], x.k, x.v, selected[:, :, a:b], rows.widths[:, a:b], self.k)
             for a, b in tiles(x.q.shape[2], ELEMENTS_OF_ENTRY * entries)
         ]
         attended = torch.cat(parts, 2)

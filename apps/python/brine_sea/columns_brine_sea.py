@@ -210,35 +210,14 @@ def entries_of(selected: Tensor, widths: Tensor, limit: int) -> Entries:
     return Entries(row, end.repeat_interleave(kept) - 1 - skipped, counts)
 
 
-def refined(entries: Entries, scores: Tensor, k: int) -> Tensor:
-    """Which entries stay: the k with the largest scores of every row (section 2.6)."""
-    starts = entries.counts.cumsum(0) - entries.counts
-    place = torch.arange(len(scores), device=scores.device) - starts[entries.row]
-    table = scores.new_full((len(entries.counts), max(1, int(entries.counts.max()))), -math.inf)
-    table[entries.row, place] = scores
-    return largest(table, entries.counts.clamp(max=k))[entries.row, place]
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, widths: Tensor, kept: int, oversample: int) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, widths: Tensor, kept: int) -> Tensor:
     """P V on the mask (section 3). q [B, H, R, d], k, v [B, G, S, d], selected [B, H, R, K] -> [B, H, R, d]."""
     batch, heads, count, d = q.shape
     groups, keys = k.shape[1], k.shape[2]
-    entries = entries_of(selected, widths, kept * oversample)
-
-    def places() -> Tensor:  # of the entries' keys among those of all sequences and groups
-        return entries.row // (heads // groups * count) * keys + entries.key
-
-    def scores_of(x: Tensor, at: Tensor, y: Tensor) -> Tensor:
-        return (x.reshape(-1, d)[entries.row] * y.reshape(-1, d)[at]).sum(-1)
-
-    at = places()
-    if oversample > 1 and len(at):
-        with torch.no_grad():
-            stays = refined(entries, scores_of(q, at, k), kept)
-        row = entries.row[stays]
-        entries = Entries(row, entries.key[stays], torch.bincount(row, minlength=len(entries.counts)))
-        at = places()
-    scores = scores_of(q, at, k) * d**-0.5
+    entries = entries_of(selected, widths, kept)
+    # Of the entries' keys among those of all sequences and groups.
+    at = entries.row // (heads // groups * count) * keys + entries.key
+    scores = (q.reshape(-1, d)[entries.row] * k.reshape(-1, d)[at]).sum(-1) * d**-0.5
     maxima = scores.new_full((len(entries.counts),), -math.inf)
     maxima = maxima.scatter_reduce(0, entries.row, scores.detach(), "amax")
     shares = (scores - maxima[entries.row]).exp()

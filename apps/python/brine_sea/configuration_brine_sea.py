@@ -32,11 +32,25 @@ MOST_TILE_ROWS = 64
 # Settings of blocks in the first edition, which had them in the method "sea".
 FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
+# Settings of earlier versions, with the values that have their meaning now.
+FIXED: dict[str, tuple[Any, ...]] = {
+    "width_reduction": (2, 0),
+    "channel_expansion": (4, 0),
+    "token_stride": (0,),
+    "depth": (2, 0),
+    "dilation": (1, 0),
+    "last_kernel": (3, 0),
+    "decoder_norm": ("preset",),
+    "max_positions": (0,),
+    "redraw_interval": (0,),
+    "pooled": (0,),
+    "oversample": (1,),
+}
+
 CHOICES: dict[str, tuple[str, ...]] = {
-    "preset": ("paper", "lean", "light"),
+    "preset": ("paper", "light"),
     "mode": ("per-query", "per-head", "per-batch", "causal-per-batch"),
-    "decoder": ("paper", "lean", "none"),
-    "decoder_norm": ("preset", "on", "off"),
+    "decoder": ("paper", "none"),
     "mu_scope": ("head", "token"),
     "prior": ("performer", "learned", "none"),
     "gates": ("token", "head"),
@@ -58,17 +72,8 @@ class Shape:
     rotary: bool
 
 
-@dataclass(frozen=True)
-class DecoderShape:
-    """The convolutional decoder of the map (section 1.5)."""
-
-    width_reduction: int = 2
-    channel_expansion: int = 4
-    token_stride: int = 1
-    depth: int = 2
-    dilation: int = 1
-    last_kernel: int = 3
-    norm: bool = True
+# The convolutional decoder of the map (section 1.5): c_s and c_h.
+WIDTH_REDUCTION, CHANNEL_EXPANSION = 2, 4
 
 
 @dataclass(frozen=True)
@@ -82,27 +87,16 @@ class SeaSettings:
     preset: str | None = None
     mode: str = "causal-per-batch"
     decoder: str = "paper"
-    width_reduction: int = 0
-    channel_expansion: int = 0
-    token_stride: int = 0
-    depth: int = 0
-    dilation: int = 0
-    last_kernel: int = 0
-    decoder_norm: str = "preset"
     mu_scope: str = "head"
     prior: str = "performer"
     prior_features: int = 64
     pooled_prior: bool = False
     prior_units: int = 0
-    pooled: float = 0.0
-    oversample: int = 1
     gates: str = "token"
     features: str = "relu"
     feature_eps: float = 0.0
     gate_bias: float = 0.0
     feature_divisor: float = 4.0
-    max_positions: int = 0
-    redraw_interval: int = 0
     identity_interpolation: str = "bilinear"
     widen: str = "scores"
 
@@ -132,50 +126,23 @@ class SeaSettings:
         """m, the number of the Performer's features."""
         return max(1, int(head_size * math.log(head_size) / self.feature_divisor))
 
-    def decoder_shape(self, causal: bool) -> DecoderShape:
-        """The decoder's sizes: those of its preset, unless they are given."""
-        if self.decoder == "lean":
-            preset = DecoderShape(width_reduction=4, channel_expansion=2, dilation=2, last_kernel=1)
-        else:
-            preset = DecoderShape(norm=causal)
-        reduction = self.width_reduction or preset.width_reduction
-        norm = preset.norm if self.decoder_norm == "preset" else self.decoder_norm == "on"
-        return DecoderShape(
-            width_reduction=reduction,
-            channel_expansion=self.channel_expansion or preset.channel_expansion,
-            token_stride=self.token_stride or (preset.token_stride if causal else reduction),
-            depth=self.depth or preset.depth,
-            dilation=self.dilation or preset.dilation,
-            last_kernel=self.last_kernel or preset.last_kernel,
-            norm=norm,
-        )
-
     def validate(self, shape: Shape) -> None:
         """Raises ValueError that names the setting which is not valid, or not for this model."""
         for key, names in CHOICES.items():
             value = getattr(self, key)
             if value not in names and not (key == "preset" and value is None):
                 raise ValueError(f"brine: {key} is {value!r}, known are {', '.join(names)}")
-        for key in ("k", "columns", "prior_features", "oversample"):
+        for key in ("k", "columns", "prior_features"):
             if getattr(self, key) < 1:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must be at least 1")
-        if not 0 <= self.pooled <= 1:
-            raise ValueError(f"brine: pooled is {self.pooled}, must be in [0, 1]")
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
         if shape.causal and self.mode in ("per-head", "per-batch"):
             raise ValueError(f"brine: mode {self.mode} depends on later positions, this model is causal")
         if shape.causal and self.features == "softmax":
             raise ValueError("brine: softmax features see future keys, this model is causal")
-        if not shape.causal and self.decoder == "lean":
-            raise ValueError("brine: the lean decoder is for causal models")
-        if not self.decodes:
-            return
-        decoder = self.decoder_shape(shape.causal)
-        if self.columns % decoder.width_reduction:
-            raise ValueError(
-                f"brine: columns {self.columns} are not a multiple of width_reduction {decoder.width_reduction}"
-            )
+        if self.decodes and self.columns % WIDTH_REDUCTION:
+            raise ValueError(f"brine: columns {self.columns} are not a multiple of {WIDTH_REDUCTION}")
 
 
 @dataclass(frozen=True)
@@ -248,6 +215,10 @@ def settings_of(config: PretrainedConfig) -> Settings:
                 "brine: blocks of the first edition (sea with mask blocks) are not supported:"
                 " convert the teacher again with `brine distill --attention blocks`"
             )
+        for key, values in FIXED.items():
+            value = attention.pop(key, values[0])
+            if value not in values:
+                raise ValueError(f"brine: {key} = {value!r} is of an earlier version; now it is {values[0]!r}")
     known = {field.name for field in dataclasses.fields(kinds[method])}
     unknown = sorted(set(attention) - known)
     if unknown:

@@ -328,25 +328,24 @@ class SeaStudent:
     def set_sea(
         self,
         k: int | None = None,
-        oversample: int | None = None,
         query_skip: int | None = None,
         backend: str | None = None,
     ) -> None:
-        """Other numbers of kept keys and of candidates for each, without training.
+        """Another number of kept keys, without training.
 
         query_skip f: the estimate of every f-th query serves the f - 1 after it. It must not change in the
         middle of a sequence. A cache then keeps the scores of every token, H K numbers. backend, of attention blocks:
         "tiles", or "flex" for flex_attention in whole passes.
         """
-        for name, value in (("k", k), ("oversample", oversample), ("query_skip", query_skip)):
+        for name, value in (("k", k), ("query_skip", query_skip)):
             if value is not None and value < 1:
                 raise ValueError(f"brine: {name} is {value}, must be at least 1")
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"brine: backend is {backend!r}, known are {', '.join(BACKENDS)}")
         for block in self.sea_blocks():
             if isinstance(block, BlockAttention):
-                if (oversample or 1) > 1 or (query_skip or 1) > 1:
-                    raise ValueError("brine: oversample and query_skip are of attention sea, this student has blocks")
+                if (query_skip or 1) > 1:
+                    raise ValueError("brine: query_skip is of attention sea, this student has blocks")
                 block.with_k(k or block.k)
                 block.k = k or block.k
                 block.backend = backend or block.backend
@@ -354,7 +353,6 @@ class SeaStudent:
             if backend is not None:
                 raise ValueError("brine: a backend is of attention blocks, this student has sea")
             block.k = k or block.k
-            block.oversample = oversample or block.oversample
             block.query_skip = query_skip or block.query_skip
 
     @classmethod

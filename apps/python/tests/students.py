@@ -22,7 +22,7 @@ LIGHT = {
     "gates": "head",
     "gate_bias": 2.0,
 }
-LEAN = {"method": "sea", "k": 6, "columns": 16, "decoder": "lean", "prior": "performer", "gates": "token"}
+PERFORMER = {"method": "sea", "k": 6, "columns": 16, "decoder": "paper", "prior": "performer", "gates": "token"}
 PAPER = {"method": "sea", "k": 6, "columns": 16, "decoder": "paper", "prior": "none", "gates": "token"}
 BLOCKS = {"method": "blocks", "k": 20, "block": 4, "tile": 2, "candidates": 3, "columns": 5}
 

@@ -14,9 +14,9 @@ from students import (
     ARCHITECTURES,
     BLOCKS,
     DECODERS,
-    LEAN,
     LIGHT,
     PAPER,
+    PERFORMER,
     VOCABULARY,
     batch,
     dense_class,
@@ -99,7 +99,7 @@ def test_padding(family, attention, side):
 
 
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.parametrize("attention", [LIGHT, LEAN, PAPER, BLOCKS], ids=["light", "lean", "paper", "blocks"])
+@pytest.mark.parametrize("attention", [LIGHT, PERFORMER, PAPER, BLOCKS], ids=["light", "performer", "paper", "blocks"])
 def test_a_cache_changes_nothing(family, attention):
     model = make(family, attention)
     ids = batch(2, 40)
@@ -137,7 +137,7 @@ def test_generate(family, attention):
     )
 
 
-@pytest.mark.parametrize("attention", [LIGHT, LEAN, BLOCKS], ids=["light", "lean", "blocks"])
+@pytest.mark.parametrize("attention", [LIGHT, PERFORMER, BLOCKS], ids=["light", "performer", "blocks"])
 def test_lookup_decoding_cuts_the_cache(attention):
     model = make("llama", attention)
     ids = torch.tensor([[5, 6, 7, 8, 9] * 6])
@@ -149,7 +149,7 @@ def test_lookup_decoding_cuts_the_cache(attention):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_reach_what_the_method_trains(family):
-    model = make(family, LEAN if family != "bert" else PAPER).train()
+    model = make(family, PERFORMER if family != "bert" else PAPER).train()
     ids = batch()
     model(input_ids=ids, labels=ids).loss.backward()
     without = [name for name, p in model.named_parameters() if p.grad is None]
@@ -163,7 +163,7 @@ def test_gradients_reach_what_the_method_trains(family):
 def test_checkpointing_of_layers_changes_no_gradient():
     ids, gradients = batch(), []
     for checkpointing in (False, True):
-        model = make("llama", LEAN).train()
+        model = make("llama", PERFORMER).train()
         if checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
@@ -222,10 +222,10 @@ def test_files_without_the_block_are_refused(tmp_path):
 
 
 def test_other_settings_at_run_time():
-    model = make("llama", LIGHT | {"oversample": 2})
+    model = make("llama")
     ids = batch()
-    more = make("llama", LIGHT | {"k": 20, "oversample": 1})
-    model.set_sea(k=20, oversample=1)
+    more = make("llama", LIGHT | {"k": 20})
+    model.set_sea(k=20)
     assert close(logits(model, ids), logits(more, ids))
     with pytest.raises(ValueError, match="k is 0"):
         model.set_sea(k=0)
@@ -244,8 +244,7 @@ def test_a_student_with_blocks(tmp_path):
     assert not close(logits(model, ids), plain, 1e-3)
     assert close(logits(make("llama", BLOCKS | {"k": 24}), ids), logits(model, ids))
     for change, message in (
-        ({"oversample": 2}, "are of attention sea"),
-        ({"query_skip": 2}, "are of attention sea"),
+        ({"query_skip": 2}, "is of attention sea"),
         ({"backend": "other"}, "backend is 'other', known are tiles, flex"),
         ({"k": 28}, "candidates is 3, k = 28 chooses 4 blocks"),
         ({"k": 132}, "k is 132, the model has 128 positions: at most 128"),
@@ -279,7 +278,7 @@ def test_gradients_of_a_student_with_blocks():
     assert all(close(a, b, 1e-6) for a, b in zip(*gradients, strict=True))
 
 
-@pytest.mark.parametrize("attention", [LIGHT, LEAN, PAPER], ids=["light", "lean", "paper"])
+@pytest.mark.parametrize("attention", [LIGHT, PERFORMER, PAPER], ids=["light", "performer", "paper"])
 def test_skipped_queries(attention):
     model = make("llama", attention)
     ids = batch(2, 20)
@@ -315,6 +314,9 @@ def test_skipped_queries(attention):
         ({"attention": {"method": "sea", "preset": "blocks"}}, "`brine distill --attention blocks`"),
         ({"attention": LIGHT | {"mask": "blocks", "parts": 4}}, "blocks of the first edition"),
         ({"attention": LIGHT | {"opinion": 0.5}}, "blocks of the first edition"),
+        ({"attention": LIGHT | {"preset": "lean"}}, "preset is 'lean', known are paper, light"),
+        ({"attention": LIGHT | {"decoder_norm": "on"}}, "decoder_norm = 'on' is of an earlier version"),
+        ({"attention": LIGHT | {"oversample": 4}}, "oversample = 4 is of an earlier version; now it is 1"),
         ({"format": 2}, "format 2"),
         ({"lora_rank": 8}, "--merge"),
         ({"colour": 1}, "unknown keys colour"),
@@ -328,8 +330,9 @@ def test_settings_are_refused_by_name(change, message):
         type(model)(config)
 
 
-def test_files_of_columns_may_name_settings_of_the_first_edition():
+def test_files_of_columns_may_name_settings_of_earlier_versions():
     old = {"mask": "columns", "block": 32, "sinks": 1, "local": 1, "parts": 1, "tile": 16, "survivors": 2, "opinion": 0}
+    old |= {"pooled": 0.0, "oversample": 1, "width_reduction": 0, "depth": 2, "decoder_norm": "preset"}
     assert close(logits(make("llama", LIGHT | old), batch()), logits(make("llama", LIGHT), batch()), 0)
 
 

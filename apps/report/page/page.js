@@ -290,10 +290,7 @@
       `. Teacher: ${student.teacher}. Rows are queries, columns keys. Pointer or arrow keys read a ` +
       "cell, + and \u2212, a double click or Ctrl and the wheel zoom.";
     element("masking-about").textContent = "The estimate has K columns for each query, whatever " +
-      "its number of keys. The largest are selected; each stands for a block of neighbouring keys" +
-      (student.settings.oversample > 1 ? `, of which the ones with the largest scores are kept ` +
-        `(${student.settings.oversample} candidates for each)` : "") +
-      ". A cell of the mask shows the share of its keys that are kept.";
+      "its number of keys. The largest are selected; each stands for a block of neighbouring keys. A cell of the mask shows the share of its keys that are kept.";
     await select(state.layer, state.head);
     await Promise.all([thumbnails.fill(), heat.fill()]);
   }

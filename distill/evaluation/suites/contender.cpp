@@ -32,6 +32,11 @@ void apply(const Contender& contender, nn::AttentionMethod& method) {
 Contender parse_contender(const std::string& text) {
   const std::vector<std::string> parts = parts_of(text);
   Contender out{.name = text, .method = parts[0]};
+  if (const auto preset = nn::attention_presets().find(parts[0]);
+      preset != nn::attention_presets().end()) {
+    out.method = preset->second;
+    out.settings.emplace_back("preset", preset->first);
+  }
   for (size_t i = 1; i < parts.size(); ++i) {
     const size_t equals = parts[i].find('=');
     check(equals != std::string::npos, "suite: '", text,

@@ -29,7 +29,6 @@ data::Json to_json(const SuiteResult& r) {
                     {"model", r.model},
                     {"attention", r.attention},
                     {"query_skip", or_null(r.query_skip)},
-                    {"oversample", or_null(r.oversample)},
                     {"teacher", r.teacher.empty() ? data::Json() : data::Json(r.teacher)},
                     {"seed", r.seed},
                     {"lengths", r.lengths},

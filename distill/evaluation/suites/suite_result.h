@@ -45,7 +45,7 @@ struct SuiteFloor {
 
 struct SuiteResult {
   std::string suite, model, attention;
-  std::optional<int64_t> query_skip = {}, oversample = {};
+  std::optional<int64_t> query_skip = {};
   std::string teacher = {};
   uint64_t seed = 1;
   std::vector<int64_t> lengths = {};
@@ -55,9 +55,8 @@ struct SuiteResult {
   std::vector<SuiteFloor> floors = {};  // if dense attention was scored
   std::optional<DevicePeak> peak = {};
 };
-// "suite", "model", "attention", "query_skip", "oversample", "teacher", "seed", "lengths",
-// "samples", "prompts", "rows", "tasks", "interval" (of dense) by task and "sparsest_k" by method
-// and task.
+// "suite", "model", "attention", "query_skip", "teacher", "seed", "lengths", "samples", "prompts",
+// "rows", "tasks", "interval" (of dense) by task and "sparsest_k" by method and task.
 data::Json to_json(const SuiteResult& result);
 
 }  // namespace brine::distill

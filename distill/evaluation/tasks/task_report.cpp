@@ -59,19 +59,13 @@ std::optional<int64_t> kept_keys_of(const nn::ModelConfig& config, int64_t asked
   return k && asked ? asked : k;
 }
 
-std::optional<int64_t> oversample_of(const nn::ModelConfig& config, int64_t asked) {
-  const std::optional<int64_t> oversample = config.method().mask().oversample;
-  return oversample && asked ? asked : oversample;
-}
-
 TaskResult evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                          const TaskEvaluation& call, const Messages& messages) {
   const data::Task& task = data::task_named(call.task);
   TaskResult out{.model = m.directory,
                  .task = task.name,
                  .attention = m.config.attention,
-                 .k = kept_keys_of(m.config, call.answer.options.k),
-                 .oversample = oversample_of(m.config, call.answer.options.oversample)};
+                 .k = kept_keys_of(m.config, call.answer.options.k)};
   for (const data::TaskSplit& split : chosen_splits(task, call.split)) {
     check(split.labelled, "eval: split ", split.name, " of ", task.name, " has no labels");
     out.splits.push_back(
@@ -86,7 +80,6 @@ data::Json to_json(const TaskResult& result) {
                     {"task", result.task},
                     {"attention", result.attention},
                     {"k", or_null(result.k)},
-                    {"oversample", or_null(result.oversample)},
                     {"splits", data::Json::object()}};
   for (const SplitResult& split : result.splits) {
     data::Json row;

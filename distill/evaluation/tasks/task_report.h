@@ -34,19 +34,17 @@ struct SplitResult {
 };
 struct TaskResult {
   std::string model, task, attention;
-  std::optional<int64_t> k = {}, oversample = {};
+  std::optional<int64_t> k = {};
   std::vector<SplitResult> splits = {};
   std::optional<DevicePeak> peak = {};
 };
 TaskResult evaluate_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                          const TaskEvaluation& call, const Messages& messages);
-// "model", "task", "attention", "k", "oversample" and under "splits" for each split its metrics,
+// "model", "task", "attention", "k" and under "splits" for each split its metrics,
 // "texts", "mean_visible_length", "keys_kept" and, with a teacher, "mask_recall" by layer.
 data::Json to_json(const TaskResult& result);
 
 // The k in use: `asked`, or for 0 the method's default; none for a method without one.
 std::optional<int64_t> kept_keys_of(const nn::ModelConfig& config, int64_t asked);
-// The same of the candidates for each kept key.
-std::optional<int64_t> oversample_of(const nn::ModelConfig& config, int64_t asked);
 
 }  // namespace brine::distill

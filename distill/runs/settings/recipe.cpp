@@ -33,7 +33,6 @@ void give_mask(nn::ModelConfig& student, std::set<std::string>& set, const nn::M
   give("k", mask.k);
   give("block", mask.block);
   give("columns", mask.columns);
-  give("oversample", mask.oversample);
   if (mask.mode) keys.set("attention.mode", name_of(*mask.mode));
 }
 

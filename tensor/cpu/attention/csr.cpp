@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tensor/base/parallel.h"
-#include "tensor/cpu/attention/row_sizes.h"
 #include "tensor/cpu/core/columns.h"
 #include "tensor/kernels/attention.h"
 
@@ -15,6 +14,22 @@ namespace brine::BRINE_CPU {
 namespace {
 
 constexpr int64_t kRowGrain = 64;
+
+// csr.row_pointers from csr.head_offsets.
+void sum_row_sizes(const FlatCsr& csr) {
+  const int64_t H = csr.heads, T = csr.length;
+  const auto* offsets = csr.head_offsets.data<int32_t>();
+  auto* pointers = csr.row_pointers.data<int64_t>();
+  int64_t total = 0;
+  for (int64_t b = 0; b < csr.batch; ++b) {
+    int64_t* row_starts = pointers + b * (T + 1);
+    row_starts[0] = total;
+    for (int64_t t = 0; t < T; ++t) {
+      total += offsets[(b * T + t) * (H + 1) + H];
+      row_starts[t + 1] = total;
+    }
+  }
+}
 
 // out[k - 1 - i] = last - floor(i n / k): k of n keys, evenly spaced, with a single division.
 void thin(int32_t* out, int32_t last, int64_t n, int64_t k) {

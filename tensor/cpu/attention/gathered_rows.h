@@ -1,5 +1,5 @@
-// Products of one row with the rows of the keys of a mask's entries: the scores of sparse attention
-// and of the refinement. Rows stored in 16 bits (S) are widened in registers.
+// Products of one row with the rows of the keys of a mask's entries: the scores of sparse
+// attention. Rows stored in 16 bits (S) are widened in registers.
 #pragma once
 
 #include "tensor/cpu/core/fold.h"

@@ -43,14 +43,25 @@ void each_image_row(const Sizes& s, F f) {
                });
 }
 
-// The columns [begin, end) of y [K] that read pixel w of W: floor(c W / K) = w.
-struct Span {
-  int64_t begin, end;
-};
+// The same numbers as heads [B, H, T, K] and as an image [B, T, K, H].
+struct Heads {
+  int64_t B, H, tokens, K;
 
-Span columns_of(int64_t w, int64_t W, int64_t K) {
-  return {(w * K + W - 1) / W, ((w + 1) * K + W - 1) / W};
-}
+  explicit Heads(const Tensor& y) : B(y.dim(0)), H(y.dim(1)), tokens(y.dim(2)), K(y.dim(3)) {}
+
+  // f(a row of heads, its first number in the image); the next is H further.
+  template <class F>
+  void each(F f) const {
+    parallel_for(B * tokens, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, H * K)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t r = begin; r < end; ++r) {
+                     for (int64_t h = 0; h < H; ++h) {
+                       f(((r / tokens * H + h) * tokens + r % tokens) * K, r * K * H + h);
+                     }
+                   }
+                 });
+  }
+};
 
 }  // namespace
 
@@ -100,50 +111,24 @@ void image_from_heads_backward(Tensor dx, Tensor dimage, int64_t halo, Tensor le
   });
 }
 
-void heads_from_image(Tensor y, Tensor image, int64_t stride) {
+void heads_from_image(Tensor y, Tensor image) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    const int64_t B = y.dim(0), H = y.dim(1), tokens = y.dim(2), K = y.dim(3);
-    const int64_t rows = image.dim(1), W = image.dim(2);
+    const Heads s(y);
     const T* from = image.data<T>();
     T* to = y.data<T>();
-    parallel_for(B * tokens, std::max<int64_t>(1, kGrain / (H * K)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t r = begin; r < end; ++r) {
-                     const int64_t b = r / tokens, t = r % tokens;
-                     const T* in = from + (b * rows + t / stride) * W * H;
-                     for (int64_t h = 0; h < H; ++h) {
-                       T* out = to + ((b * H + h) * tokens + t) * K;
-                       for (int64_t w = 0; w < W; ++w) {
-                         const Span span = columns_of(w, W, K);
-                         for (int64_t c = span.begin; c < span.end; ++c) out[c] = in[w * H + h];
-                       }
-                     }
-                   }
-                 });
+    s.each([&](int64_t head, int64_t pixel) {
+      for (int64_t c = 0; c < s.K; ++c) to[head + c] = from[pixel + c * s.H];
+    });
   });
 }
 
-void heads_from_image_backward(Tensor dimage, Tensor dy, int64_t stride) {
+void heads_from_image_backward(Tensor dimage, Tensor dy) {
   dispatch_float(dy.dtype(), [&]<class T>() {
-    const int64_t B = dy.dim(0), H = dy.dim(1), tokens = dy.dim(2), K = dy.dim(3);
-    const int64_t rows = dimage.dim(1), W = dimage.dim(2);
+    const Heads s(dy);
     const T* from = dy.data<T>();
     T* to = dimage.data<T>();
-    parallel_for(B * rows, std::max<int64_t>(1, kGrain / (H * K)), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t b = r / rows, first = r % rows * stride;
-        T* out = to + r * W * H;
-        std::fill(out, out + W * H, T(0));
-        for (int64_t h = 0; h < H; ++h) {
-          for (int64_t t = first; t < std::min(first + stride, tokens); ++t) {
-            const T* in = from + ((b * H + h) * tokens + t) * K;
-            for (int64_t w = 0; w < W; ++w) {
-              const Span span = columns_of(w, W, K);
-              for (int64_t c = span.begin; c < span.end; ++c) out[w * H + h] += in[c];
-            }
-          }
-        }
-      }
+    s.each([&](int64_t head, int64_t pixel) {
+      for (int64_t c = 0; c < s.K; ++c) to[pixel + c * s.H] = from[head + c];
     });
   });
 }

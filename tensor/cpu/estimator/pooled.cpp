@@ -25,42 +25,37 @@ double apply_gain(T gain, const T* q, T* dq, int64_t size) {
 
 }  // namespace
 
-void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
-                   ColumnGrid grid) {
+void pooled_prior(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
+                  ColumnGrid grid) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t K = y.dim(3);
     const ColumnSums<T> at(q, k, visible, K, grid);
     const double scale = 1 / std::sqrt(double(at.m));
-    const T *from = scores.defined() ? scores.data<T>() : nullptr,
-            *gains = from ? gain.data<T>() : nullptr;
+    const T *from = scores.data<T>(), *gains = gain.data<T>();
     column_products(
         at, y.data<T>(),
         [&](int64_t n, int64_t r, const int32_t* begin, T* row) {
           const int64_t w = at.width(n, r);
           take_means(begin, w, K, at.unit_of(w), scale, row, row);
-          if (from) add_scaled(row, from + (n * at.rows + r) * K, row, gains[n % at.heads], K);
+          add_scaled(row, from + (n * at.rows + r) * K, row, gains[n % at.heads], K);
         },
-        [&](int64_t n, int64_t r, T* row) {
-          if (from) std::copy_n(from + (n * at.rows + r) * K, K, row);
-          if (!from) std::fill_n(row, K, T(0));
-        });
+        [&](int64_t n, int64_t r, T* row) { std::copy_n(from + (n * at.rows + r) * K, K, row); });
   });
 }
 
-void pooled_scores_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain, Tensor q,
-                            Tensor k, Visibility visible, ColumnGrid grid) {
+void pooled_prior_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain, Tensor q,
+                           Tensor k, Visibility visible, ColumnGrid grid) {
   dispatch_float(dy.dtype(), [&]<class T>() {
     const int64_t K = dy.dim(3);
     const ColumnSums<T> at(q, k, visible, K, grid);
     const double scale = 1 / std::sqrt(double(at.m));
-    const T *from = dy.data<T>(), *gains = gain.defined() ? gain.data<T>() : nullptr;
+    const T *from = dy.data<T>(), *gains = gain.data<T>();
     column_products_backward<false>(
-        at, dq, dk, [&](int64_t n) { return gains ? gains[n % at.heads] : T(1); },
+        at, dq, dk, [&](int64_t n) { return gains[n % at.heads]; },
         [&](int64_t n, int64_t, int64_t r, const int32_t* begin, T* row, T*) {
           const int64_t w = at.width(n, r);
           take_means(begin, w, K, at.unit_of(w), scale, from + (n * at.rows + r) * K, row);
         });
-    if (!gains) return;
     const int64_t size = at.tokens * at.m;
     std::vector<double> parts(size_t(at.all()), 0.0);
     parallel_for(at.all(), 1, [&](int64_t n, int64_t) {

@@ -43,21 +43,6 @@ void append_to_units(Tensor rows, Tensor row, Tensor at, int64_t K, int64_t unit
   });
 }
 
-void append_to_blocks(Tensor sums, Tensor open, Tensor row, Tensor at, int64_t keys) {
-  const int64_t G = sums.dim(1), N = sums.dim(2), m = sums.dim(3);
-  dispatch_float(row.dtype(), [&]<class T>() {
-    for (int64_t g = 0; g < sums.dim(0) * G; ++g) {
-      const int64_t t = at.data<int64_t>()[g / G];
-      double* to = open.data<double>() + g * m;
-      const T* x = row.data<T>() + g * m;
-      for (int64_t c = 0; c < m; ++c) to[c] = (t % keys ? to[c] : 0.0) + double(x[c]);
-      if ((t + 1) % keys != 0) continue;
-      T* whole = sums.data<T>() + (g * N + t / keys) * m;
-      for (int64_t c = 0; c < m; ++c) whole[c] = T(to[c]);
-    }
-  });
-}
-
 void sum_units(Tensor y, Tensor x, Tensor lengths, Tensor units) {
   const int64_t G = x.dim(1), T = x.dim(2), m = x.dim(3), R = y.dim(2);
   dispatch_float(x.dtype(), [&]<class F>() {

@@ -2,9 +2,9 @@
 // with one prefix sum over the rows between counting and filling.
 #include "tensor/mask/csr.h"
 
-#include "tensor/cuda/attention/row_sizes.cuh"
 #include "tensor/cuda/core/columns.cuh"
 #include "tensor/cuda/core/packs.cuh"
+#include "tensor/cuda/core/prefix_sum.cuh"
 #include "tensor/kernels/attention.h"
 
 namespace brine::cuda {
@@ -127,17 +127,38 @@ __global__ void mask_kernel(uint8_t* mask, MaskRows rows, int64_t pieces) {
   }
 }
 
+// Entries of row r of all sequences, and row_pointers [B, T + 1] from their sums.
+struct RowTotals {
+  const int32_t* offsets;
+  int64_t H;
+  __device__ int64_t operator()(int64_t r) const { return offsets[r * (H + 1) + H]; }
+};
+struct RowPointers {
+  int64_t* pointers;
+  int64_t T;
+  __device__ void operator()(int64_t r, int64_t below, int64_t upto) const {
+    const int64_t b = r / T, t = r % T;
+    pointers[b * (T + 1) + t + 1] = upto;
+    if (t == 0) pointers[b * (T + 1)] = below;
+  }
+};
+
 }  // namespace
 
 void count_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   const Device device = selected.device();
   const int64_t T = csr.length, H = csr.heads, rows = csr.batch * T;
-  if (rows == 0) return sum_row_sizes("count_csr", csr);
+  int64_t* pointers = csr.row_pointers.data<int64_t>();
+  if (rows == 0) {
+    const size_t bytes = size_t(csr.row_pointers.numel()) * sizeof(int64_t);
+    if (bytes > 0) check_cuda(cudaMemsetAsync(pointers, 0, bytes, stream()), "count_csr");
+    return;
+  }
   DeviceWidths widths(visible, T, device);
   int32_t* offsets = csr.head_offsets.data<int32_t>();
   launch("count_csr", count_kernel, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0, offsets,
          Chosen{selected.data<uint8_t>(), widths.get(), H, selected.dim(3), k}, rows);
-  sum_row_sizes("count_csr", csr);
+  prefix_sum("count_csr", rows, RowTotals{offsets, H}, RowPointers{pointers, T}, device);
 }
 
 void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {

@@ -135,50 +135,18 @@ struct ImageGradient {
   }
 };
 
-// Sizes of heads [B, H, T, K] read from an image [B, rows, W, H]: pixels are (b, t, column).
+// Heads [B, H, T, K] of pixels (b, t, column).
 template <class T>
-struct Reading {
-  const T* image;
+struct Heads {
   T* y;
-  int64_t H, tokens, K, rows, W, stride;
+  int64_t H, row;  // row = T K, the pixels of a sequence
 
-  __device__ void find(int64_t pixel, int64_t& b, int64_t& t, int64_t& column) const {
-    const int64_t row = quotient(pixel, K);
-    column = pixel - row * K;
-    b = quotient(row, tokens);
-    t = row - b * tokens;
+  __device__ T& at(int64_t pixel, int64_t h) const {
+    const int64_t b = quotient(pixel, row);
+    return y[(b * H + h) * row + pixel - b * row];
   }
-  __device__ T operator()(int64_t pixel, int64_t h) const {
-    int64_t b, t, column;
-    find(pixel, b, t, column);
-    const int64_t w = K == W ? column : quotient(column * W, K);
-    return image[((b * rows + quotient(t, stride)) * W + w) * H + h];
-  }
-  __device__ void operator()(int64_t pixel, int64_t h, T value) const {
-    int64_t b, t, column;
-    find(pixel, b, t, column);
-    y[((b * H + h) * tokens + t) * K + column] = value;
-  }
-};
-
-// Pixel w is read by the columns c with floor(c W / K) = w of `stride` queries.
-template <class T>
-struct ReadGradient {
-  const T* dy;
-  int64_t H, tokens, K, rows, W, stride;
-
-  __device__ T operator()(int64_t pixel, int64_t h) const {
-    const int64_t row = quotient(pixel, W), w = pixel - row * W, b = quotient(row, rows);
-    const int64_t first = (row - b * rows) * stride;
-    const int64_t last = first + stride < tokens ? first + stride : tokens;
-    const int64_t begin = quotient(w * K + W - 1, W), end = quotient((w + 1) * K + W - 1, W);
-    T sum = 0;
-    for (int64_t t = first; t < last; ++t) {
-      const T* in = dy + ((b * H + h) * tokens + t) * K;
-      for (int64_t c = begin; c < end; ++c) sum += in[c];
-    }
-    return sum;
-  }
+  __device__ T operator()(int64_t pixel, int64_t h) const { return at(pixel, h); }
+  __device__ void operator()(int64_t pixel, int64_t h, T value) const { at(pixel, h) = value; }
 };
 
 template <class T>
@@ -244,24 +212,22 @@ void image_from_heads_backward(Tensor dx, Tensor dimage, int64_t halo, Tensor le
   });
 }
 
-void heads_from_image(Tensor y, Tensor image, int64_t stride) {
+void heads_from_image(Tensor y, Tensor image) {
   if (y.numel() == 0) return;
   const int64_t H = y.dim(1);
   dispatch_float(y.dtype(), [&]<class T>() {
-    const Reading<T> reading{image.data<T>(), y.data<T>(),  H,     y.dim(2), y.dim(3),
-                             image.dim(1),    image.dim(2), stride};
-    transpose<false, T>("heads_from_image", reading, reading, y.numel() / H, H);
+    transpose<false, T>("heads_from_image", Pixels<T>{image.data<T>(), H},
+                        Heads<T>{y.data<T>(), H, y.dim(2) * y.dim(3)}, y.numel() / H, H);
   });
 }
 
-void heads_from_image_backward(Tensor dimage, Tensor dy, int64_t stride) {
+void heads_from_image_backward(Tensor dimage, Tensor dy) {
   if (dimage.numel() == 0) return;
   const int64_t H = dy.dim(1);
   dispatch_float(dy.dtype(), [&]<class T>() {
-    const ReadGradient<T> gradient{dy.data<T>(),  H,     dy.dim(2), dy.dim(3), dimage.dim(1),
-                                   dimage.dim(2), stride};
-    transpose<true, T>("heads_from_image_backward", gradient, Pixels<T>{dimage.data<T>(), H},
-                       dimage.numel() / H, H);
+    transpose<true, T>("heads_from_image_backward",
+                       Heads<T>{dy.data<T>(), H, dy.dim(2) * dy.dim(3)},
+                       Pixels<T>{dimage.data<T>(), H}, dimage.numel() / H, H);
   });
 }
 

@@ -16,26 +16,25 @@ __device__ double mean_score(const Row& row, int64_t c, double scale) {
 
 template <class T>
 struct Means {
-  const T *scores, *gain;  // null: the means alone
+  const T *scores, *gain;
   double scale;
 
   template <class Row>
   __device__ T operator()(const Row& row, int64_t c, int64_t i) const {
-    const T mean = T(mean_score(row, c, scale));
-    return scores ? scores[i] + gain[row.n % row.at.heads] * mean : mean;
+    return scores[i] + gain[row.n % row.at.heads] * T(mean_score(row, c, scale));
   }
 };
 
 template <class T>
 struct MeanSlopes {
-  const T *dy, *gain;  // gain may be null
+  const T *dy, *gain;
   double scale;
   double* parts;  // [B H, R] of the gain's gradient
 
   template <class Row>
   __device__ void operator()(const Row& row, double* share, int64_t i) const {
     const int64_t K = row.at.K;
-    const double by = scale * (gain ? double(gain[row.n % row.at.heads]) : 1.0);
+    const double by = scale * double(gain[row.n % row.at.heads]);
     double sum = 0;
     for (int64_t c = row.lane; c < K; c += kWarp) {
       const int64_t keys = row.keys(c);
@@ -45,47 +44,41 @@ struct MeanSlopes {
     sum = warp_sum(sum);
     if (row.lane != 0) return;
     share[K] = 0;
-    if (gain) parts[i] = sum;
+    parts[i] = sum;
   }
   template <class Row>
   __device__ void unseen(const Row& row, int64_t i) const {
-    if (gain && row.lane == 0) parts[i] = 0;
+    if (row.lane == 0) parts[i] = 0;
   }
 };
 
-template <class T>
-const T* data_of(const Tensor& x) {
-  return x.defined() ? x.data<T>() : nullptr;
-}
-
 }  // namespace
 
-void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
-                   ColumnGrid grid) {
+void pooled_prior(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
+                  ColumnGrid grid) {
   if (y.numel() == 0) return;
   dispatch_float(y.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, q.dim(2), y.device());
     const auto at = columns::columns_of<T>(q, k, y.dim(3), grid, widths.get());
-    columns::row_products(
-        "pooled_scores", y, at,
-        Means<T>{data_of<T>(scores), data_of<T>(gain), 1 / std::sqrt(double(at.m))});
+    columns::row_products("pooled_prior", y, at,
+                          Means<T>{scores.data<T>(), gain.data<T>(), 1 / std::sqrt(double(at.m))});
   });
 }
 
-void pooled_scores_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain, Tensor q,
-                            Tensor k, Visibility visible, ColumnGrid grid) {
+void pooled_prior_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain, Tensor q,
+                           Tensor k, Visibility visible, ColumnGrid grid) {
   if (dy.numel() == 0) return;
-  const char* name = "pooled_scores_backward";
+  const char* name = "pooled_prior_backward";
   dispatch_float(dy.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, q.dim(2), dy.device());
     const auto at = columns::columns_of<T>(q, k, dy.dim(3), grid, widths.get());
     const int64_t B = q.dim(0);
-    const Tensor parts = columns::numbers(gain.defined() ? B * at.heads * at.rows : 0, dy.device());
+    const Tensor parts = columns::numbers(B * at.heads * at.rows, dy.device());
     columns::row_products_backward(
         name, dq, dk, at,
-        MeanSlopes<T>{dy.data<T>(), data_of<T>(gain), 1 / std::sqrt(double(at.m)),
+        MeanSlopes<T>{dy.data<T>(), gain.data<T>(), 1 / std::sqrt(double(at.m)),
                       parts.data<double>()});
-    if (gain.defined()) columns::add_gains(name, dgain, parts, B, at);
+    columns::add_gains(name, dgain, parts, B, at);
   });
 }
 

@@ -41,18 +41,6 @@ __global__ void append_kernel(S* rows, const T* row, const int64_t* at, int64_t 
   to = S(keys % unit ? T(to) + row[i] : row[i]);
 }
 
-// A thread for each number of a row; N blocks of `keys` keys.
-template <class T>
-__global__ void append_to_blocks_kernel(T* sums, double* open, const T* row, const int64_t* at,
-                                        int64_t n, int64_t G, int64_t N, int64_t m, int64_t keys) {
-  const int64_t i = piece();
-  if (i >= n) return;
-  const int64_t group = i / m, t = at[group / G];
-  const double sum = (t % keys ? open[i] : 0.0) + double(row[i]);
-  open[i] = sum;
-  if ((t + 1) % keys == 0) sums[(group * N + t / keys) * m + i % m] = T(sum);
-}
-
 }  // namespace
 
 void append_to_units(Tensor rows, Tensor row, Tensor at, int64_t K, int64_t units) {
@@ -60,15 +48,6 @@ void append_to_units(Tensor rows, Tensor row, Tensor at, int64_t K, int64_t unit
   dispatch_stored(row.dtype(), rows.dtype(), [&]<class T, class S>() {
     launch_each("append_to_units", row.numel(), append_kernel<T, S>, rows.data<S>(), row.data<T>(),
                 keys.data<int64_t>(), row.numel(), rows.dim(1), rows.dim(2), rows.dim(3), K, units);
-  });
-}
-
-void append_to_blocks(Tensor sums, Tensor open, Tensor row, Tensor at, int64_t keys) {
-  const OnDevice places(at, open.device());
-  dispatch_float(row.dtype(), [&]<class T>() {
-    launch_each("append_to_blocks", row.numel(), append_to_blocks_kernel<T>, sums.data<T>(),
-                open.data<double>(), row.data<T>(), places.data<int64_t>(), row.numel(),
-                sums.dim(1), sums.dim(2), sums.dim(3), keys);
   });
 }
 

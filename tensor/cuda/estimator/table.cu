@@ -10,7 +10,7 @@ void table_estimate(Tensor y, Tensor bias, Tensor gain, Tensor phi_q, Tensor phi
   const Tensor scores = Tensor::like(y);
   copy(scores, bias.as_strided(y.shape(), {0, y.dim(3), 0, 1}));
   performer_prior(y, scores, gain, phi_q, phi_k, visible, grid, floor);
-  pooled_scores(scores, y, mean_gain, q, k, visible, grid);
+  pooled_prior(scores, y, mean_gain, q, k, visible, grid);
   column_softmax(y, scores, visible);
 }
 

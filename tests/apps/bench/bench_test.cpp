@@ -190,12 +190,11 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
     shapes.insert(row.at("shape"));
   }
   CHECK(shapes == std::set<std::string>{"[1, 12, 48, 64]", "[1, 12, 160, 64]"});
-  for (const char* block : {"flash", "sea lean", "sea paper", "sea light", "sea light, 256 columns",
-                            "sea light, 256 columns, oversample 8"}) {
+  for (const char* block : {"flash", "sea paper", "sea light", "sea light, 256 columns"}) {
     CHECK_MESSAGE(names.count(std::string(block) + ", forward"), block);
     CHECK_MESSAGE(names.count(std::string(block) + ", forward + backward"), block);
   }
-  CHECK(names.size() == 12);
+  CHECK(names.size() == 8);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
   CHECK(contains(run_brine("bench decode --quick --methods sea").error,
                  "--methods has no effect without the suite attention or breakdown"));

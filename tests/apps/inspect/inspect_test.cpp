@@ -170,10 +170,10 @@ TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte"
 
 TEST_CASE("inspect describes golden files, other HDF5 files and tokenizers") {
   Scratch scratch;
-  std::string golden = inspect(brine::test::source_dir() + "/tests/golden/causal_lean_t33.h5");
+  std::string golden = inspect(brine::test::source_dir() + "/tests/golden/causal_paper_t12.h5");
   CHECK(contains(golden, "golden file of the SEA block"));
-  CHECK(contains(golden, "  preset = lean\n"));
-  CHECK(contains(golden, "intermediate/estimate f64 [1, 2, 33, 16]"));
+  CHECK(contains(golden, "  preset = paper\n"));
+  CHECK(contains(golden, "intermediate/estimate f64 [1, 2, 12, 8]"));
   {
     data::Hdf5Writer file((scratch / "some.h5").string());
     file.write("a/b", Tensor::full({3, 2}, 1));

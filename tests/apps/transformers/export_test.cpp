@@ -61,7 +61,6 @@ TEST_CASE("export for transformers: a student with blocks, whose scale of channe
   CHECK(group.at("algorithm") == "blocks");
   CHECK(group.at("k") == 16);
   CHECK(group.at("block") == 4);
-  CHECK_FALSE(group.contains("oversample"));
   auto perplexity = [&](const std::string& model) {
     return Json::parse(w.must("eval --data text.txt --json --max-windows 2 --model " + model).out)
         .at("perplexity");

@@ -39,17 +39,6 @@ Values naive_pooled(const Tensor& queries, const Tensor& keys, bool causal,
 void check_pooled(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
                   const std::vector<int64_t>& lengths, ColumnGrid grid) {
   const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
-  check_op(
-      {.name = join("pooled_scores T=", s.T, " K=", K, " step=", grid.step, " units=", grid.units),
-       .inputs = {normal({s.B, s.H, s.T, s.d}, 1), normal({s.B, G, s.T, s.d}, 2)},
-       .f = [=](const auto& x) { return pooled_scores(x[0], x[1], visible, K, grid); },
-       .oracle =
-           [=](const auto& x) { return naive_pooled(x[0], x[1], causal, lengths, K, grid); }});
-}
-
-void check_pooled_prior(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
-                        const std::vector<int64_t>& lengths, ColumnGrid grid) {
-  const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
   const int64_t R = (s.T + grid.step - 1) / grid.step;
   check_op(
       {.name = join("pooled_prior T=", s.T, " K=", K, " step=", grid.step, " units=", grid.units),
@@ -69,34 +58,28 @@ void check_pooled_prior(const EstimatorSizes& s, int64_t G, int64_t K, bool caus
 
 }  // namespace
 
-TEST_CASE("pooled_scores: columns with and without keys, lengths, skipped rows, groups of heads") {
+TEST_CASE("pooled_prior: scores plus a gain for each head, and the gradients of all") {
   for (int64_t T : {1, 3, 17, 65}) check_pooled({1, 2, T, 0, 5}, 2, 8, true, {}, 1);
   check_pooled({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
   check_pooled({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
   check_pooled({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
 }
 
-TEST_CASE("pooled_prior: scores plus a gain for each head, and the gradients of all") {
-  check_pooled_prior({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
-  check_pooled_prior({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
-  check_pooled_prior({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
-}
-
-TEST_CASE("pooled_scores: long columns, and bands of many rows") {
+TEST_CASE("pooled_prior: long columns, and bands of many rows") {
   // K = 20: rows whose columns have up to 2 keys use sums over windows, later ones prefix sums.
   check_pooled({1, 4, 131, 0, 5}, 2, 20, true, {}, 1);
   // From 256 rows on they are divided; the second part of a short sequence sees no key.
-  check_pooled_prior({2, 4, 270, 0, 3}, 2, 24, true, {270, 100}, 1);
+  check_pooled({2, 4, 270, 0, 3}, 2, 24, true, {270, 100}, 1);
   check_pooled({1, 2, 521, 0, 3}, 1, 24, true, {400}, 2);
   check_pooled({1, 2, 60, 0, 4}, 1, 3, true, {}, 1);
   check_pooled({1, 1, 50, 0, 17}, 1, 2, true, {}, 7);
-  check_pooled_prior({2, 2, 300, 0, 3}, 1, 290, true, {300, 299}, 1);
+  check_pooled({2, 2, 300, 0, 3}, 1, 290, true, {300, 299}, 1);
   check_pooled({1, 1, 600, 0, 2}, 1, 5, false, {}, 1);
 }
 
-TEST_CASE("pooled_scores: columns of several units") {
+TEST_CASE("pooled_prior: columns of several units") {
   check_pooled({1, 4, 131, 0, 5}, 2, 9, true, {}, {1, 2});
-  check_pooled_prior({2, 2, 420, 0, 3}, 1, 40, true, {420, 333}, {1, 2});
+  check_pooled({2, 2, 420, 0, 3}, 1, 40, true, {420, 333}, {1, 2});
   check_pooled({2, 2, 150, 0, 4}, 2, 8, false, {150, 67}, {1, 3});
 }
 
@@ -104,7 +87,8 @@ TEST_CASE("pooled_scores_step gives the rows of the causal pass, each sequence a
   const int64_t B = 2, H = 4, G = 2, T = 70, d = 5, K = 8;
   for (auto [type, units] : {std::pair{Dtype::f32, 0}, {Dtype::f64, 0}, {Dtype::f64, 2}}) {
     const Tensor q = normal({B, H, T, d}, 1, type), k = normal({B, G, T, d}, 2, type);
-    const Tensor full = pooled_scores(q, k, {}, K, {1, units});
+    const Tensor full = pooled_prior(Tensor::zeros({B, H, T, K}, type), Tensor::full({H}, 1, type),
+                                     q, k, {}, {1, units});
     Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(d)}, Dtype::f64);
     Tensor at = Tensor::zeros({B}, Dtype::i64);
     for (std::vector<int64_t> width :
@@ -131,16 +115,19 @@ TEST_CASE("pooled_scores_step of keys in 16 bits is that of their values in f32"
   }
 }
 
-TEST_CASE("pooled_scores: what cannot be is refused") {
-  const Tensor q = normal({1, 4, 6, 2}, 1);
+TEST_CASE("pooled_prior: what cannot be is refused") {
+  const Tensor q = normal({1, 4, 6, 2}, 1), scores = normal({1, 4, 6, 5}, 3), gain = normal({4}, 4);
   check_refuses(
       [&] {
-        pooled_scores(q, normal({1, 3, 6, 2}, 2), {}, 4);
+        pooled_prior(scores, gain, q, normal({1, 3, 6, 2}, 2), {});
       },
-      {"pooled_scores", "[1, 4, 6, 2]", "[1, 3, 6, 2]"});
-  check_refuses([&] { pooled_scores(q, q, {}, 0); }, {"pooled_scores", "K", "0"});
-  check_refuses([&] { pooled_scores(q, q, {}, 4, 0); }, {"pooled_scores", "step", "0"});
-  check_refuses([&] { pooled_scores(q, q, {}, 4, {1, -1}); }, {"pooled_scores", "units", "-1"});
+      {"pooled_prior", "[1, 4, 6, 2]", "[1, 3, 6, 2]"});
+  check_refuses([&] { pooled_prior(scores, gain, q, q, {}, 0); }, {"pooled_prior", "step", "0"});
+  check_refuses(
+      [&] {
+        pooled_prior(scores, gain, q, q, {}, {1, -1});
+      },
+      {"pooled_prior", "units", "-1"});
 }
 
 }  // namespace brine::test

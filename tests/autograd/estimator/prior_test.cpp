@@ -134,22 +134,23 @@ TEST_CASE(
   check_prior({1, 2, 420, 3, 0}, 40, true, {}, {4, 2});
 }
 
-TEST_CASE("performer_prior, pooled_scores: rows have the same bits whatever follows them") {
+TEST_CASE("performer_prior, pooled_prior: rows have the same bits whatever follows them") {
   const int64_t K = 24, T = 300, cut = 200, units = 2;
   const Tensor q = uniform({1, 4, T, 5}, 1, 0.1, 1), k = uniform({1, 2, T, 5}, 2, 0.1, 1);
   const Tensor scores = normal({1, 4, T, K}, 3), gain = uniform({4}, 4, 0.5, 1.5);
   auto first = [&](const Tensor& x) { return x.slice(2, 0, cut).contiguous(); };
   CHECK(same_bits(first(performer_prior(scores, gain, q, k, {})),
                   performer_prior(first(scores), gain, first(q), first(k), {})));
-  CHECK(same_bits(first(pooled_scores(q, k, {}, K)), pooled_scores(first(q), first(k), {}, K)));
+  CHECK(same_bits(first(pooled_prior(scores, gain, q, k, {})),
+                  pooled_prior(first(scores), gain, first(q), first(k), {})));
   // Windows, and with 9 columns also prefix sums.
   for (const int64_t columns : {K, int64_t(9)}) {
     const ColumnGrid grid(1, units);
     const Tensor x = scores.slice(3, 0, columns).contiguous();
     CHECK(same_bits(first(performer_prior(x, gain, q, k, {}, grid)),
                     performer_prior(first(x), gain, first(q), first(k), {}, grid)));
-    CHECK(same_bits(first(pooled_scores(q, k, {}, columns, grid)),
-                    pooled_scores(first(q), first(k), {}, columns, grid)));
+    CHECK(same_bits(first(pooled_prior(x, gain, q, k, {}, grid)),
+                    pooled_prior(first(x), gain, first(q), first(k), {}, grid)));
   }
 }
 
@@ -346,24 +347,6 @@ TEST_CASE("sum_units: sums in order by units of rows, up to each length") {
                   {"sum_units", "length 51", "0..50"});
     check_refuses([&] { sum_units(x, one, none, 1, type); }, {"sum_units", "unit 0", "at least 1"});
     check_refuses([&] { sum_units(x, one, one, 1, Dtype::bf16); }, {"sum_units", "cannot be bf16"});
-  }
-}
-
-TEST_CASE("append_to_blocks: after every key the sums of sum_units, bit for bit") {
-  const int64_t B = 2, G = 3, T = 23, m = 5, keys = 4;
-  const Tensor x = normal({B, G, T, m}, 71, Dtype::f32);
-  const Tensor sums = Tensor::zeros({B, G, T / keys, m}, Dtype::f32);
-  const Tensor open = Tensor::full({B, G, m}, 9, Dtype::f64);  // begun anew with the first key
-  for (int64_t t = 0; t < T; ++t) {
-    append_to_blocks(sums, open, x.slice(2, t, 1).contiguous(),
-                     Tensor::full({B}, double(t), Dtype::i64), keys);
-    const Tensor lengths = Tensor::full({B}, double(t + 1), Dtype::i64),
-                 units = Tensor::full({B}, double(keys), Dtype::i64);
-    const int64_t whole = (t + 1) / keys;
-    CHECK(sums.slice(2, 0, whole).to_vector() ==
-          sum_units(x, lengths, units, whole, Dtype::f32).to_vector());
-    CHECK(open.to_vector() ==
-          sum_units(x, lengths, units, t / keys + 1, Dtype::f64).slice(2, t / keys, 1).to_vector());
   }
 }
 

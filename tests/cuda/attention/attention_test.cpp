@@ -24,9 +24,7 @@ std::vector<LayerCase> layer_cases() {
       for (const auto& settings : variants(name, causal)) out.push_back({name, causal, settings});
     }
   }
-  for (const char* decoder : {"lean", "paper"}) {
-    out.push_back({"sea", true, {{"decoder", decoder}, {"token_stride", "2"}, {"columns", "16"}}});
-  }
+  out.push_back({"sea", true, {{"columns", "16"}}});
   for (const char* mode : {"per-query", "per-head", "per-batch"}) {
     out.push_back({"sea", false, {{"mode", mode}}});
   }

@@ -48,18 +48,14 @@ TEST_CASE("cuda: images from heads and back") {
 }
 
 TEST_CASE("cuda: heads from an image and back") {
-  struct Size {
-    int64_t B, H, T, K, W, stride;
-  };
-  for (const Size& s : {Size{1, 1, 1, 1, 1, 1}, Size{2, 3, 5, 8, 4, 2}, Size{1, 12, 7, 64, 64, 3},
-                        Size{2, 40, 4, 50, 37, 1}, Size{1, 2, 3, 5, 40, 2},
-                        Size{3, 1, 50, 16, 8, 2}, Size{1, 9, 0, 3, 3, 1}}) {
-    const Shape heads{s.B, s.H, s.T, s.K}, pixels{s.B, (s.T + s.stride - 1) / s.stride, s.W, s.H};
-    compare_both(join("heads_from_image ", heads, " ", pixels), [&](const On& on, Dtype dtype) {
+  for (const Shape& heads : {Shape{1, 1, 1, 1}, Shape{2, 3, 5, 8}, Shape{1, 12, 7, 64},
+                             Shape{2, 40, 4, 50}, Shape{1, 9, 0, 3}}) {
+    const Shape pixels{heads[0], heads[2], heads[3], heads[1]};
+    compare_both(join("heads_from_image ", heads), [&](const On& on, Dtype dtype) {
       Tensor image = on(normal(pixels, 1, dtype)), dy = on(normal(heads, 2, dtype));
       Tensor y = Tensor::like(dy), dimage = Tensor::like(image);
-      BRINE_CALL(y, heads_from_image, y, image, s.stride);
-      BRINE_CALL(y, heads_from_image_backward, dimage, dy, s.stride);
+      BRINE_CALL(y, heads_from_image, y, image);
+      BRINE_CALL(y, heads_from_image_backward, dimage, dy);
       return std::vector{y, dimage};
     });
   }

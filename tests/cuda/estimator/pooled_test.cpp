@@ -20,22 +20,15 @@ void compare_pooled(const Sizes& s, bool causal) {
   const Tensor lengths = s.lengths.empty() ? Tensor() : Tensor::from(s.lengths, Shape{s.B});
   const Shape queries{s.B, s.H, s.T, s.d}, keys{s.B, s.G, s.T, s.d};
   const Shape scores{s.B, s.H, (s.T + s.step - 1) / s.step, s.K};
-  compare_both(join("pooled_scores ", queries, " ", scores, causal), [&](const On& on,
-                                                                         Dtype dtype) {
+  compare_both(join("pooled_prior ", queries, " ", scores, causal), [&](const On& on, Dtype dtype) {
     Tensor q = on(normal(queries, 1, dtype)), k = on(normal(keys, 2, dtype));
-    Tensor dy = on(normal(scores, 3, dtype)), y = Tensor::like(dy);
-    Tensor x = on(normal(scores, 4, dtype)), z = Tensor::like(x), none;
+    Tensor dy = on(normal(scores, 3, dtype)), x = on(normal(scores, 4, dtype));
+    Tensor y = Tensor::like(x), dq = Tensor::like(q), dk = Tensor::like(k);
     Tensor gain = on(normal({s.H}, 5, dtype)), dgain = on(normal({s.H}, 6, dtype));
-    std::vector<Tensor> out = {y, z, dgain};
-    BRINE_CALL(y, pooled_scores, y, none, none, q, k, Visibility{causal, lengths}, s.grid());
-    BRINE_CALL(y, pooled_scores, z, x, gain, q, k, Visibility{causal, on(lengths)}, s.grid());
-    for (bool with : {false, true}) {
-      out.push_back(Tensor::like(q));
-      out.push_back(Tensor::like(k));
-      BRINE_CALL(y, pooled_scores_backward, with ? dgain : none, out[out.size() - 2], out.back(),
-                 dy, with ? gain : none, q, k, Visibility{causal, lengths}, s.grid());
-    }
-    return out;
+    BRINE_CALL(y, pooled_prior, y, x, gain, q, k, Visibility{causal, on(lengths)}, s.grid());
+    BRINE_CALL(y, pooled_prior_backward, dgain, dq, dk, dy, gain, q, k, Visibility{causal, lengths},
+               s.grid());
+    return std::vector{y, dgain, dq, dk};
   });
 }
 

@@ -141,18 +141,6 @@ TEST_CASE("cuda: append_to_units") {
   }
 }
 
-TEST_CASE("cuda: append_to_blocks") {
-  compare_both("append_to_blocks", [&](const On& on, Dtype dtype) {
-    const Tensor sums = on(Tensor::zeros({2, 3, 4, 5}, dtype));
-    const Tensor open = on(Tensor::zeros({2, 3, 5}, Dtype::f64));
-    for (int64_t t = 0; t < 9; ++t) {
-      BRINE_CALL(sums, append_to_blocks, sums, open, on(normal({2, 3, 1, 5}, 5 + t, dtype)),
-                 numbers({t, t + 2}), 4);
-    }
-    return std::vector{sums, open};
-  });
-}
-
 TEST_CASE("cuda: sum_units, of short units and of one that several blocks share") {
   struct Case {
     int64_t T, m, R;

@@ -418,6 +418,42 @@ TEST_CASE("the keys that are set in a section can be collected") {
   CHECK(chosen == std::set<std::string>{"method", "gap"});
 }
 
+TEST_CASE("the name of a preset chooses its variant with that preset") {
+  std::string method = "narrow", preset = "big";
+  Schema s;
+  s.variants("attention", "method", method,
+             {{"narrow", nullptr},
+              {"wide",
+               [&](Schema& v) {
+                 v.choice("preset", preset, {"big", "small"}, "Sizes");
+               },
+               {"big", "small"}}},
+             "Method");
+  std::set<std::string> chosen;
+  s.collect("attention", chosen);
+  s.set_text("attention", {"small"});
+  CHECK(s.to_json() == Json::parse(R"({"attention": {"method": "wide", "preset": "small"}})"));
+  CHECK(chosen == std::set<std::string>{"method", "preset"});
+  s.set_all(Json::parse(R"({"attention": {"preset": "small", "method": "big"}})"));
+  CHECK(preset == "small");  // what is said in full is stronger
+  s.set_text("attention", {"wide"});
+  CHECK(preset == "small");
+  CHECK(message([&] { s.set_text("attention", {"tall"}); }) ==
+        "attention.method must be one of \"narrow\", \"wide\", \"big\" or \"small\", got \"tall\"");
+}
+
+TEST_CASE("a fixed key takes its values, changes nothing and is in no text") {
+  int64_t a = 1;
+  Schema s;
+  s.field("a", a, "One");
+  s.fixed("b", {"0", "2"});
+  s.set_all(Json::parse(R"({"b": 2, "a": 5})"));
+  CHECK(a == 5);
+  CHECK(s.to_json() == Json::parse(R"({"a": 5})"));
+  CHECK(s.fields().size() == 1);
+  CHECK(message([&] { s.set("b", 3); }) == "b = 3 is of an earlier version; now it is 0");
+}
+
 TEST_CASE("a key described twice is a mistake of the program") {
   int64_t a = 0, b = 0;
   Schema s;

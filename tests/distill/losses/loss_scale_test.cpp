@@ -12,7 +12,7 @@ namespace brine::test {
 namespace {
 
 // More rows than the number that linear() does not round (kFewRows).
-const Sizes kSizes{.tokens = 20, .dropout = 0.2, .redraw_interval = 2};
+const Sizes kSizes{.tokens = 20, .dropout = 0.2};
 
 // Of the step lines of a log, in order; NaN where it is absent.
 std::vector<double> logged(const fs::path& dir, const char* name) {

@@ -59,7 +59,7 @@ TEST_CASE("recipe: what was set before stays, whatever the recipe") {
     r.training.schedule = nn::Decay::cosine;
     r.losses["approx"] = 7;
     r.losses["kd"] = 0;
-    set_attention(r, "decoder", "lean");
+    set_attention(r, "decoder", "none");
     set_attention(r, "k", "5");
     r.resolve({});
     const TrainerConfig c = r.training.resolved();
@@ -69,7 +69,7 @@ TEST_CASE("recipe: what was set before stays, whatever the recipe") {
     CHECK(c.schedule.schedule == nn::Decay::cosine);
     CHECK(r.losses.resolved()["approx"] == 7);
     CHECK(r.losses.resolved()["kd"] == 0);
-    CHECK(attention_of(r)["decoder"] == "lean");
+    CHECK(attention_of(r)["decoder"] == "none");
     CHECK(attention_of(r)["k"] == 5);
     // Other settings of a block whose decoder was chosen are the method's defaults.
     CHECK(attention_of(r)["gates"] == "token");

@@ -136,8 +136,7 @@ TEST_CASE("conversion: a run that was killed or stopped continues to the bits of
   const std::string whole = place.run("whole");
   auto what = [&] {
     Conversion c = place.what();
-    c.mask.preset = "lean";  // with random features that are redrawn
-    set_attention(c, "redraw_interval", "2");
+    c.mask.preset = "paper";
     return c;
   };
   convert_to(place, "whole", what());

@@ -135,6 +135,10 @@ TEST_CASE("contenders: a method with settings of its config") {
   const Contender c = parse_contender("recent:k=7");
   CHECK(c.method == "recent");
   CHECK(c.settings.size() == 1);
+  const Contender light = parse_contender("light:k=7");
+  CHECK(light.name == "light:k=7");
+  CHECK(light.method == "sea");
+  CHECK(light.settings == parse_contender("sea:preset=light:k=7").settings);
   check_refuses([] { parse_contender("nearest"); }, {"nearest", "known", "recent"});
   check_refuses([] { parse_contender("recent:k"); }, {"recent:k", "METHOD:KEY=VALUE"});
   check_refuses([] { parse_contender("recent:k=x"); }, {"recent:k=x", "k", "integer"});

@@ -62,25 +62,6 @@ std::vector<int> chosen_by_sort(const std::vector<T>& values, int64_t take) {
   return marks;
 }
 
-// The places of the largest values, in the order in which each_largest gives them.
-template <class Group, class T>
-std::vector<int> places(const std::vector<T>& values, int64_t take) {
-  std::vector<OrderKey<T>> keys;
-  for (T x : values) keys.push_back(order_key(x));
-  std::vector<int> out(size_t(take), -1);
-  each_largest(Group{}, keys.data(), int64_t(keys.size()), take,
-               [&](int64_t rank, int64_t i) { out.at(size_t(rank)) = int(i); });
-  return out;
-}
-
-std::vector<int> marked(const std::vector<int>& marks) {
-  std::vector<int> out;
-  for (size_t i = 0; i < marks.size(); ++i) {
-    if (marks[i]) out.push_back(int(i));
-  }
-  return out;
-}
-
 template <class T>
 void check_selection(const Tensor& x) {
   Tensor t = x.to(DtypeOf<T>::value);
@@ -91,9 +72,6 @@ void check_selection(const Tensor& x) {
     CHECK(chosen<LaneGroup<1>>(values, take) == wanted);
     CHECK(chosen<LaneGroup<32>>(values, take) == wanted);
     CHECK(chosen<LaneGroup<8>>(values, take) == wanted);
-    CHECK(places<LaneGroup<1>>(values, take) == marked(wanted));
-    CHECK(places<LaneGroup<32>>(values, take) == marked(wanted));
-    CHECK(places<LaneGroup<8>>(values, take) == marked(wanted));
   }
 }
 

@@ -94,7 +94,7 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   if (name == "synthesizer") return {{}, {{"scores", "random"}}, {{"scores", "factorized"}}};
   if (name != "sea") return {{}};
   std::vector<std::map<std::string, std::string>> all = {
-      {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
+      {}, {{"preset", "light"}}, {{"prior", "learned"}}};
   if (!causal) all.push_back({{"features", "softmax"}});
   if (!causal) all.push_back({{"identity_interpolation", "nearest"}, {"widen", "probabilities"}});
   // Units of keys double at 32, 64, 128... keys.

@@ -79,12 +79,12 @@ TEST_CASE("contract: the meta device counts the same as a real pass, for every m
   int compared = 0;
   const std::vector<std::map<std::string, std::string>> settings = {
       {},
-      {{"decoder", "lean"}, {"columns", "16"}},
+      {{"columns", "16"}},
       {{"mu_scope", "token"}, {"prior", "none"}},
-      {{"decoder_norm", "on"}, {"depth", "3"}, {"k", "7"}},
+      {{"k", "7"}},
       {{"features", "softmax"}, {"mode", "per-query"}},
       {{"preset", "light"}},
-      {{"prior", "learned"}, {"prior_features", "5"}, {"pooled", "0.5"}}};
+      {{"prior", "learned"}, {"prior_features", "5"}}};
   for (const auto& [name, factory] : nn::attention_methods()) {
     for (bool causal : {true, false}) {
       for (const auto& keys : settings) {
