@@ -5,7 +5,7 @@
 namespace brine::sea {
 
 RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
-  RowDecoder out{.windows = {}, .weights = weights};
+  RowDecoder out;
   for (const Tensor& w : windows) out.windows.push_back(w.slice(0, first, count));
   return out;
 }
@@ -14,9 +14,8 @@ Tensor MapDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fre
   const int64_t B = row.dim(0), W = K_ / config_.width_reduction;
   const size_t last = convs_.size() - 1;
   auto convolved = [&](size_t i, const nn::Conv2d& conv) {
-    return convolve_row(
-        rows.windows[i], rows.weights[i], conv.bias ? conv.bias->value : Tensor(),
-        {.outputs = conv.config.out, .dilation = conv.config.dilation, .relu = i != last});
+    return convolve_row(rows.windows[i], conv.weight.value, conv.bias ? conv.bias->value : Tensor(),
+                        {.dilation = conv.config.dilation, .relu = i != last});
   };
   auto push = [&](size_t i, const Tensor& x, int64_t columns) {
     const int64_t margin = (rows.windows[i].dim(2) - columns) / 2;

@@ -22,12 +22,11 @@ struct MixtureState : StageState {
 
 struct DecoderState : StageState {
   RowDecoder rows() const {
-    RowDecoder out{.windows = {}, .weights = weights};
+    RowDecoder out;
     for (const Tensor* w : windows) out.windows.push_back(*w);
     return out;
   }
   std::vector<Tensor*> windows;  // see RowDecoder
-  std::vector<Tensor> weights;
 };
 
 struct OrderState : MeanKeyState {
@@ -86,7 +85,6 @@ std::unique_ptr<StageState> DecodedScores::make_state(SeaState& state,
   auto kept = std::make_unique<DecoderState>();
   for (size_t i = 0; i < convolutions.size(); ++i) {
     const nn::Conv2dConfig& c = convolutions[i]->config;
-    kept->weights.push_back(pack_row_weights(convolutions[i]->weight.value));
     // A final 3x3 convolution reads the upsampled image, a final 1x1 the narrow one.
     const bool upsampled = i + 1 == convolutions.size() && c.kernel > 1;
     const int64_t span = (c.kernel - 1) * c.dilation;
