@@ -31,15 +31,4 @@ Tensor prob_loss(const Tensor& q, const Tensor& k, const TeacherAttention& teach
 Tensor block_mass(const Tensor& q, const Tensor& k, const BlockConfig& config,
                   const Visibility& visible, const Tensor& tiles = {});
 
-// ---- recall.cpp
-// Sums over the rows from `from` on that see more than config.k keys, off the tape.
-struct RecallSums {
-  Tensor sums;  // f64 [recall::kWays, H], in the order of recall::Way (tensor/mask/recall.h)
-  Tensor rows;  // i64 [1]
-};
-// The budget of each group of `config.mode` is the number of entries that the mask has there; the
-// teacher's columns are select_columns() of the teacher's mass in K columns.
-RecallSums recall_sums(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
-                       const Visibility& visible, const SelectConfig& config, int64_t from = 0);
-
 }  // namespace brine

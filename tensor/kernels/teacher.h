@@ -35,10 +35,4 @@ BRINE_KERNEL(prob_loss_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tens
              TeacherAttention teacher, Tensor lse, Tensor teacher_lse, Visibility visible,
              double scale)
 
-// ---- recall: the share of the teacher's attention that a mask covers
-// Over the rows from `from` on with w > k: sums f64 [recall::kWays, H] in the order of recall::Way
-// (tensor/mask/recall.h), `best` the mask of the teacher's best columns; rows i64 [1].
-BRINE_KERNEL(attention_recall, Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr,
-             FlatCsr best, Visibility visible, SelectConfig config, int64_t from)
-
 }  // namespace brine
