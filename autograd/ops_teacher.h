@@ -2,7 +2,6 @@
 #pragma once
 
 #include "autograd/node.h"
-#include "tensor/mask/blocks.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine {
@@ -23,12 +22,5 @@ Tensor approx_loss_of_logs(const Tensor& log_estimate, const TeacherSummary& sum
 // a = softmax(q k^T / sqrt(d)) over the visible keys, by tiles of rows: never T x T memory.
 Tensor prob_loss(const Tensor& q, const Tensor& k, const TeacherAttention& teacher,
                  const Visibility& visible);
-
-// ---- block_mass.cpp
-// The mass of softmax(q k^T / sqrt(d)) in each complete (super-)block of a row's first level
-// [B, H, rows, columns], 0 beyond; q [B, H, rows, d] of the rows of `tiles` (undefined: all), k
-// [B, G, T, d]. Off the tape.
-Tensor block_mass(const Tensor& q, const Tensor& k, const BlockConfig& config,
-                  const Visibility& visible, const Tensor& tiles = {});
 
 }  // namespace brine

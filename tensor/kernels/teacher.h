@@ -3,7 +3,6 @@
 #pragma once
 
 #include "tensor/kernels/kernel.h"
-#include "tensor/mask/blocks.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine {
@@ -11,13 +10,6 @@ namespace brine {
 // ---- teacher: the summary that approx_loss needs
 BRINE_KERNEL(summarize_teacher, TeacherSummary summary, TeacherAttention teacher,
              Visibility visible)
-
-// ---- block_mass: the teacher's mass in blocks of keys
-// mass [B, H, rows, columns] of softmax(scale q k^T) over the visible keys: column c of a row in
-// block o is the keys of super-block c of 2^level blocks, level = config.level(o), where it is
-// complete; 0 elsewhere. q [B, H, rows, d] of the rows of `tiles` as in BlockMask, k [B, G, T, d].
-BRINE_KERNEL(block_mass, Tensor mass, Tensor q, Tensor k, Tensor tiles, BlockConfig config,
-             Visibility visible, double scale)
 
 // ---- approx_loss: the widened estimate against the teacher
 // y [2] = {KL, MSE}, from scores [B, H, T, K].
