@@ -2,7 +2,6 @@
 #pragma once
 
 #include "autograd/node.h"
-#include "tensor/mask/blocks.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine {
@@ -23,23 +22,5 @@ Tensor approx_loss_of_logs(const Tensor& log_estimate, const TeacherSummary& sum
 // a = softmax(q k^T / sqrt(d)) over the visible keys, by tiles of rows: never T x T memory.
 Tensor prob_loss(const Tensor& q, const Tensor& k, const TeacherAttention& teacher,
                  const Visibility& visible);
-
-// ---- block_mass.cpp
-// The mass of softmax(q k^T / sqrt(d)) in each complete (super-)block of a row's first level
-// [B, H, rows, columns], 0 beyond; q [B, H, rows, d] of the rows of `tiles` (undefined: all), k
-// [B, G, T, d]. Off the tape.
-Tensor block_mass(const Tensor& q, const Tensor& k, const BlockConfig& config,
-                  const Visibility& visible, const Tensor& tiles = {});
-
-// ---- recall.cpp
-// Sums over the rows from `from` on that see more than config.k keys, off the tape.
-struct RecallSums {
-  Tensor sums;  // f64 [recall::kWays, H], in the order of recall::Way (tensor/mask/recall.h)
-  Tensor rows;  // i64 [1]
-};
-// The budget of each group of `config.mode` is the number of entries that the mask has there; the
-// teacher's columns are select_columns() of the teacher's mass in K columns.
-RecallSums recall_sums(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
-                       const Visibility& visible, const SelectConfig& config, int64_t from = 0);
 
 }  // namespace brine

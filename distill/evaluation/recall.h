@@ -5,13 +5,38 @@
 #include <string>
 #include <vector>
 
-#include "tensor/mask/recall.h"
 #include "tensor/mask/teacher.h"
+
+namespace brine::recall {
+
+constexpr int64_t kRows = 256;  // of a sequence that are counted, at most
+constexpr int64_t kSinks = 4;   // first keys of a sequence, which draw attention whatever they are
+constexpr int64_t kNear = 64;   // most recent keys (encoder: nearest)
+
+// Sums over rows, per head. Masses are of the teacher's attention. "As many": the budget of the
+// row's group, spread evenly over its rows.
+enum Way {
+  kMask,         // mass on the mask
+  kTopKeys,      // on the largest keys of the group, as many as the mask has
+  kBestColumns,  // on the mask of the teacher's best columns
+  kRecent,       // on as many most recent keys
+  kRandom,       // expected on as many random keys
+  kSinksRecent,  // on as many: the first kSinks keys (of fewer all but one), and the most recent
+  kTopHit,       // 1 for a row whose heaviest key is in the mask
+  kNearAll,      // mass on the kNear most recent keys
+  kFirstAll,     // on the kSinks first keys
+  kNearMask,     // as kNearAll, of the attention renormalised over the mask
+  kFirstMask,    // as kFirstAll, of the attention renormalised over the mask
+  kWays
+};
+
+}  // namespace brine::recall
 
 namespace brine::distill {
 
 // Teacher mass on the mask, and on other masks with as many keys, over the rows that see more than
-// k keys: sums over rows, per head, so that batches can be added.
+// k keys, or kRows of a sequence, evenly spaced: sums over rows, per head, so that batches can be
+// added.
 struct Recall {
   std::array<std::vector<double>, recall::kWays> sums;  // [way][head]
   int64_t rows = 0;                                     // per head

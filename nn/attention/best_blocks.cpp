@@ -3,6 +3,7 @@
 // blocks' masses could give. The masses are exact, so the time is quadratic in T, the memory is
 // not.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -59,11 +60,28 @@ class BestBlocks : public Attention {
   }
 
  private:
+  // The mass of rows [first, first + count) in the blocks before the last one.
+  static Tensor masses_of(const AttentionInput& in, int64_t block, int64_t first, int64_t count) {
+    const Tensor q = in.q.detach().slice(2, first, count).contiguous();
+    const int64_t B = q.dim(0), H = q.dim(1), T = in.q.dim(2), blocks = (T - 1) / block;
+    if (blocks == 0) return Tensor::zeros({B, H, count, 1}, q.dtype(), q.device());
+    const RowWidths widths(in.visible, T);
+    std::vector<double> seen;
+    for (int64_t i = 0; i < B * count; ++i)
+      seen.push_back(double(widths(i / count, first + i % count)));
+    const Tensor mask = less(arange(T, Dtype::f64), Tensor::from(seen, {B, 1, count, 1}));
+    const Tensor map = masked_softmax(group_matmul(q, in.k.detach(), true),
+                                      broadcast_to(mask.to(q.device()), {B, H, count, T}),
+                                      1 / std::sqrt(double(q.dim(3))));
+    return sum(slice(map, 3, 0, blocks * block).view({B, H, count, blocks, block}), {4});
+  }
+
   // A few tiles at a time, whose rows have a mass for every block.
   static BlockMask choose(const AttentionInput& in, const BlockConfig& blocks) {
     NoGrad off;
-    constexpr int64_t kRows = 256;
-    const Tensor q = in.q.detach(), k = in.k.detach();
+    constexpr int64_t kRows = 64;
+    const Tensor& q = in.q;
+    const Tensor& k = in.k;
     const int64_t T = q.dim(2), R = blocks.tile, tiles = (T + R - 1) / R, each = kRows / R;
     BlockMask all =
         empty_block_mask(blocks, q.dim(0), k.dim(1), tiles, (T - 1) / blocks.block + 1, q.device());
@@ -73,8 +91,7 @@ class BestBlocks : public Attention {
       std::vector<int32_t> numbers;
       for (int64_t i = first; i < first + count; ++i) numbers.push_back(int32_t(i));
       const Tensor places = Tensor::from(numbers, {count});
-      const Tensor part = q.slice(2, first * R, rows).contiguous();
-      const BlockScores masses{.shares = block_mass(part, k, blocks, in.visible, places),
+      const BlockScores masses{.shares = masses_of(in, blocks.block, first * R, rows),
                                .groups = k.dim(1)};
       const BlockMask chosen = select_blocks(masses, blocks, in.visible, T, places);
       copy_into(all.counts.slice(2, first, count), chosen.counts);

@@ -9,10 +9,9 @@
 
 namespace brine::sea {
 
-// The decoder's convolutions by rows: for each its last rows and its weights in reading order.
+// The decoder's convolutions by rows: for each its last rows.
 struct RowDecoder {
   std::vector<Tensor> windows;  // [B, rows that it reads, columns + margins, channels]
-  std::vector<Tensor> weights;
 
   // The state of `count` sequences from `first` on, in the same memory.
   RowDecoder slots(int64_t first, int64_t count) const;

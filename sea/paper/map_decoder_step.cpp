@@ -5,7 +5,7 @@
 namespace brine::sea {
 
 RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
-  RowDecoder out{.windows = {}, .weights = weights};
+  RowDecoder out;
   for (const Tensor& w : windows) out.windows.push_back(w.slice(0, first, count));
   return out;
 }
@@ -17,8 +17,8 @@ Tensor MapDecoder::step(const Tensor& x, const RowDecoder& rows) const {
   auto convolved = [&](size_t i, const Tensor& row) {
     push_row(rows.windows[i], row, (rows.windows[i].dim(2) - row.dim(1)) / 2);
     const nn::Conv2d& conv = *convs_[i];
-    return convolve_row(rows.windows[i], rows.weights[i], conv.bias ? conv.bias->value : Tensor(),
-                        {.outputs = conv.config.out, .relu = i != last});
+    return convolve_row(rows.windows[i], conv.weight.value, conv.bias ? conv.bias->value : Tensor(),
+                        {.relu = i != last});
   };
   auto row_of = [B](const Tensor& image) { return image.view({B, image.dim(2), image.dim(3)}); };
   auto image_of = [B](const Tensor& row) { return row.view({B, 1, row.dim(1), row.dim(2)}); };

@@ -20,12 +20,11 @@ struct MixtureState : StageState {
 
 struct DecoderState : StageState {
   RowDecoder rows() const {
-    RowDecoder out{.windows = {}, .weights = weights};
+    RowDecoder out;
     for (const Tensor* w : windows) out.windows.push_back(*w);
     return out;
   }
   std::vector<Tensor*> windows;  // see RowDecoder
-  std::vector<Tensor> weights;
 };
 
 }  // namespace
@@ -76,7 +75,6 @@ std::unique_ptr<StageState> DecodedScores::make_state(SeaState& state,
   auto kept = std::make_unique<DecoderState>();
   for (size_t i = 0; i < convolutions.size(); ++i) {
     const nn::Conv2dConfig& c = convolutions[i]->config;
-    kept->weights.push_back(pack_row_weights(convolutions[i]->weight.value));
     // The last convolution reads the upsampled image.
     const int64_t columns = i + 1 == convolutions.size() ? K : K / kWidthReduction;
     kept->windows.push_back(&state.part(

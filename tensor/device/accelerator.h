@@ -63,7 +63,7 @@ void set_tf32(bool on);
 // whole process.
 void set_tensor_cores(bool on);
 
-// Whether convolutions and attention in 16 bits may use cuDNN. On at start; for the whole process.
+// Whether attention in 16 bits may use cuDNN. On at start; for the whole process.
 void set_cudnn(bool on);
 // The number of calls in which it did the work.
 int64_t cudnn_calls();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "tensor/kernels/kernel.h"
-#include "tensor/mask/blocks.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine {
@@ -11,13 +10,6 @@ namespace brine {
 // ---- teacher: the summary that approx_loss needs
 BRINE_KERNEL(summarize_teacher, TeacherSummary summary, TeacherAttention teacher,
              Visibility visible)
-
-// ---- block_mass: the teacher's mass in blocks of keys
-// mass [B, H, rows, columns] of softmax(scale q k^T) over the visible keys: column c of a row in
-// block o is the keys of super-block c of 2^level blocks, level = config.level(o), where it is
-// complete; 0 elsewhere. q [B, H, rows, d] of the rows of `tiles` as in BlockMask, k [B, G, T, d].
-BRINE_KERNEL(block_mass, Tensor mass, Tensor q, Tensor k, Tensor tiles, BlockConfig config,
-             Visibility visible, double scale)
 
 // ---- approx_loss: the widened estimate against the teacher
 // y [2] = {KL, MSE}, from scores [B, H, T, K].
@@ -34,11 +26,5 @@ BRINE_KERNEL(prob_loss, Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tens
 BRINE_KERNEL(prob_loss_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
              TeacherAttention teacher, Tensor lse, Tensor teacher_lse, Visibility visible,
              double scale)
-
-// ---- recall: the share of the teacher's attention that a mask covers
-// Over the rows from `from` on with w > k: sums f64 [recall::kWays, H] in the order of recall::Way
-// (tensor/mask/recall.h), `best` the mask of the teacher's best columns; rows i64 [1].
-BRINE_KERNEL(attention_recall, Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr,
-             FlatCsr best, Visibility visible, SelectConfig config, int64_t from)
 
 }  // namespace brine

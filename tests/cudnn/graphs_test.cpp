@@ -51,16 +51,6 @@ std::string refusal(const Work& work) {
   }
 }
 
-FusedConv convolution(ConvPass pass, int64_t C, int64_t O, int64_t dilation, int64_t stride) {
-  FusedConv c{.pass = pass, .B = 4, .W = 32, .C = C, .O = O, .kT = 3, .kW = 3};
-  c.rows_in = 256;
-  c.rows = (c.rows_in - 2 * dilation - 1) / stride + 1;
-  c.dilation = c.margin = dilation;
-  c.stride = stride;
-  c.step = c.rows * c.W * O;
-  return c;
-}
-
 }  // namespace
 
 TEST_CASE("cuDNN has plans for attention, with every mask") {
@@ -80,52 +70,7 @@ TEST_CASE("cuDNN has plans for attention, with every mask") {
   CHECK(refusal(a) == "");
 }
 
-TEST_CASE("cuDNN has plans for convolutions of the decoder, fused with bias and ReLU") {
-  if (!target()) return;
-  FusedConv c = convolution(ConvPass::forward, 48, 48, 2, 1);
-  c.bias = c.relu = true;
-  c.step += 4 * c.W * c.O;  // halos
-  CHECK(refusal(c) == "");
-  c.type = Dtype::f16;
-  CHECK(refusal(c) == "");
-  c = convolution(ConvPass::forward, 48, 12, 1, 1);  // the last layer: all heads' scores
-  CHECK(refusal(c) == "");
-  c = convolution(ConvPass::forward, 24, 24, 1, 2);
-  c.bias = true;
-  CHECK(refusal(c) == "");
-}
-
-TEST_CASE("cuDNN has plans for the gradients of convolutions, the sums in f32") {
-  if (!target()) return;
-  for (ConvPass pass : {ConvPass::data, ConvPass::weights}) {
-    CHECK(refusal(convolution(pass, 48, 48, 2, 1)) == "");
-    CHECK(refusal(convolution(pass, 48, 12, 1, 2)) == "");
-  }
-}
-
-// 9.19 declines odd numbers of channels that a pass reads: the gradients of one head's last layer,
-// 4 to 1, read dy. Brine's kernels compute them.
-TEST_CASE("cuDNN has plans for the few channels of one and two heads") {
-  if (!target()) return;
-  for (int64_t channels : {2, 4}) {
-    for (ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
-      INFO(channels << " channels, pass " << int(pass));
-      FusedConv c = convolution(pass, channels, channels, 1, 1);
-      c.bias = c.relu = pass == ConvPass::forward;
-      CHECK(refusal(c) == "");
-    }
-  }
-  FusedConv last = convolution(ConvPass::forward, 4, 1, 1, 1);
-  last.bias = true;
-  CHECK(refusal(last) == "");
-  last.type = Dtype::f16;
-  CHECK(refusal(last) == "");
-}
-
 TEST_CASE("cuDNN gives its reason for a refusal") {
   if (!target()) return;
   CHECK(refusal(FusedAttention{.B = 1, .H = 1, .T = 64, .d = 20}) != "");
-  FusedConv c = convolution(ConvPass::forward, 48, 48, 1, 1);
-  c.rows += 1;
-  CHECK(refusal(c) != "");
 }

@@ -10,7 +10,6 @@
 #include "distill/evaluation/recall.h"
 #include "distill/log/values.h"
 #include "nn/models/model.h"
-#include "tensor/mask/recall.h"
 
 namespace brine::distill {
 

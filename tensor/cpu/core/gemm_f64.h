@@ -1,6 +1,7 @@
 // The matrix product in f64, on the calling thread.
 #pragma once
 
+#include "tensor/cpu/core/onednn.h"
 #include "tensor/cpu/core/strided.h"
 
 namespace brine {
@@ -9,5 +10,12 @@ namespace brine {
 // contiguous. a and b have any strides. f64 is for tests: this shares no code with products in f32.
 void gemm_f64(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double> a,
               Strided<const double> b, double beta, Strided<double> c);
+
+// The call of onednn::gemm() in f64.
+inline void gemm_f64(const onednn::Gemm& g, const double* a, const double* b, double* c) {
+  const Strided<const double> left{a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1};
+  const Strided<const double> right{b, g.tb ? 1 : g.ldb, g.tb ? g.ldb : 1};
+  gemm_f64(g.M, g.N, g.K, double(g.alpha), left, right, double(g.beta), {c, g.ldc, 1});
+}
 
 }  // namespace brine

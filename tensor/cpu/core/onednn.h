@@ -31,33 +31,4 @@ std::string version();
 // True when the CPU multiplies bf16 faster than f32.
 bool has_bf16_gemm();
 
-// A convolution of one image [rows, columns, channels]: cross-correlation, the token axis without
-// padding, the columns padded with zeros to keep their number.
-struct ImageConvolution {
-  int64_t rows = 0, columns = 0;  // rows: of the result
-  int64_t in = 0, out = 0;        // channels
-  int64_t kernel_t = 1, kernel_w = 1;
-  int64_t dilation = 1, stride = 1;
-  bool bias = false, relu = false;
-  bool half = false;  // inputs and weights in bf16; only where has_bf16_gemm()
-};
-enum class Pass { forward, data_gradient };
-
-// Weights in the preferred order of a pass's primitive, made from [out, in, token, column].
-int64_t packed_weights_size(const ImageConvolution& c, Pass pass);  // in elements
-void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* packed);
-void pack_weights(const ImageConvolution& c, Pass pass, const bf16* w, bf16* packed);
-
-// y [rows, columns, out] from x; bias is read when c.bias.
-void convolve(const ImageConvolution& c, const float* x, const float* packed, const float* bias,
-              float* y);
-void convolve(const ImageConvolution& c, const bf16* x, const bf16* packed, const float* bias,
-              float* y);
-// dx [rows, columns, in], all of it, from dy [rows + (kernel_t - 1) dilation, columns, out]: row i
-// of dx takes tap k from row i + (kernel_t - 1 - k) dilation. stride = 1.
-void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* packed,
-                            const float* dy);
-void convolve_data_gradient(const ImageConvolution& c, float* dx, const bf16* packed,
-                            const bf16* dy);
-
 }  // namespace brine::onednn

@@ -6,7 +6,6 @@
 
 #include "tensor/base/math.h"
 #include "tensor/cpu/core/gemm_f64.h"
-#include "tensor/cpu/core/onednn.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine::BRINE_CPU {
@@ -17,9 +16,7 @@ inline void tile_product(const onednn::Gemm& g, const float* a, const float* b, 
   onednn::gemm(g, a, b, c);
 }
 inline void tile_product(const onednn::Gemm& g, const double* a, const double* b, double* c) {
-  Strided<const double> x{a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1};
-  Strided<const double> y{b, g.tb ? 1 : g.ldb, g.tb ? g.ldb : 1};
-  gemm_f64(g.M, g.N, g.K, g.alpha, x, y, g.beta, {c, g.ldc, 1});
+  gemm_f64(g, a, b, c);
 }
 
 // scores [rows, keys] = q [rows, d] k [keys, d]^T, not scaled.

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "tensor/cuda/attention/flash_tile.cuh"
+#include "tensor/cuda/attention/fused.h"
 #include "tensor/cuda/attention/online_softmax.cuh"
-#include "tensor/cuda/conv/fused.h"
 
 namespace brine::cuda {
 namespace {

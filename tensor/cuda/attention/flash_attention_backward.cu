@@ -5,7 +5,6 @@
 // stationary tile is combined with a sequence of moving tiles, and the scores are computed twice.
 // Thus one block computes each sum, in a fixed order.
 #include "tensor/cuda/attention/flash_tile.cuh"
-#include "tensor/cuda/conv/fused.h"
 
 namespace brine::cuda {
 namespace {

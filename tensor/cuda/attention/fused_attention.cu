@@ -1,7 +1,7 @@
 // Attention by cuDNN: lengths are converted to its form, heads that share keys and values get
 // copies of them, its 16-bit result is widened, and rows of padding become 0.
-#include "tensor/cuda/conv/cudnn.h"
-#include "tensor/cuda/conv/fused.h"
+#include "tensor/cuda/attention/cudnn.h"
+#include "tensor/cuda/attention/fused.h"
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/dense.h"
 

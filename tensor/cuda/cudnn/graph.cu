@@ -108,11 +108,8 @@ const Node& Graph::scalar(int64_t number, cudnnDataType_t type) {
   const std::vector<int64_t> one(4, 1);
   return keep(tensor_descriptor(number, type, one, one, false, true), one);
 }
-const Node& Graph::inner(cudnnDataType_t type, const std::vector<int64_t>& sizes,
-                         const std::vector<int64_t>& strides) {
-  return keep(tensor_descriptor(inner_++, type, sizes, strides.empty() ? packed(sizes) : strides,
-                                true, false),
-              sizes);
+const Node& Graph::inner(cudnnDataType_t type, const std::vector<int64_t>& sizes) {
+  return keep(tensor_descriptor(inner_++, type, sizes, packed(sizes), true, false), sizes);
 }
 
 Descriptor& Graph::operation(cudnnBackendDescriptorType_t type, const char* name) {

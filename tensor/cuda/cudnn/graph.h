@@ -56,7 +56,6 @@ class Descriptor {
     if constexpr (std::is_same_v<T, double>) return CUDNN_TYPE_DOUBLE;
     if constexpr (std::is_same_v<T, cudnnHandle_t>) return CUDNN_TYPE_HANDLE;
     if constexpr (std::is_same_v<T, cudnnDataType_t>) return CUDNN_TYPE_DATA_TYPE;
-    if constexpr (std::is_same_v<T, cudnnConvolutionMode_t>) return CUDNN_TYPE_CONVOLUTION_MODE;
     if constexpr (std::is_same_v<T, cudnnPointwiseMode_t>) return CUDNN_TYPE_POINTWISE_MODE;
     if constexpr (std::is_same_v<T, cudnnReduceTensorOp_t>) {
       return CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
@@ -95,9 +94,8 @@ class Graph {
   const Node& tensor(int64_t number, cudnnDataType_t type, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& strides);
   const Node& scalar(int64_t number, cudnnDataType_t type);
-  // Between operations, never in memory; packed without strides.
-  const Node& inner(cudnnDataType_t type, const std::vector<int64_t>& sizes,
-                    const std::vector<int64_t>& strides = {});
+  // Between operations, never in memory; packed.
+  const Node& inner(cudnnDataType_t type, const std::vector<int64_t>& sizes);
 
   // y = mode(x, b, t); b and t if the mode has them, axis for indices. In the type of y.
   const Node& pointwise(cudnnPointwiseMode_t mode, const Node& y, cudnnDataType_t math,
@@ -108,14 +106,13 @@ class Graph {
     const Node *rows = nullptr, *columns = nullptr, *depth = nullptr;
   };
   const Node& multiply(const Node& y, const Node& a, const Node& b, const Sizes& sizes);
-  // An operation that the caller configures and finishes.
-  Descriptor& operation(cudnnBackendDescriptorType_t type, const char* name);
 
   // The first deterministic engine that cuDNN's heuristics propose with a workspace below
   // `max_workspace` bytes.
   Plan plan(const Target& target, int64_t max_workspace) const;
 
  private:
+  Descriptor& operation(cudnnBackendDescriptorType_t type, const char* name);
   const Node& keep(Descriptor descriptor, const std::vector<int64_t>& sizes);
 
   std::deque<Node> tensors_;

@@ -19,10 +19,9 @@ constexpr size_t kPlans = 512;
 std::atomic<bool> wanted{true};
 std::atomic<int64_t> calls{0};
 
-// Everything that a plan depends on, for both kinds of work.
+// Everything that a plan depends on.
 struct Key {
-  std::optional<FusedConv> conv;
-  std::optional<FusedAttention> attention;
+  FusedAttention attention;
   int device = 0;
 
   auto operator<=>(const Key&) const = default;
@@ -43,15 +42,7 @@ std::map<Key, std::string>& refusals() {
 }
 
 std::string description(const Key& key) {
-  if (key.conv) {
-    const FusedConv& c = *key.conv;
-    const char* const pass = c.pass == ConvPass::forward ? "forward"
-                             : c.pass == ConvPass::data  ? "gradient of the image"
-                                                         : "gradient of the weights";
-    return join("conv2d, ", pass, ", ", c.type, " [", c.B, ", ", c.rows_in, ", ", c.W, ", ", c.C,
-                "] to ", c.O, " channels, kernel ", c.kT, " x ", c.kW);
-  }
-  const FusedAttention& a = *key.attention;
+  const FusedAttention& a = key.attention;
   return join("attention, ", a.type, " [", a.B, ", ", a.H, ", ", a.T, ", ", a.d, "]",
               a.causal ? ", causal" : "", a.padded ? ", padded" : "");
 }
@@ -71,7 +62,7 @@ bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device)
   KeptPlan& plan = lib.plans.get(key, [&]() -> KeptPlan {
     try {
       const cudnn::Target target{.handle = h};
-      return key.conv ? plan_of(*key.conv, target) : plan_of(*key.attention, target);
+      return plan_of(key.attention, target);
     } catch (const Error& e) {
       refusals().emplace(key, e.what());
       return {};  // Brine's kernels compute it; tests/cudnn checks that this is rare
@@ -107,17 +98,6 @@ void set_cudnn(bool on) { wanted = on; }
 std::string cudnn_version() {
   const cudnn::Found& found = cudnn::library();
   return found.why_not.empty() ? found.version : found.why_not;
-}
-
-bool cudnn_conv(const FusedConv& conv, const FusedConvData& data, Device device) {
-  if (!is_aligned(data.image) || !is_aligned(data.filter) || !is_aligned(data.result) ||
-      !is_aligned(data.bias) || !cudnn_serves()) {
-    return false;
-  }
-  std::vector<cudnn::Place> places{
-      {cudnn::kImage, data.image}, {cudnn::kFilter, data.filter}, {cudnn::kResult, data.result}};
-  if (conv.bias) places.push_back({cudnn::kBias, data.bias});
-  return run({.conv = conv, .device = device.index}, places, device);
 }
 
 bool cudnn_attention(const FusedAttention& attention, const FusedAttentionData& data,

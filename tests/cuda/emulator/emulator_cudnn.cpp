@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "tensor/cuda/conv/cudnn.h"
+#include "tensor/cuda/attention/cudnn.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/gpu_software.h"
 
@@ -18,57 +18,9 @@ namespace {
 bool on = std::getenv("BRINE_EMULATED_CUDNN") != nullptr;
 int64_t calls = 0;
 
-bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
 template <class T>
 double at(const void* data, int64_t i) {
   return double(float(static_cast<const T*>(data)[i]));
-}
-
-// f(row of the image, column of it, tap, position in the result) for every product of a sequence.
-template <class F>
-void each_product(const FusedConv& c, int64_t b, F&& f) {
-  for (int64_t r = 0; r < c.rows; ++r) {
-    for (int64_t column = 0; column < c.W; ++column) {
-      for (int64_t tap = 0; tap < c.kT * c.kW; ++tap) {
-        const int64_t row = r * c.stride + tap / c.kW * c.dilation;
-        const int64_t from = column + tap % c.kW * c.dilation - c.margin;
-        if (from < 0 || from >= c.W) continue;
-        f(((b * c.rows_in + row) * c.W + from) * c.C, tap, b * c.step + (r * c.W + column) * c.O);
-      }
-    }
-  }
-}
-
-template <class T>
-void convolve(const FusedConv& c, const FusedConvData& data) {
-  const int64_t taps = c.kT * c.kW, images = c.B * c.rows_in * c.W * c.C;
-  const int64_t results = (c.B - 1) * c.step + c.rows * c.W * c.O;
-  const bool forward = c.pass == ConvPass::forward, weights = c.pass == ConvPass::weights;
-  std::vector<double> sums(size_t(forward ? results : weights ? c.O * taps * c.C : images), 0.0);
-  for (int64_t b = 0; b < c.B; ++b) {
-    each_product(c, b, [&](int64_t x, int64_t tap, int64_t y) {
-      for (int64_t o = 0; o < c.O; ++o) {
-        for (int64_t i = 0; i < c.C; ++i) {
-          const int64_t w = (o * taps + tap) * c.C + i;
-          if (forward) {
-            sums[size_t(y + o)] += at<T>(data.image, x + i) * at<T>(data.filter, w);
-          } else if (weights) {
-            sums[size_t(w)] += at<T>(data.image, x + i) * at<T>(data.result, y + o);
-          } else {
-            sums[size_t(x + i)] += at<T>(data.result, y + o) * at<T>(data.filter, w);
-          }
-        }
-      }
-    });
-  }
-  float* to = static_cast<float*>(forward ? data.result : weights ? data.filter : data.image);
-  for (int64_t i = 0; i < int64_t(sums.size()); ++i) {
-    if (forward && i % c.step >= c.rows * c.W * c.O) continue;  // between two sequences
-    double sum = sums[size_t(i)];
-    if (c.bias) sum += at<float>(data.bias, i % c.step % c.O);
-    to[i] = float(c.relu && !(sum > 0) ? 0 : sum);
-  }
 }
 
 template <class T>
@@ -110,17 +62,6 @@ std::string cudnn_version() { return "none: an emulated device"; }
 bool cudnn_serves() { return on; }
 int64_t cudnn_calls() { return calls; }
 std::vector<std::string> cudnn_refusals() { return {}; }
-
-bool cudnn_conv(const FusedConv& conv, const FusedConvData& data, Device) {
-  if (!on || !is_aligned(data.image) || !is_aligned(data.filter) || !is_aligned(data.result)) {
-    return false;
-  }
-  const emulator::Reach reach;
-  conv.type == Dtype::bf16 ? convolve<bf16>(conv, data) : convolve<f16>(conv, data);
-  ++calls;
-  ++emulator::work[emulator::current_device()];
-  return true;
-}
 
 bool cudnn_attention(const FusedAttention& attention, const FusedAttentionData& data, Device) {
   if (!on) return false;

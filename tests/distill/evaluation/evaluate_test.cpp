@@ -90,10 +90,12 @@ TEST_CASE("mask health is that of the first 2,048 tokens of a window, or of 4 k"
   Pair pair({.tokens = 2400}, "sea");
   const WindowSource source(some_tokens(2400), 2400, 0);
   for (const auto& [k, tokens] : {std::pair<int64_t, int64_t>{3, 2048}, {550, 2200}}) {
+    const int64_t wanted = tokens;
     const MaskHealth health = health_of_start(pair.config, {.k = k}, [&](const EvaluateCall& call) {
+      CHECK(call.max_tokens == wanted);
       evaluate(*pair.student, source, call);
     });
-    CHECK(health.rows == 2 * (tokens - k));  // of two layers, those that see more than k keys
+    CHECK(health.rows == 2 * recall::kRows);  // of two layers
   }
 }
 
