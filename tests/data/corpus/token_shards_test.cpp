@@ -11,7 +11,7 @@
 #include "data/corpus/corpus.h"
 #include "data/corpus/tokenize_files.h"
 #include "tests/data/bpe_golden.h"
-#include "tests/data/io/archives.h"
+#include "tests/data/io/gzip.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
 #include "tests/scratch.h"
