@@ -137,9 +137,12 @@ class DocumentReader {
     if (number == 1) line = without_mark(line);
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string where = join(file, ":", number);
-    const nlohmann::ordered_json json = parse_json_or_discard(line, where);
-    check_format(!json.is_discarded() && json.is_object(), where,
-                 ": is not a JSON object in UTF-8");
+    nlohmann::json json;
+    try {
+      json = brine::parse_json(line, where);
+    } catch (const nlohmann::json::exception&) {
+    }
+    check_format(json.is_object(), where, ": is not a JSON object in UTF-8");
     const auto found = json.find(options_.key);
     check_format(found != json.end(), where, ": key \"", options_.key, "\" is missing");
     check_format(found->is_string(), where, ": key \"", options_.key, "\" is not text");
