@@ -53,14 +53,6 @@ std::vector<Task> long_range_tasks() {
        .splits = splits_in("basic_train.tsv", "basic_val.tsv", "basic_test.tsv"),
        .read = read_listops,
        .tokenizer = listops_tokenizer},
-      {.name = "pathfinder",
-       .about = "are two dots on one dashed path, read as 1,024 gray values",
-       .first = "pixels",
-       .labels = {"0", "1"},
-       .metrics = {Metric::accuracy},
-       .splits = splits_in("train.bin", "valid.bin", "test.bin"),
-       .read = read_pathfinder,
-       .tokenizer = pixel_tokenizer},
   };
 }
 

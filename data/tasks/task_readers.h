@@ -26,9 +26,4 @@ TaskExamples read_books(const Task& task, const Path& dir, const TaskSplit& spli
 // out; a row whose Target is not the value of its expression is an error.
 TaskExamples read_listops(const Task& task, const Path& dir, const TaskSplit& split);
 
-// The files of `brine lra pathfinder`, train.bin, valid.bin and test.bin: records of a class (1:
-// the dots are on one path) and 32 x 32 gray pixels. An image is the text of its 1,024 gray values
-// from 0 to 255 in decimal, rows from the top.
-TaskExamples read_pathfinder(const Task& task, const Path& dir, const TaskSplit& split);
-
 }  // namespace brine::data
