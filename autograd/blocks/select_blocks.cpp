@@ -249,6 +249,8 @@ Tensor block_mask_keys(const BlockMask& any, int64_t heads, const Visibility& vi
 
 FlatCsr blocks_to_csr(const BlockMask& any, int64_t heads, const Visibility& visible, int64_t T) {
   check(!any.tiles.defined(), "blocks_to_csr: the mask must have all tiles");
+  check(heads <= INT32_MAX / std::max<int64_t>(T, 1), "blocks_to_csr: ", heads, " heads of ", T,
+        " keys are more columns than 32 bits have");
   const BlockMask mask = readable(any);
   const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), group = heads / G;
   // Keys of every row and group, then rows with the heads of each group.

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 
 #include "data/codec/sha256.h"
@@ -120,10 +121,16 @@ Path save_checkpoint(const Path& run_dir, int64_t step, const std::vector<Checkp
     out.write(manifest_text(step, written));
     out.sync();
   }
-  directory.publish();
+  std::optional<DurabilityUncertain> uncertain;
+  try {
+    directory.publish();
+  } catch (const DurabilityUncertain& e) {
+    uncertain = e;
+  }
   std::optional<std::string> reason = defect(path, true);
   check(!reason, "checkpoint: just written, but not readable: ", reason.value_or(""));
   if (keep > 0) remove_older(run_dir, step, keep);
+  if (uncertain) throw *uncertain;
   return path;
 }
 
@@ -148,12 +155,14 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
     }
     manifest.step = integer_at(name, json, "step");
     manifest.program = json.at("program").get<std::string>();
+    std::set<std::string> names;
     for (const ordered_json& file : json.at("files")) {
       const int64_t bytes = integer_at(name, file, "bytes");
       manifest.files.push_back({file.at("name").get<std::string>(), uint64_t(bytes),
                                 file.at("sha256").get<std::string>()});
       const std::string& of = manifest.files.back().name;
       check_format(is_plain_name(of), name, ": bad file name '", of, "'");
+      check_format(names.insert(of).second, name, ": file '", of, "' is listed twice");
       check_format(bytes >= 0, name, ": ", of, " cannot have ", bytes, " bytes");
     }
   } catch (const ordered_json::exception& e) {

@@ -29,8 +29,12 @@ constexpr size_t kMostListed = 4;  // missing shards
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
   const std::string ending = file.ends_with(kTorchIndex) ? ".bin" : ".safetensors";
   std::map<std::string, std::vector<std::string>> shards;
-  ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes), file);
-  check_format(!json.is_discarded(), file, ": not JSON");
+  nlohmann::json json;
+  try {
+    json = brine::parse_json(read_file(file, kMaxIndexBytes), file);
+  } catch (const nlohmann::json::exception&) {
+    throw Error(file + ": not JSON", ErrorKind::format);
+  }
   auto map = json.is_object() ? json.find("weight_map") : json.end();
   check_format(json.is_object() && map != json.end() && map->is_object(), file,
                ": has no weight_map");

@@ -89,7 +89,8 @@ Json parse_word(const std::string& word) {
   if constexpr (std::is_same_v<T, bool>) {
     if (word == "true" || word == "false") return word == "true";
   } else if constexpr (!std::is_same_v<T, std::string>) {
-    const char* begin = word.data() + (word.size() > 1 && word[0] == '+' ? 1 : 0);
+    const bool plus = word.size() > 1 && word[0] == '+' && word[1] != '-';
+    const char* begin = word.data() + (plus ? 1 : 0);
     const char* end = word.data() + word.size();
     T number = 0;
     auto [stop, problem] = std::from_chars(begin, end, number);

@@ -62,13 +62,6 @@ class DocumentReader {
                  const std::function<void(const DocumentPiece&)>& put)
       : tokenizer_(tokenizer), options_(options), put_(put) {}
 
-  void read(ByteSource& source, const std::string& bare) {
-    if (bare.ends_with(".jsonl"))
-      read_lines(source);
-    else
-      read_text(source, true);
-  }
-
   void read_text(ByteSource& source, bool may_be_marked) {
     held_.clear();
     bool begins = true, more = true;
@@ -98,25 +91,6 @@ class DocumentReader {
     if (!held_.empty() || !begins) put(held_, begins, true, source.name(), base);
   }
 
- private:
-  bool fill(ByteSource& source) {
-    const size_t before = held_.size();
-    held_.resize(before + options_.piece_bytes);
-    const size_t n = source.read(held_.data() + before, options_.piece_bytes);
-    held_.resize(before + n);
-    return n > 0;
-  }
-
-  void drop(size_t count, uint64_t& base) {
-    held_.erase(0, count);
-    base += count;
-  }
-
-  void put(std::string_view text, bool begins, bool ends, const std::string& where, uint64_t base) {
-    refuse_malformed(text, where, base);
-    put_({text, begins, ends});
-  }
-
   void read_lines(ByteSource& source) {
     held_.clear();
     int64_t line = 0;
@@ -139,14 +113,36 @@ class DocumentReader {
     }
   }
 
+ private:
+  bool fill(ByteSource& source) {
+    const size_t before = held_.size();
+    held_.resize(before + options_.piece_bytes);
+    const size_t n = source.read(held_.data() + before, options_.piece_bytes);
+    held_.resize(before + n);
+    return n > 0;
+  }
+
+  void drop(size_t count, uint64_t& base) {
+    held_.erase(0, count);
+    base += count;
+  }
+
+  void put(std::string_view text, bool begins, bool ends, const std::string& where, uint64_t base) {
+    refuse_malformed(text, where, base);
+    put_({text, begins, ends});
+  }
+
   void put_line(std::string_view line, const std::string& file, int64_t number) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (number == 1) line = without_mark(line);
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string where = join(file, ":", number);
-    const nlohmann::ordered_json json = parse_json_or_discard(line, where);
-    check_format(!json.is_discarded() && json.is_object(), where,
-                 ": is not a JSON object in UTF-8");
+    nlohmann::json json;
+    try {
+      json = brine::parse_json(line, where);
+    } catch (const nlohmann::json::exception&) {
+    }
+    check_format(json.is_object(), where, ": is not a JSON object in UTF-8");
     const auto found = json.find(options_.key);
     check_format(found != json.end(), where, ": key \"", options_.key, "\" is missing");
     check_format(found->is_string(), where, ": key \"", options_.key, "\" is not text");
@@ -190,9 +186,13 @@ size_t last_cut(std::string_view text, size_t limit, const Tokenizer& tokenizer)
 
 void read_documents(const Path& path, const Tokenizer& tokenizer, const DocumentOptions& options,
                     const std::function<void(const DocumentPiece&)>& put) {
+  const auto source = open_unpacked(path);
   DocumentReader reader(tokenizer, options, put);
-  for_each_file(path,
-                [&](ByteSource& source, const std::string& bare) { reader.read(source, bare); });
+  const std::string& name = path.string();
+  if (name.ends_with(".jsonl") || name.ends_with(".jsonl.gz"))
+    reader.read_lines(*source);
+  else
+    reader.read_text(*source, true);
 }
 
 void read_joined_document(const std::vector<std::string>& files, const Tokenizer& tokenizer,

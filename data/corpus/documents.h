@@ -10,7 +10,7 @@
 
 namespace brine::data {
 
-// A document is a text file (or one inside an archive) or a line of a file named .jsonl. Its pieces
+// A document is a text file or a line of a file named .jsonl. Its pieces
 // are consecutive; tokenised separately they give the tokens of the whole.
 struct DocumentPiece {
   std::string_view text;            // valid during the call
@@ -24,13 +24,13 @@ struct DocumentOptions {
   size_t most_line = size_t(256) << 20;  // a longer line of .jsonl is an error
 };
 
-// Reads `path` (see for_each_file) and calls `put` for every piece. Documents without text are
-// skipped. Throws an Error that names the file, the member and the byte or line.
+// Reads `path` (plain or in gzip) and calls `put` for every piece. Documents without text are
+// skipped. Throws an Error that names the file and the byte or line.
 void read_documents(const Path& path, const Tokenizer& tokenizer, const DocumentOptions& options,
                     const std::function<void(const DocumentPiece&)>& put);
 
 // The same for a single document, the lines of all files joined by two newlines (joined_lines.h).
-// Files are plain text: archives and lines of JSON are not unpacked.
+// Lines of JSON are text here.
 void read_joined_document(const std::vector<std::string>& files, const Tokenizer& tokenizer,
                           const DocumentOptions& options,
                           const std::function<void(const DocumentPiece&)>& put);

@@ -68,7 +68,7 @@ size_t JoinedLines::read(char* out, size_t max_bytes) {
   while (given_ == ready_.size()) {
     ready_.clear();
     given_ = 0;
-    if (!source_) source_ = open_file_source(files_[at_]);
+    if (!source_) source_ = open_unpacked(files_[at_]);
     while (ready_.size() < kBlock && next_line(line)) add(line);
     if (!ready_.empty()) break;
     if (offset_ == 0) throw Error(files_[at_] + ": the file contains no text", ErrorKind::format);

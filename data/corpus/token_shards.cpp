@@ -156,6 +156,14 @@ void TokenShards::copy(size_t shard, int64_t from, std::span<int32_t> out) const
                  manifest_.vocab_size);
     out[i] = int32_t(token);
   }
+  // Single tokens from anywhere leave their pages until there are many.
+  constexpr uint64_t kShort = 256;
+  constexpr uint32_t kMostShort = 1024;
+  if (bytes <= kShort) {
+    if (++short_reads_ % kMostShort == 0)
+      for (const MappedFile& each : files_) each.forget(0, each.size());
+    return;
+  }
   const uint64_t first = begin / kForgotten * kForgotten;
   file.forget(first, begin + bytes + kForgotten - first);
 }

@@ -2,6 +2,7 @@
 // describes the format.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +69,7 @@ class TokenShards : public TokenSource {
   TokenManifest manifest_;
   std::vector<MappedFile> files_;
   std::vector<int64_t> ends_;
+  mutable std::atomic<uint32_t> short_reads_ = 0;
 };
 
 // Writes a directory of shards under a temporary name; finish() renames it. Without finish()

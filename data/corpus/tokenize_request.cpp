@@ -21,7 +21,7 @@ std::optional<int32_t> separator_id(const std::string& separator, const Tokenize
 
 void TokenizeRequest::describe(Schema& s) {
   s.field("tokenizer", tokenizer, "Tokenizer or model directory", {.required = true});
-  s.field("files", files, "Text, .jsonl, and both inside gzip, xz and tar (OpenWebText's archive)",
+  s.field("files", files, "Text or .jsonl, plain or in gzip",
           {.required = true, .positional = true});
   s.field("out", out, "New directory of token shards", {.required = true});
   s.field("key", key, "Key of the text in a line of .jsonl", {.unset = "\"text\""});

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
+#include <set>
 #include <vector>
 
 #include "data/hdf5/hdf5_messages.h"
@@ -17,13 +17,16 @@ constexpr uint64_t kLargestPiece = uint64_t(16) << 20;  // of a header
 constexpr const char* kUserBlock = ": begins with a user block, which is refused";
 constexpr size_t kMostPieces = 4096;
 constexpr size_t kMostNodes = 1 << 20;  // of a tree of names
+// The bytes that are read of all headers: each of a valid file is read about once.
+constexpr uint64_t kMostReads = 16, kAlwaysRead = uint64_t(16) << 20;
+constexpr uint64_t kBytesOfRead = 256;  // what a read costs, in bytes
 
 }  // namespace
 
 // One header with all of its pieces.
 class HeaderChecker::Walk {
  public:
-  Walk(const HeaderChecker& checker, const std::string& where, int depth)
+  Walk(HeaderChecker& checker, const std::string& where, int depth)
       : c_(checker), where_(where), depth_(depth) {
     if (depth > kDeepestHdf5) refuse_header(where, "headers refer to each other");
   }
@@ -54,6 +57,9 @@ class HeaderChecker::Walk {
   };
 
   std::vector<char> bytes(uint64_t address, uint64_t size) const {
+    c_.work_ += kBytesOfRead + std::min(size, c_.file_.size());
+    if (c_.work_ > kMostReads * c_.file_.size() + kAlwaysRead)
+      refuse_header(where_, "headers refer to the same bytes again and again");
     std::vector<char> out(size);
     c_.file_.read(where_, address, size, out.data());
     return out;
@@ -178,7 +184,7 @@ class HeaderChecker::Walk {
     if (version >= 3 && kind != 2)
       refuse_header(where_, "messages are shared in a heap, which is refused");
     if (version == 1) m.skip(6 + uint64_t(c_.length_bytes_), kWhat);
-    return Walk(c_, where_, depth_ + 1).header(address(m, kWhat));
+    return c_.item_of(where_, address(m, kWhat), depth_ + 1);
   }
 
   void attribute(Cursor& m) const {
@@ -291,9 +297,11 @@ class HeaderChecker::Walk {
     uint64_t free_at = p.number(c_.length_bytes_, kWhat);
     if (size > kLargestPiece) refuse_header(where_, "a heap is too large");
     names_ = bytes(address(p, kWhat), size);
+    const auto last = std::find(names_.rbegin(), names_.rend(), '\0');
+    names_end_ = uint64_t(names_.rend() - last);
     // The free blocks: each starts with the offset of the next one, 1 at the end, and its size.
     for (uint64_t blocks = 0; free_at != 1; ++blocks) {
-      if (free_at > size || size - free_at < 2 * l || blocks > size)
+      if (free_at > size || size - free_at < 2 * l || blocks > size / (2 * l))
         refuse_header(where_, "a free block does not fit its heap");
       Cursor block(where_, std::span<const char>(names_).subspan(size_t(free_at)));
       const uint64_t room = block.left();
@@ -301,7 +309,7 @@ class HeaderChecker::Walk {
       if (block.number(c_.length_bytes_, kWhat) > room)
         refuse_header(where_, "a free block does not fit its heap");
     }
-    nodes_ = 0;
+    nodes_.clear();
     tree_node(tree, -1);
   }
 
@@ -309,7 +317,7 @@ class HeaderChecker::Walk {
     constexpr const char* kWhat = "a tree of names is damaged";
     const auto a = uint64_t(c_.address_bytes_), l = uint64_t(c_.length_bytes_);
     const std::vector<char> head = bytes(at, 8 + 2 * a);
-    if (++nodes_ > kMostNodes || std::memcmp(head.data(), "TREE", 4) != 0 || head[4] != 0)
+    if (!is_new(at) || std::memcmp(head.data(), "TREE", 4) != 0 || head[4] != 0)
       refuse_header(where_, kWhat);
     Cursor h(where_, head);
     h.skip(5, kWhat);
@@ -329,8 +337,7 @@ class HeaderChecker::Walk {
   void symbols(uint64_t at) {
     constexpr const char* kWhat = "a node of names is damaged";
     const std::vector<char> head = bytes(at, 8);
-    if (++nodes_ > kMostNodes || std::memcmp(head.data(), "SNOD", 4) != 0)
-      refuse_header(where_, kWhat);
+    if (!is_new(at) || std::memcmp(head.data(), "SNOD", 4) != 0) refuse_header(where_, kWhat);
     Cursor h(where_, head);
     h.skip(6, kWhat);
     const uint64_t count = h.number(2, kWhat), entry = 2 * uint64_t(c_.address_bytes_) + 24;
@@ -343,17 +350,19 @@ class HeaderChecker::Walk {
     }
   }
 
+  // Whether a node of the tree is seen for the first time: no two lead to one.
+  bool is_new(uint64_t node) { return nodes_.size() < kMostNodes && nodes_.insert(node).second; }
+
   void name_at(uint64_t offset) const {
-    if (offset >= names_.size() ||
-        std::find(names_.begin() + ptrdiff_t(offset), names_.end(), '\0') == names_.end())
-      refuse_header(where_, "a name does not fit its heap");
+    if (offset >= names_end_) refuse_header(where_, "a name does not fit its heap");
   }
 
-  const HeaderChecker& c_;
+  HeaderChecker& c_;
   const std::string& where_;
   const int depth_;
   std::vector<char> names_;
-  size_t nodes_ = 0;
+  uint64_t names_end_ = 0;  // after the last NUL
+  std::set<uint64_t> nodes_;
   int order_bytes_ = 0;
   std::vector<Piece> pieces_;
   std::optional<uint64_t> item_;
@@ -395,14 +404,20 @@ HeaderChecker::HeaderChecker(const std::string& path, const StoredFile& file) : 
   const uint64_t extension = s.number(address_bytes_, kWhat);
   s.skip((version < 2 ? 3 : 1) * uint64_t(address_bytes_), kWhat);
   root_ = s.number(address_bytes_, kWhat);
-  if (!BRINE_TRUST_HDF5 && version >= 2 && extension < file.size())
-    Walk(*this, path, 0).header(extension);
+  if (!BRINE_TRUST_HDF5 && version >= 2 && extension < file.size()) item_of(path, extension, 0);
+}
+
+std::optional<uint64_t> HeaderChecker::item_of(const std::string& where, uint64_t address,
+                                               int depth) {
+  const auto known = good_.find(address);
+  if (known != good_.end()) return known->second;
+  const std::optional<uint64_t> item = Walk(*this, where, depth).header(address);
+  good_.emplace(address, item);
+  return item;
 }
 
 void HeaderChecker::check_header(const std::string& where, uint64_t address) {
-  if (good_.contains(address)) return;
-  Walk(*this, where, 0).header(address);
-  good_.insert(address);
+  item_of(where, address, 0);
 }
 
 }  // namespace brine::data::hdf5

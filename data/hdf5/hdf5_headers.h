@@ -4,7 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "data/hdf5/hdf5_storage.h"
@@ -28,12 +29,15 @@ class HeaderChecker {
 
  private:
   class Walk;
+  // Checks a header that was not seen before; the size of an element of its datatype, if any.
+  std::optional<uint64_t> item_of(const std::string& where, uint64_t address, int depth);
 
   const StoredFile& file_;
   int address_bytes_ = 8, length_bytes_ = 8;
   uint64_t root_ = 0;
-  uint64_t leaf_ = 4;  // half of the most names in a node
-  std::set<uint64_t> good_;
+  uint64_t leaf_ = 4;                                 // half of the most names in a node
+  std::map<uint64_t, std::optional<uint64_t>> good_;  // by address
+  uint64_t work_ = 0;
 };
 
 }  // namespace brine::data::hdf5

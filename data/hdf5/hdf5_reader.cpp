@@ -1,6 +1,7 @@
 // Hdf5Reader: every object is reached over hard links only and checked before it is read.
 #include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "data/hdf5/hdf5_file.h"
@@ -19,6 +20,9 @@ constexpr uint64_t kLargeDataset = uint64_t(4) << 30;  // from here on a dataset
 constexpr uint64_t kMostInflation = 1000;              // declared bytes for one stored byte
 constexpr uint64_t kLargeChunk = uint64_t(256) << 20;  // more must be justified by the dataset
 constexpr uint64_t kMostChunks = uint64_t(1) << 24;
+// libhdf5 goes through the stored chunks for every chunk that is read.
+constexpr uint64_t kMostChunkSteps = uint64_t(1) << 34;
+constexpr size_t kMostMembers = 1'000'000, kMostAttributes = 4096;  // of one object
 constexpr uint64_t kLargestAttribute = uint64_t(64) << 20;
 
 struct OpenDataset {
@@ -79,7 +83,8 @@ uint64_t bytes_of(const std::string& where, const Shape& shape, size_t item) {
   return bytes;
 }
 
-void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t file_bytes) {
+void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t stored_chunks,
+                 uint64_t file_bytes) {
   uint64_t declared = bytes_of(where, info.shape, item_size(info.dtype));
   check_format(info.stored_bytes <= file_bytes, where, ": claims ", info.stored_bytes,
                " stored bytes in a file of ", file_bytes);
@@ -96,6 +101,8 @@ void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t file_b
   for (int i = 0; i < info.shape.rank(); ++i)
     chunks *= uint64_t(info.shape[i]) / uint64_t(info.chunk[i]) + 1;
   check_format(chunks <= kMostChunks, where, ": has ", chunks, " chunks, which is refused");
+  check_format(stored_chunks <= kMostChunkSteps / chunks, where, ": has ", chunks, " chunks, ",
+               stored_chunks, " of them stored, which is refused");
 }
 
 OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
@@ -115,7 +122,11 @@ OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
   must(space.ok(), where, "cannot read the shape");
   d.info.shape = read_shape(where, space.id());
   d.info.stored_bytes = H5Dget_storage_size(d.id.id());
-  check_sizes(where, d.info, file_bytes);
+  hsize_t stored_chunks = 0;
+  must(d.storage.layout != H5D_CHUNKED ||
+           H5Dget_num_chunks(d.id.id(), space.id(), &stored_chunks) >= 0,
+       where, "cannot count the chunks");
+  check_sizes(where, d.info, stored_chunks, file_bytes);
   return d;
 }
 
@@ -162,8 +173,8 @@ struct Hdf5Reader::Impl {
 #endif
   }
 
-  // Refuses links that are not hard, and objects whose header is damaged.
-  void check_link(hid_t group, const std::string& part, const std::string& object) const {
+  // The address of a member's header. Refuses links that are not hard, and damaged headers.
+  haddr_t check_link(hid_t group, const std::string& part, const std::string& object) const {
     H5L_info_t link;
     must(H5Lget_info(group, part.c_str(), &link, H5P_DEFAULT) >= 0, where(object),
          "cannot read the link");
@@ -173,7 +184,9 @@ struct Hdf5Reader::Impl {
                  "\" is a link to another file, which is refused");
     check_format(link.type == H5L_TYPE_HARD, where(object), ": \"", part,
                  "\" is a user-defined link, which is refused");
-    if (!BRINE_TRUST_HDF5) headers.check_header(where(object), address_of(group, link));
+    const haddr_t address = address_of(group, link);
+    if (!BRINE_TRUST_HDF5) headers.check_header(where(object), address);
+    return address;
   }
 
   Handle need(const std::string& object) const {
@@ -190,8 +203,13 @@ struct Hdf5Reader::Impl {
     return open.emplace(name, examine(where(name), std::move(id), stored.size())).first->second;
   }
 
-  void collect(const std::string& group, int depth, std::vector<std::string>& names) const;
-  std::vector<std::string> members(const std::string& group) const;
+  struct Member {
+    std::string name;
+    haddr_t address;
+  };
+  void collect(const std::string& group, int depth, std::set<haddr_t>& groups,
+               std::vector<std::string>& names) const;
+  std::vector<Member> members(const std::string& group) const;
 
   struct Attribute {
     Handle object, id, type;
@@ -201,34 +219,51 @@ struct Hdf5Reader::Impl {
   Attribute attribute(const std::string& object, const std::string& name) const;
 };
 
-std::vector<std::string> Hdf5Reader::Impl::members(const std::string& group) const {
+namespace {
+
+// Receives the names of links or attributes, up to `most`.
+struct Names {
+  std::vector<std::string> all;
+  size_t most;
+
+  template <class Info>
+  static herr_t add(hid_t, const char* name, const Info*, void* to) {
+    auto& names = *static_cast<Names*>(to);
+    names.all.emplace_back(name);
+    return names.all.size() > names.most;
+  }
+};
+
+}  // namespace
+
+std::vector<Hdf5Reader::Impl::Member> Hdf5Reader::Impl::members(const std::string& group) const {
   Handle id = need(group);
   check_format(H5Iget_type(id.id()) == H5I_GROUP, where(group), ": is not a group");
-  H5G_info_t info;
-  must(H5Gget_info(id.id(), &info) >= 0, where(group), "cannot list");
-  std::vector<std::string> names;
-  for (hsize_t i = 0; i < info.nlinks; ++i) {
-    ssize_t length =
-        H5Lget_name_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT);
-    must(length >= 0, where(group), "cannot list");
-    std::string name(size_t(length), '\0');
-    must(H5Lget_name_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(),
-                            name.size() + 1, H5P_DEFAULT) >= 0,
-         where(group), "cannot list");
-    check_link(id.id(), name, group);
-    names.push_back(std::move(name));
+  Names names{{}, kMostMembers};
+  must(
+      H5Literate(id.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, Names::add<H5L_info_t>, &names) >= 0,
+      where(group), "cannot list");
+  check_format(names.all.size() <= kMostMembers, where(group), ": has more than ", kMostMembers,
+               " members");
+  std::vector<Member> members;
+  for (std::string& name : names.all) {
+    const haddr_t address = check_link(id.id(), name, group);
+    members.push_back({std::move(name), address});
   }
-  return names;
+  return members;
 }
 
-void Hdf5Reader::Impl::collect(const std::string& group, int depth,
+// A group that several links lead to is refused: 32 of two links each would have 2^32 datasets.
+void Hdf5Reader::Impl::collect(const std::string& group, int depth, std::set<haddr_t>& groups,
                                std::vector<std::string>& names) const {
   check_format(depth < 32, where(group), ": groups are nested too deeply");
-  for (const std::string& name : members(group)) {
+  for (const auto& [name, address] : members(group)) {
     std::string full = group == "/" ? name : join(group, "/", name);
     Handle id = need(full);
     if (H5Iget_type(id.id()) == H5I_GROUP) {
-      collect(full, depth + 1, names);
+      check_format(groups.insert(address).second, where(full),
+                   ": is a group that another link leads to, which is refused");
+      collect(full, depth + 1, groups, names);
     } else if (H5Iget_type(id.id()) == H5I_DATASET) {
       names.push_back(full);
     }
@@ -289,13 +324,16 @@ bool Hdf5Reader::has(const std::string& object) const {
 
 std::vector<std::string> Hdf5Reader::list(const std::string& group) const {
   Lock lock;
-  return impl_->members(group);
+  std::vector<std::string> names;
+  for (auto& member : impl_->members(group)) names.push_back(std::move(member.name));
+  return names;
 }
 
 std::vector<std::string> Hdf5Reader::datasets(const std::string& group) const {
   Lock lock;
   std::vector<std::string> names;
-  impl_->collect(group, 0, names);
+  std::set<haddr_t> groups = {impl_->headers.root()};
+  impl_->collect(group, 0, groups, names);
   return names;
 }
 
@@ -348,21 +386,13 @@ void Hdf5Reader::read_rows_into(const std::string& dataset, int64_t first, int64
 std::vector<std::string> Hdf5Reader::attributes(const std::string& object) const {
   Lock lock;
   Handle id = impl_->need(object);
-  int count = H5Aget_num_attrs(id.id());
-  must(count >= 0, impl_->where(object), "cannot list the attributes");
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) {
-    Handle a(H5Aopen_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, hsize_t(i), H5P_DEFAULT,
-                            H5P_DEFAULT),
-             H5Aclose);
-    must(a.ok(), impl_->where(object), "cannot list the attributes");
-    ssize_t length = H5Aget_name(a.id(), 0, nullptr);
-    must(length >= 0, impl_->where(object), "cannot list the attributes");
-    std::string name(size_t(length), '\0');
-    H5Aget_name(a.id(), name.size() + 1, name.data());
-    names.push_back(std::move(name));
-  }
-  return names;
+  Names names{{}, kMostAttributes};
+  must(H5Aiterate2(id.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, Names::add<H5A_info_t>, &names) >=
+           0,
+       impl_->where(object), "cannot list the attributes");
+  check_format(names.all.size() <= kMostAttributes, impl_->where(object), ": has more than ",
+               kMostAttributes, " attributes");
+  return std::move(names.all);
 }
 
 bool Hdf5Reader::has_attribute(const std::string& object, const std::string& name) const {

@@ -1,4 +1,4 @@
-// Byte sources: files, and the removal of layer after layer of compression and archives.
+// Byte sources: files, and gzip around them.
 #include "data/io/byte_source.h"
 
 #include <fcntl.h>
@@ -9,13 +9,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "data/io/archive/layers.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {
-
-constexpr int kMostLayers = 4;  // layers, those of OpenWebText
 
 class FileSource : public ByteSource {
  public:
@@ -46,39 +43,6 @@ class FileSource : public ByteSource {
   int fd_ = -1;
 };
 
-using Visit = std::function<void(ByteSource&, const std::string&)>;
-
-std::string without(std::string name, const std::string& ending) {
-  if (name.ends_with(ending)) name.resize(name.size() - ending.size());
-  return name;
-}
-
-void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int depth,
-            const Visit& visit) {
-  auto peek = std::make_unique<PeekSource>(std::move(source));
-  const Layer layer = layer_of(peek->peek(kLayerHead));
-  check_format(depth < kMostLayers || layer == Layer::kNone, peek->name(), ": has more than ",
-               kMostLayers, " layers of archives and compression");
-  switch (layer) {
-    case Layer::kNone:
-      check_format(!is_other_archive(peek->peek(kLayerHead)), peek->name(),
-                   ": a zip, 7z or zstd file, which is not read; unpack it first");
-      return visit(*peek, bare);
-    case Layer::kGzip:
-      return unwrap(gunzip(std::move(peek)), without(bare, ".gz"), depth + 1, visit);
-    case Layer::kXz:
-      return unwrap(unxz(std::move(peek)), without(bare, ".xz"), depth + 1, visit);
-    case Layer::kTar:
-      for_each_member(*peek, [&](std::unique_ptr<ByteSource> member) {
-        const std::string name = member->name();
-        unwrap(std::move(member), name, depth + 1, visit);
-      });
-      // The rest after the archive is read too: only then is it known to be complete.
-      char rest[4096];
-      while (peek->read(rest, sizeof rest) > 0) continue;
-  }
-}
-
 }  // namespace
 
 std::string_view PeekSource::peek(size_t count) {
@@ -99,12 +63,12 @@ size_t PeekSource::read(char* out, size_t max_bytes) {
   return n;
 }
 
-std::unique_ptr<ByteSource> open_file_source(const Path& path) {
-  return std::make_unique<FileSource>(path);
-}
-
-void for_each_file(const Path& path, const Visit& visit) {
-  unwrap(open_file_source(path), path.string(), 0, visit);
+std::unique_ptr<ByteSource> open_unpacked(const Path& path) {
+  auto source = std::make_unique<PeekSource>(std::make_unique<FileSource>(path));
+  if (source->peek(2) == "\x1f\x8b")
+    source = std::make_unique<PeekSource>(gunzip(std::move(source)));
+  refuse_packed(path, source->peek(kPackedHead));
+  return source;
 }
 
 }  // namespace brine::data

@@ -1,8 +1,7 @@
-// Bytes pulled from a file through any number of layers of compression and archives.
+// Bytes pulled from a file, plain or in gzip.
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,7 +14,7 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   // Between 1 and `max_bytes` (>= 1) bytes; 0 only at the end. Throws an Error that starts with the
-  // name of the file, and of the member if it is in an archive.
+  // name of the file.
   virtual size_t read(char* out, size_t max_bytes) = 0;
   virtual const std::string& name() const = 0;
 };
@@ -34,12 +33,11 @@ class PeekSource : public ByteSource {
   std::string held_;
 };
 
-std::unique_ptr<ByteSource> open_file_source(const Path& path);
+// Accepts one or more consecutive gzip streams; damage and a missing end are errors.
+std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> inner);
 
-// Opens `path` and calls visit for it or, in archives nested up to 4 deep, as OpenWebText's are,
-// for every file inside. Layers are recognised by their first bytes (data/io/archive/layers.h).
-// `bare` is the innermost name without .gz and .xz.
-void for_each_file(const Path& path,
-                   const std::function<void(ByteSource& content, const std::string& bare)>& visit);
+// The content of a file, out of gzip where it begins like it. Throws at what refuse_packed()
+// refuses, inside of gzip, too.
+std::unique_ptr<ByteSource> open_unpacked(const Path& path);
 
 }  // namespace brine::data

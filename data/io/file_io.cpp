@@ -80,6 +80,29 @@ void refuse_lfs_pointer(const Path& path) {
   if (small) read_file(path, kMostPointer);
 }
 
+void refuse_packed(const Path& path, std::string_view head) {
+  struct Packed {
+    std::string_view bytes;
+    size_t at;
+    const char *name, *unpack;
+  };
+  constexpr Packed kPacked[] = {{"\x1f\x8b", 0, "gzip file", "gunzip"},
+                                {"\xfd\x37zXZ", 0, "xz file", "unxz"},
+                                {"1AY&SY", 4, "bzip2 file", "bunzip2"},
+                                {"ustar", 257, "tar archive", "tar xf"},
+                                {"PK\x03\x04", 0, "zip archive", "unzip"},
+                                {"PK\x05\x06", 0, "zip archive", "unzip"},
+                                {"7z\xbc\xaf\x27\x1c", 0, "7z archive", "7z x"},
+                                {"\x28\xb5\x2f\xfd", 0, "zstd file", "unzstd"}};
+  for (const Packed& p : kPacked) {
+    if (head.size() < p.at || !head.substr(p.at).starts_with(p.bytes)) continue;
+    const bool tar = path.stem().extension() == ".tar";
+    throw Error(join(path.string(), ": a ", p.name, ", which is not read; unpack it first: ",
+                     tar ? "tar xf" : p.unpack, " ", path.string()),
+                ErrorKind::format);
+  }
+}
+
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name[0] != '.' && name.find('/') == name.npos &&
          name.find('\0') == name.npos;

@@ -32,6 +32,11 @@ void refuse_lfs_pointer(const Path& path, std::string_view text);
 // The same for a file that another library reads.
 void refuse_lfs_pointer(const Path& path);
 
+// Throws if a file begins like an archive or like other compressed data; the message says how to
+// unpack it. `head` is the first kPackedHead bytes, fewer of a shorter file.
+inline constexpr size_t kPackedHead = 512;
+void refuse_packed(const Path& path, std::string_view head);
+
 // Whether a name from a manifest is that of a file in its directory: without a slash or a zero
 // byte, not hidden, so neither "." nor "..".
 bool is_plain_name(std::string_view name);

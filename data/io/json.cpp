@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <type_traits>
 #include <unordered_set>
 #include <vector>
 
@@ -17,14 +18,19 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kMostShown = 200;  // bytes of a key
+constexpr size_t kMostShown = 200;                        // bytes of a key
+constexpr uint64_t kMostComparisons = uint64_t(1) << 27;  // of keys that stay in order
+
+using Drop = std::function<bool(int depth, const std::string& key)>;
 
 // Parses a text; `twice` becomes the first duplicate key of an object.
 template <class Json>
 Json parse(std::string_view text, bool throws, std::optional<std::string>& twice,
-           const std::string& where, int max_levels) {
+           const std::string& where, int max_levels, const Drop& drop = {}) {
   using Event = typename Json::parse_event_t;
   std::vector<std::unordered_set<std::string>> keys;  // of the objects around a place
+  uint64_t comparisons = 0;
+  int dropped = INT_MAX;  // the depth of a key that is left out, in what follows it
   auto see = [&](int depth, Event event, Json& parsed) {
     const bool opens = event == Event::object_start || event == Event::array_start;
     check_format(!opens || depth < max_levels, where, ": more than ", max_levels, " levels deep");
@@ -33,16 +39,19 @@ Json parse(std::string_view text, bool throws, std::optional<std::string>& twice
     if (event != Event::key || twice) return true;
     const std::string& key = parsed.template get_ref<const std::string&>();
     if (!keys.back().insert(key).second) twice = key;
-    return true;
+    if (depth <= dropped) dropped = drop && drop(depth, key) ? depth : INT_MAX;
+    if (std::is_same_v<Json, ordered_json> && dropped == INT_MAX) comparisons += keys.back().size();
+    check_format(comparisons <= kMostComparisons, where, ": an object has too many keys");
+    return dropped != depth;
   };
   return Json::parse(text, see, throws);
 }
 
 template <class Json>
 Json parse_once(std::string_view text, bool throws, const std::string& where,
-                int max_levels = INT_MAX) {
+                int max_levels = INT_MAX, const Drop& drop = {}) {
   std::optional<std::string> twice;
-  Json value = parse<Json>(text, throws, twice, where, max_levels);
+  Json value = parse<Json>(text, throws, twice, where, max_levels, drop);
   if (!twice || value.is_discarded()) return value;
   const bool cut = twice->size() > kMostShown;
   if (cut) twice->resize(kMostShown);
@@ -56,8 +65,8 @@ Json parse_once(std::string_view text, bool throws, const std::string& where,
 json parse_json(std::string_view text, const std::string& where, int max_levels) {
   return parse_once<json>(text, true, where, max_levels);
 }
-ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
-  return parse_once<ordered_json>(text, true, where);
+ordered_json parse_ordered_json(std::string_view text, const std::string& where, const Drop& drop) {
+  return parse_once<ordered_json>(text, true, where, INT_MAX, drop);
 }
 ordered_json parse_json_or_discard(std::string_view text, const std::string& where) {
   return parse_once<ordered_json>(text, false, where);

@@ -7,6 +7,7 @@
 
 #include <climits>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -22,7 +23,11 @@ namespace brine {
 // one another are an error like a duplicate key: each may take 60 bytes of memory.
 nlohmann::json parse_json(std::string_view text, const std::string& where = "JSON",
                           int max_levels = INT_MAX);
-nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where = "JSON");
+// Of objects whose keys stay in order: too many keys are an error, since each is compared with
+// those before it. What follows a key that `drop`, if given, is true for is left out.
+nlohmann::ordered_json parse_ordered_json(
+    std::string_view text, const std::string& where = "JSON",
+    const std::function<bool(int depth, const std::string& key)>& drop = {});
 // is_discarded() if the text is not JSON.
 nlohmann::ordered_json parse_json_or_discard(std::string_view text, const std::string& where);
 // is_discarded() also for a duplicate key.

@@ -45,6 +45,7 @@ void refuse_malformed(const std::string& path, const std::string& text) {
 
 std::string read_text(const std::string& path) {
   std::string text = read_file(path);
+  refuse_packed(path, std::string_view(text).substr(0, kPackedHead));
   refuse_malformed(path, text);
   text.erase(0, text.size() - without_mark(text).size());
   check_format(!text.empty(), path, ": the file contains no text");

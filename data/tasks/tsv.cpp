@@ -2,6 +2,7 @@
 #include "data/tasks/tsv.h"
 
 #include <algorithm>
+#include <set>
 
 #include "data/io/utf8.h"
 
@@ -31,8 +32,9 @@ TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool sp
   std::string_view header;
   next_line(header);
   split_fields(header, fields_);
+  std::set<std::string_view> names;
   for (std::string_view name : fields_) {
-    check_format(!has(std::string(name)), file_, ":1: column '", name,
+    check_format(names.insert(name).second, file_, ":1: column '", name,
                  "' occurs twice in the header");
     columns_.emplace_back(name);
   }

@@ -34,10 +34,13 @@ size_t spaces_after(std::string_view text, size_t at) {
 void AddedTokenFinder::add(const AddedToken& token, std::string content) {
   if (content.empty()) return;  // nothing is left after normalization
   patterns_.push_back({std::move(content), token.id, token.lstrip, token.rstrip});
+}
+
+void AddedTokenFinder::finish() {
+  if (patterns_.empty()) return;
   std::stable_sort(patterns_.begin(), patterns_.end(), [](const Pattern& a, const Pattern& b) {
     return a.content.size() > b.content.size();
   });
-  for (auto& list : by_first_byte_) list.clear();
   for (size_t i = 0; i < patterns_.size(); ++i)
     by_first_byte_[uint8_t(patterns_[i].content[0])].push_back(uint32_t(i));
   const char first = patterns_[0].content[0];

@@ -24,8 +24,9 @@ class AddedTokenFinder {
     size_t at, end;  // with the white space that the token includes
     int32_t id;      // -1: none, and at = end = the size of the text
   };
-  // Searches for `content`, which is the token's text or its normalized form.
+  // Searches for `content`, which is the token's text or its normalized form; finish() follows.
   void add(const AddedToken& token, std::string content);
+  void finish();
   Found next(std::string_view text, size_t from) const;
 
  private:

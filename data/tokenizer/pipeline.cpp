@@ -45,6 +45,8 @@ void PipelineTokenizer::build(const TokenizerModel& model, const std::string& wh
     else
       raw_.add(token, token.content);
   }
+  raw_.finish();
+  normalized_.finish();
 }
 
 std::vector<int32_t> PipelineTokenizer::encode(std::string_view text) const {

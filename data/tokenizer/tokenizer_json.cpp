@@ -126,13 +126,11 @@ void place_added(TokenizerModel& model, size_t vocabulary, const std::string& pa
                              "list, as in tokenizers"));
 }
 
-std::string read_frame(const std::string& text) {
+std::string read_frame(const std::string& text, const std::string& path) {
   // Depth 2 has the keys of the parts; only the model has these two.
-  auto keep = [](int depth, Json::parse_event_t event, Json& key) {
-    return !(event == Json::parse_event_t::key && depth == 2 &&
-             (key == "vocab" || key == "merges"));
-  };
-  Json frame = Json::parse(text, keep);
+  Json frame = parse_ordered_json(text, path, [](int depth, const std::string& key) {
+    return depth == 2 && (key == "vocab" || key == "merges");
+  });
   frame["truncation"] = nullptr;
   frame["padding"] = nullptr;
   frame["added_tokens"] = Json::array();
@@ -182,11 +180,11 @@ std::string SideFiles::model_type() const {
 }
 
 void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
+  std::unordered_set<std::string> known;
+  for (const AddedToken& token : tokens) known.insert(token.content);
   auto add = [&](const std::vector<AddedToken>& more) {
-    for (const AddedToken& token : more) {
-      auto same = [&](const AddedToken& other) { return other.content == token.content; };
-      if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(token);
-    }
+    for (const AddedToken& token : more)
+      if (known.insert(token.content).second) tokens.push_back(token);
   };
   const SortedJson& decoder = member(config.object(), "added_tokens_decoder");
   check_format(decoder.is_null() || decoder.is_object(), config.path,

@@ -47,7 +47,7 @@ void place_added(TokenizerModel& model, size_t vocabulary, const std::string& pa
 // The number of tokens in a list with holes.
 size_t count_tokens(const std::vector<std::string>& tokens);
 // A tokenizer.json without the vocabulary, the merges and the added tokens, its keys in order.
-std::string read_frame(const std::string& text);
+std::string read_frame(const std::string& text, const std::string& path);
 
 // NAME in `dir`: its text and its object, both empty if it does not exist.
 struct SideFile {

@@ -24,8 +24,11 @@ BertClass next_bert_class(std::string_view text, size_t& at) {
 }
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+  std::string out;
+  size_t done = 0;
+  for (size_t at; (at = text.find(from, done)) != std::string::npos; done = at + from.size())
+    out.append(text, done, at - done).append(to);
+  if (done > 0) text = out.append(text, done);
 }
 
 // The spaces that BERT's decoder removes, token by token.

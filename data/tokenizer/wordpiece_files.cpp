@@ -190,7 +190,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path)
     WordPieceModel model;
     read_model(root, path, model);
     read_roles(sides, model);
-    model.frame = read_frame(text);
+    model.frame = read_frame(text, path);
     return std::make_unique<WordPieceTokenizer>(std::move(model), path);
   });
 }

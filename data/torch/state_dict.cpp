@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <unordered_map>
 
 #include "data/io/printable.h"
 #include "tensor/base/error.h"
@@ -415,8 +414,15 @@ class Machine {
     t.strides = sizes_of(given[3], "a tensor's stride");
     require(t.shape.size() == t.strides.size(), "a tensor of ", t.shape.size(), " axes with ",
             t.strides.size(), " strides");
+    count_axes(t);
     tensors_.push_back(std::move(t));
     return int64_t(tensors_.size() - 1);
+  }
+
+  // Values of a few bytes may describe many tensors.
+  void count_axes(const PickledTensor& t) {
+    axes_ += t.shape.size();
+    require(axes_ <= kMostValues, "tensors of more than ", kMostValues, " axes together");
   }
 
   StateDict state_dict(Id id) {
@@ -428,6 +434,7 @@ class Machine {
       check_format(value.kind == Kind::tensor, file_, ": '", shown(name), "' is ",
                    name_of(value.kind), ", wanted a tensor");
       check_format(names.insert(name).second, file_, ": tensor '", shown(name), "' occurs twice");
+      count_axes(tensors_[size_t(value.number)]);
       out_.tensors.push_back(tensors_[size_t(value.number)]);
       out_.tensors.back().name = name;
     }
@@ -440,9 +447,10 @@ class Machine {
   std::vector<Value> values_;
   std::vector<Id> stack_;
   std::vector<size_t> marks_;
-  std::unordered_map<uint32_t, Id> memo_;
+  std::map<uint32_t, Id> memo_;
   std::map<std::string, size_t> storage_of_;
   std::vector<PickledTensor> tensors_;
+  size_t axes_ = 0;  // of all tensors that were described
   StateDict out_;
 };
 

@@ -72,7 +72,6 @@ const std::vector<Home>& homes() {
       {"cublas", {"tensor/cuda/", "tests/cuda/emulator/"}},
       {"cudnn", {"tensor/cuda/cudnn/"}},
       {"boost/", {"tests/cuda/emulator/"}},
-      {"archive", {"data/io/archive/layers.cpp", "tests/data/"}},
       {"nettle/", {"data/codec/sha256.cpp"}},
       {"utf8proc", {"data/io/utf8.cpp", "data/tokenizer/normalize/character_normalizer.cpp"}},
   };

@@ -1,5 +1,4 @@
-// Corpora: text, lines of JSON and archives of both; token shards.
-#include <cstring>
+// Corpora: text and lines of JSON; token shards.
 #include <nlohmann/json.hpp>
 
 #include "data/codec/sha256.h"
@@ -61,14 +60,6 @@ void read_corpus(const std::string& path) {
   if (whole.open) throw Find("a document does not end");
 }
 
-// Octal digits of a header's size; 0 if there are none.
-uint64_t size_of(const char* header) {
-  uint64_t size = 0;
-  for (int i = 124; i < 136 && header[i] >= '0' && header[i] <= '7'; ++i)
-    size = size << 3 | uint64_t(header[i] - '0');
-  return size;
-}
-
 }  // namespace
 
 void read_text_corpus(Dir dir, std::string_view bytes) {
@@ -92,27 +83,6 @@ void read_json_lines(Dir dir, std::string_view bytes) {
   const std::string path = (dir / "corpus.jsonl").string();
   write_input(path, bytes);
   read_corpus(path);
-}
-
-// Headers get right checksums, without which nothing else would be looked at.
-void read_tar(Dir dir, std::string_view bytes) {
-  std::string archive(bytes);
-  for (uint64_t at = 0; at + 512 <= archive.size();) {
-    char* header = archive.data() + at;
-    std::memset(header + 148, ' ', 8);
-    unsigned sum = 0;
-    for (size_t i = 0; i < 512; ++i) sum += uint8_t(header[i]);
-    if (sum == 8 * ' ') {
-      std::memset(header + 148, 0, 8);  // the end
-      break;
-    }
-    std::snprintf(header + 148, 8, "%06o", sum);
-    const uint64_t size = size_of(header);
-    if (size > archive.size()) break;
-    at += 512 + (size + 511) / 512 * 512;
-  }
-  write_input(dir / "corpus.tar", archive);
-  read_corpus((dir / "corpus.tar").string());
 }
 
 // The files that a manifest lists, with its sizes; then all of their tokens.

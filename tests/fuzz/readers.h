@@ -29,12 +29,11 @@ void read_wordpiece(Dir dir, std::string_view bytes);
 // A first line "TASK SPLIT", then the file of that split.
 void read_tsv(Dir dir, std::string_view bytes);
 
-// Documents of a corpus: plain text (gzip and xz, where it begins like them), a text's lines
-// joined, lines of JSON, tar archives. The pieces of a document have its tokens.
+// Documents of a corpus: plain text (gzip, where it begins like it), a text's lines joined, lines
+// of JSON. The pieces of a document have its tokens.
 void read_text_corpus(Dir dir, std::string_view bytes);
 void read_joined(Dir dir, std::string_view bytes);
 void read_json_lines(Dir dir, std::string_view bytes);
-void read_tar(Dir dir, std::string_view bytes);
 
 // The manifest of token shards, and the shards where they are small.
 void read_token_shards(Dir dir, std::string_view bytes);

@@ -29,7 +29,6 @@ const std::vector<FuzzTarget>& targets() {
       {"text", read_text_corpus},
       {"lines", read_joined},
       {"jsonl", read_json_lines},
-      {"tar", read_tar},
       {"shards", read_token_shards},
   };
   return all;

@@ -1,7 +1,7 @@
-// brine lra: writes the data of two tasks of Long Range Arena, ListOps and Pathfinder.
+// brine lra: writes the data of Long Range Arena's ListOps.
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/unused_flags.h"
+#include "apps/cli/program.h"
 #include "apps/terminal/terminal.h"
 #include "data/tasks/lra/lra_data.h"
 
@@ -14,13 +14,6 @@ struct Lra {
   void describe(data::Schema& s) { what.describe(s); }
 
   int run(const RunContext& context) {
-    if (what.task == "listops") {
-      refuse_unused(context, {"dashes", "distractors"}, "on listops");
-    } else {
-      refuse_unused(context,
-                    {"min_length", "max_length", "max_depth", "max_args", "list_probability"},
-                    "on pathfinder");
-    }
     const data::Json manifest = data::write_lra_data(what, context.seed);
     for (const auto& [name, split] : manifest["splits"].items()) {
       log_info(what.out, "/", split["file"].get<std::string>(), ": ",
@@ -32,8 +25,7 @@ struct Lra {
   }
 };
 
-const RegisterSubcommand<Lra> registration("lra",
-                                           "Write data of Long Range Arena: ListOps, Pathfinder",
+const RegisterSubcommand<Lra> registration("lra", "Write data of Long Range Arena's ListOps",
                                            {"brine lra --task listops --out DIR",
                                             "docs/evaluation.md"});
 

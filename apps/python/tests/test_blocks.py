@@ -370,6 +370,21 @@ def test_pieces_with_padding_equal_the_whole(name):
 
 @names()
 @torch.no_grad()
+def test_pasts_that_are_far_apart_change_nothing(name, monkeypatch):
+    monkeypatch.setattr(blocks, "SCORED", 1)
+    made, inputs = random_block(name), inputs_of(90)
+    visible = torch.ones(2, 90, dtype=torch.bool)
+    visible[1, :84] = False
+    whole = made(*inputs, visible)
+    for b, start in ((0, 0), (1, 84)):
+        alone = made(*(x[b : b + 1, :, start:] for x in inputs))
+        assert torch.allclose(whole[b : b + 1, :, start:], alone, rtol=0, atol=1e-12)
+    y, _ = in_pieces(made, inputs, visible, range(85, 91))
+    assert torch.allclose(y, whole, rtol=0, atol=1e-12)
+
+
+@names()
+@torch.no_grad()
 def test_decoding_goes_on_after_a_cut(name):
     made, inputs = random_block(name), inputs_of(60)
     whole = made(*inputs)

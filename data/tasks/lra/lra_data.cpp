@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "data/codec/sha256.h"
@@ -54,85 +52,56 @@ class SplitFile {
   int64_t examples_ = 0, tokens_ = 0, shortest_ = 0, longest_ = 0;
 };
 
-using WriteSplit = std::function<void(SplitFile&, int64_t count, LraDraws draws)>;
-
-WriteSplit listops_writer(const ListOpsRules& rules) {
-  auto generator = std::make_shared<ListOpsGenerator>(rules);
-  return [generator](SplitFile& file, int64_t count, LraDraws draws) {
-    file.write("Source\tTarget\n");
-    for (int64_t i = 0; i < count; ++i) {
-      const ListOpsExample e = generator->next(draws);
-      file.write(e.expression + '\t' + std::to_string(e.value) + '\n');
-      file.count(e.value, e.length);
-    }
-  };
-}
-
-// A record is the class and the pixels. Of two images that follow each other one is connected.
-WriteSplit pathfinder_writer(const PathfinderRules& rules) {
-  return [rules](SplitFile& file, int64_t count, LraDraws draws) {
-    bool connected = false;
-    for (int64_t i = 0; i < count; ++i) {
-      connected = i % 2 ? !connected : draws.chance(0.5);
-      const PathfinderImage image = draw_pathfinder(rules, connected, draws);
-      std::string record(1, char(connected));
-      record.append(image.pixels.begin(), image.pixels.end());
-      file.write(record);
-      file.count(connected, kImagePixels);
-    }
-  };
-}
-
-Json rules_of(const LraData& what) {
-  Schema rules;
-  if (what.task == "listops") {
-    ListOpsRules copy = what.listops;
-    copy.describe(rules);
-    return rules.to_json();
+// The expressions of a split, a row each.
+void write_split(SplitFile& file, ListOpsGenerator& generator, int64_t count, LraDraws draws) {
+  file.write("Source\tTarget\n");
+  for (int64_t i = 0; i < count; ++i) {
+    const ListOpsExample e = generator.next(draws);
+    file.write(e.expression + '\t' + std::to_string(e.value) + '\n');
+    file.count(e.value, e.length);
   }
-  PathfinderRules copy = what.pathfinder;
-  copy.describe(rules);
+}
+
+Json rules_of(ListOpsRules listops) {
+  Schema rules;
+  listops.describe(rules);
   return rules.to_json();
 }
 
 }  // namespace
 
 void LraData::describe(Schema& s) {
-  s.choice("task", task, {"listops", "pathfinder"}, "What to write",
-           {.required = true, .positional = true});
+  s.choice("task", task, {"listops"}, "What to write", {.required = true, .positional = true});
   s.field("out", out, "Directory to write", {.required = true});
   s.field("train", train, "Examples of the training split", {.min = 1});
   s.field("valid", valid, "Examples of the validation split", {.min = 1});
   s.field("test", test, "Examples of the test split", {.min = 1});
   listops.describe(s);
-  pathfinder.describe(s);
 }
 
 Json write_lra_data(const LraData& what, uint64_t seed) {
-  const bool listops = what.task == "listops";
-  check(listops || what.task == "pathfinder", "lra: unknown task '", what.task, "'");
+  check(what.task == "listops", "lra: unknown task '", what.task, "'");
   const Path out = std::filesystem::absolute(what.out).lexically_normal();
   const Path target = out.has_filename() ? out : out.parent_path();
   const bool is_new = !std::filesystem::exists(target);
   check(is_new || (std::filesystem::is_directory(target) && std::filesystem::is_empty(target)),
         what.out, ": exists already and is not an empty directory");
-  const WriteSplit write =
-      listops ? listops_writer(what.listops) : pathfinder_writer(what.pathfinder);
+  ListOpsGenerator generator(what.listops);
   std::filesystem::create_directories(target.parent_path());
   TemporaryDir dir(target.parent_path(), target.filename().string());
   Json manifest = {{"format", "brine-lra"}, {"version", 1}, {"task", what.task}, {"seed", seed}};
-  manifest["rules"] = rules_of(what);
+  manifest["rules"] = rules_of(what.listops);
   struct Split {
-    const char *name, *tsv, *binary;
+    const char *name, *file;
     int64_t count;
   };
-  const Split splits[] = {{"test", "basic_test.tsv", "test.bin", what.test},
-                          {"valid", "basic_val.tsv", "valid.bin", what.valid},
-                          {"train", "basic_train.tsv", "train.bin", what.train}};
+  const Split splits[] = {{"test", "basic_test.tsv", what.test},
+                          {"valid", "basic_val.tsv", what.valid},
+                          {"train", "basic_train.tsv", what.train}};
   uint64_t stream = 0;
   for (const Split& split : splits) {
-    SplitFile file(dir.path() / (listops ? split.tsv : split.binary));
-    write(file, split.count, LraDraws(seed, stream++));
+    SplitFile file(dir.path() / split.file);
+    write_split(file, generator, split.count, LraDraws(seed, stream++));
     manifest["splits"][split.name] = file.finish();
   }
   write_file_atomic(dir.path() / "manifest.json", json_text(manifest) + "\n");

@@ -8,16 +8,14 @@
 #include "data/config/schema.h"
 #include "data/io/file_io.h"
 #include "data/tasks/lra/listops.h"
-#include "data/tasks/lra/pathfinder.h"
 
 namespace brine::data {
 
 struct LraData {
-  std::string task = {};  // listops or pathfinder
+  std::string task = {};  // listops
   std::string out = {};
   int64_t train = 96000, valid = 2000, test = 2000;  // examples of the splits
   ListOpsRules listops = {};
-  PathfinderRules pathfinder = {};
 
   void describe(Schema& s);
 };

@@ -1,8 +1,7 @@
-// Readers of the tasks of Long Range Arena: expressions, images as numbers.
+// The reader of Long Range Arena's ListOps.
 #include <algorithm>
 
 #include "data/tasks/lra/listops.h"
-#include "data/tasks/lra/pathfinder.h"
 #include "data/tasks/task_readers.h"
 #include "data/tasks/tsv.h"
 #include "tensor/base/error.h"
@@ -35,33 +34,6 @@ void check_value(const TsvReader& row, const std::string& expression, double tar
                 value);
 }
 
-// Records of a class and an image.
-struct ImageFile {
-  ImageFile(const Path& path, int64_t classes) : path(path), file(path), classes(classes) {
-    check_format(file.size() > 0 && file.size() % kBytes == 0, path.string(), ": ", file.size(),
-                 " bytes are not a number of records of ", kBytes, " bytes");
-  }
-  int64_t size() const { return int64_t(file.size() / kBytes); }
-
-  TaskExample read(int64_t i) const {
-    const unsigned char* record = file.data() + uint64_t(i) * kBytes;
-    check_format(record[0] < classes, path.string(), ": record ", i, ": class ", int(record[0]),
-                 " is not below ", classes);
-    TaskExample out{.first = {}, .target = double(record[0])};
-    out.first.reserve(size_t(4 * kImagePixels));
-    for (int64_t p = 0; p < kImagePixels; ++p) {
-      if (p) out.first += ' ';
-      out.first += std::to_string(record[1 + p]);
-    }
-    return out;
-  }
-
-  static constexpr uint64_t kBytes = 1 + kImagePixels;
-  Path path;
-  MappedFile file;
-  int64_t classes;
-};
-
 }  // namespace
 
 TaskExamples read_listops(const Task& task, const Path& dir, const TaskSplit& split) {
@@ -75,13 +47,6 @@ TaskExamples read_listops(const Task& task, const Path& dir, const TaskSplit& sp
     check_value(row, e.first, e.target);
     out.rows.push_back(std::move(e));
   }
-  return out;
-}
-
-TaskExamples read_pathfinder(const Task& task, const Path& dir, const TaskSplit& split) {
-  TaskExamples out{.labels = task.labels, .rows = {}};
-  const ImageFile images(dir / split.file, int64_t(task.labels.size()));
-  for (int64_t i = 0; i < images.size(); ++i) out.rows.push_back(images.read(i));
   return out;
 }
 

@@ -46,10 +46,4 @@ std::unique_ptr<Tokenizer> listops_tokenizer() {
   return word_tokenizer(listops_tokens(), "the tokenizer of listops");
 }
 
-std::unique_ptr<Tokenizer> pixel_tokenizer() {
-  std::vector<std::string> values;
-  for (int value = 0; value < 256; ++value) values.push_back(std::to_string(value));
-  return word_tokenizer(values, "the tokenizer of pixels");
-}
-
 }  // namespace brine::data

@@ -225,7 +225,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     place_added(model, count_tokens(model.tokens), path);
     model.normalizer = Normalizer(member(root, "normalizer"), path);
     model.around = read_post_processor(member(root, "post_processor"), path);
-    model.frame = read_frame(text);
+    model.frame = read_frame(text, path);
     const SideFiles sides(fs::path(path).parent_path());
     read_roles(sides, model);
     // add_bos_token of tokenizer_config.json is not used: as in transformers, tokenizer.json alone

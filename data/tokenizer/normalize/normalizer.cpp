@@ -11,6 +11,8 @@ namespace brine::data {
 namespace {
 
 constexpr int kDeepest = 16;  // nesting depth of sequences
+// A text becomes at most this much longer: each of many stages may repeat it.
+constexpr size_t kMostGrowth = 64, kAlwaysRoom = 1 << 20;
 
 }  // namespace
 
@@ -88,20 +90,22 @@ void Normalizer::add_replace(const SortedJson& description, const std::string& w
   stages_.push_back(std::move(stage));
 }
 
-std::string Normalizer::Stage::apply(std::string_view text) const {
+std::string Normalizer::Stage::apply(std::string_view text, size_t most) const {
   if (characters) return characters->apply(text);
   std::string out;
   size_t done = 0;
   auto replace = [&](size_t begin, size_t end) {
     out.append(text, done, begin - done) += to;
     done = end;
+    return out.size() <= most;
   };
   if (pattern) {
     RegexMatches matches(*pattern, text);
-    for (size_t begin = 0, end = 0; matches.next(begin, end);) replace(begin, end);
+    for (size_t begin = 0, end = 0; matches.next(begin, end);)
+      if (!replace(begin, end)) break;
   } else if (!from.empty()) {
     for (size_t at = 0; (at = text.find(from, at)) != std::string_view::npos; at = done)
-      replace(at, at + from.size());
+      if (!replace(at, at + from.size())) break;
   } else if (!text.empty()) {
     out = to;
   }
@@ -110,7 +114,12 @@ std::string Normalizer::Stage::apply(std::string_view text) const {
 
 std::string Normalizer::apply(std::string_view text) const {
   std::string now(text);
-  for (const Stage& stage : stages_) now = stage.apply(now);
+  const size_t most = kMostGrowth * text.size() + kAlwaysRoom;
+  for (const Stage& stage : stages_) {
+    now = stage.apply(now, most);
+    check_format(now.size() <= most, "tokenizer: a text of ", text.size(), " bytes has more than ",
+                 most, " after its normalization");
+  }
   return now;
 }
 

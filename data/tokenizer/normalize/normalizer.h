@@ -31,7 +31,7 @@ class Normalizer {
     std::string from = {};                      // Replace: a text, or ...
     std::shared_ptr<const Regex> pattern = {};  // ... an expression; neither: Prepend
     std::string to = {};
-    std::string apply(std::string_view text) const;
+    std::string apply(std::string_view text, size_t most) const;  // stops beyond `most` bytes
   };
   using Steps = std::vector<CharacterNormalizer::Step>;
   void add(const nlohmann::json& description, const std::string& where, int depth, Steps& steps);

@@ -13,6 +13,7 @@ namespace {
 constexpr uint32_t kUnlimited = UINT32_MAX;
 constexpr uint32_t kMostRepeats = 1000;
 constexpr size_t kMostCompiled = 10000;  // steps
+constexpr size_t kMostParts = 100000;    // of which some, like "()", are no step
 constexpr size_t kLongestPattern = 10000;
 constexpr int kDeepestGroup = 32;
 
@@ -278,6 +279,7 @@ class Compiler {
       : parser_(parser), steps_(steps), sets_(sets) {}
 
   void add(const Part& part) {
+    if (++parts_ > kMostParts) refuse_size();
     switch (part.kind) {
       case Part::Kind::set:
         step({.kind = Kind::set, .set = keep(part.set)});
@@ -298,7 +300,7 @@ class Compiler {
   }
 
   size_t step(RegexStep s) {
-    if (steps_.size() == kMostCompiled) parser_.refuse("a size of more than 10000 steps");
+    if (steps_.size() == kMostCompiled) refuse_size();
     steps_.push_back(s);
     return steps_.size() - 1;
   }
@@ -306,6 +308,7 @@ class Compiler {
  private:
   using Kind = RegexStep::Kind;
 
+  [[noreturn]] void refuse_size() const { parser_.refuse("a size of more than 10000 steps"); }
   uint32_t here() const { return uint32_t(steps_.size()); }
   uint32_t keep(const CharSet& set) {
     sets_.push_back(set);
@@ -370,6 +373,7 @@ class Compiler {
   const Parser& parser_;
   std::vector<RegexStep>& steps_;
   std::vector<CharSet>& sets_;
+  size_t parts_ = 0;
 };
 
 }  // namespace

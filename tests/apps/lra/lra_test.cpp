@@ -1,4 +1,4 @@
-// ListOps and Pathfinder by the program: data, a model without weights, a student, and bad input.
+// ListOps by the program: data, a model without weights, a student, and bad input.
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/world.h"
@@ -92,8 +92,6 @@ TEST_CASE("lra by the program: the seed decides the files, and the log tells the
   const std::string test = read_all(w.path("one/basic_test.tsv"));
   CHECK(test == read_all(w.path("same/basic_test.tsv")));
   CHECK(test != read_all(w.path("other/basic_test.tsv")));
-  w.must("lra pathfinder --train 4 --valid 2 --test 2 --out path");
-  CHECK(read_all(w.path("path/train.bin")).size() == 4 * 1025);
 }
 
 TEST_CASE("lra by the program: errors are one line") {
@@ -102,17 +100,17 @@ TEST_CASE("lra by the program: errors are one line") {
                 {"min_length 50 is above max_length 40"});
   check_refused("lra listops --out never --max-depth 2 --max-args 3 --min-length 6",
                 {"no expression of depth 2", "the longest has 5"});
-  check_refused("lra listops --out never --dashes 3", {"--dashes has no effect on listops"});
-  check_refused("lra pathfinder --out never --max-length 30",
-                {"--max-length has no effect on pathfinder"});
   check_refused("lra retrieval --out never", {"--task must be one of", "retrieval"});
   check_refused("lra listops", {"--out"});
   check_refused("finetune --task listops --data nothing --model small.json --out never",
                 {"basic_train.tsv"});
   check_refused("finetune --task cola --data data --model small.json --out never",
                 {"--tokenizer is needed without a model directory"});
-  check_refused("finetune --task pathfinder --data data --model small.json --out never",
-                {"the model has 20 tokens, the tokenizer 261", "no row"});
+  std::string fewer = read_all(lra().path("small.json"));
+  fewer.replace(fewer.find("20"), 2, "12");
+  std::ofstream(lra().path("fewer.json")) << fewer;
+  check_refused("finetune --task listops --data data --model fewer.json --out never",
+                {"the model has 12 tokens, the tokenizer 20", "no row"});
   CHECK_FALSE(std::filesystem::exists(lra().path("never")));
 }
 

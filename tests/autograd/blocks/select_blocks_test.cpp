@@ -256,6 +256,16 @@ TEST_CASE("select_blocks: every row keeps what the definition says, in both type
   }
 }
 
+TEST_CASE("blocks_to_csr: more columns than 32 bits have are refused") {
+  const BlockMask mask{.counts = Tensor::zeros({1, 1, 1}, Dtype::i32),
+                       .entries = Tensor::zeros({1, 1, 1, 1}, Dtype::i32),
+                       .tiles = {},
+                       .block = 32,
+                       .tile = 32};
+  check_says(message([&] { blocks_to_csr(mask, 9, {.causal = true}, int64_t(1) << 28); }),
+             {"blocks_to_csr", "9 heads of 268435456 keys", "32 bits"});
+}
+
 // Compilers fuse multiply-adds of kernels from -O2 on.
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("select_blocks: sums that differ by roundings alone choose as the reference does") {

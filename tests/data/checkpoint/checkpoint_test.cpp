@@ -173,6 +173,7 @@ TEST_CASE("checkpoint: an inconsistent manifest is refused") {
                       {"\"state.json\"", "\"../state.json\"", "bad file name"},
                       {"\"state.json\"", "\"..\"", "bad file name"},
                       {"\"state.json\"", "7", "must be string"},
+                      {"\"state.json\"", "\"empty\"", "file 'empty' is listed twice"},
                       {"\"bytes\": 2", "\"bytes\": 3", "has 2 bytes, but the manifest has 3"},
                       {"\"version\": 1", "\"version\": \"1\"", "\"version\" is not an integer"},
                       {"\"version\": 1", "\"version\": 1.5", "\"version\" is not an integer"},
@@ -251,6 +252,25 @@ TEST_CASE("checkpoint: a fault at every system call leaves the last intact one")
     }
     CHECK((committed > 0 && committed < calls));
   }
+}
+
+TEST_CASE("checkpoint: one that may not survive a power failure is read back, older ones go") {
+  Scratch run;
+  for (int64_t step : {10, 20}) save(run.path(), step, 0);
+  const std::string order = run_with_fault({}, [&] { save(run.path(), 20, 1); }).order;
+  const int last = int(order.find("frf")) + 3;  // the second directory's fsync
+  REQUIRE(last > 3);
+  for (int64_t step : {10, 20}) save(run.path(), step, 0);
+  auto end = run_with_fault({Fault::fail, last}, [&] {
+    try {
+      save(run.path(), 30, 1);
+    } catch (const DurabilityUncertain&) {
+      ::_exit(7);
+    }
+  });
+  CHECK(end.status == 7);
+  CHECK(steps_in(run.path()) == std::vector<int64_t>{30});
+  CHECK(good_step(run.path()) == 30);
 }
 
 TEST_CASE("checkpoint: a size limit is one clear error") {

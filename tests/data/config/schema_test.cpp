@@ -155,6 +155,11 @@ TEST_CASE("words of a command line are read as the type of the key") {
   s.set_text("sizes", {"3,4", "5"});
   CHECK(c.sizes == std::vector<int64_t>{3, 4, 5});
   check_says(message([&] { s.set_text("sizes", {"3,"}); }), {"sizes[1]", "integer", "\"\""});
+  for (const char* word : {"+-5", "++5", "+", "-+5"})
+    CHECK(message([&] { s.set_text("steps", {word}, "--steps"); }) ==
+          join("--steps must be an integer, got \"", word, "\""));
+  CHECK(message([&] { s.set_text("rate", {"+-5"}, "--rate"); }) ==
+        "--rate must be a number, got \"+-5\"");
   CHECK(message([&] { s.set_text("steps", {"1e3"}, "--steps"); }) ==
         "--steps must be an integer, got \"1e3\"");
   CHECK(message([&] { s.set_text("steps", {"99999999999999999999"}); }) ==

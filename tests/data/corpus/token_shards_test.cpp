@@ -3,6 +3,7 @@
 #include "data/corpus/token_shards.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <map>
@@ -11,7 +12,7 @@
 #include "data/corpus/corpus.h"
 #include "data/corpus/tokenize_files.h"
 #include "tests/data/bpe_golden.h"
-#include "tests/data/io/archives.h"
+#include "tests/data/io/gzip.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
 #include "tests/scratch.h"
@@ -150,6 +151,29 @@ TEST_CASE("token shards: a directory that appears while they are written stays a
   }
   CHECK(read_file(dir + "/mine") == "keep");
   CHECK(std::distance(fs::directory_iterator(scratch.path()), {}) == 1);
+}
+
+TEST_CASE("token shards: single tokens from anywhere do not map their pages each time") {
+  Scratch scratch;
+  const std::string file = scratch.write("a.jsonl", lines(3000)), dir = scratch / "tokens";
+  tokenize_files({file}, dir, tokenizers(1), {.separator = 2});
+  const TokenShards shards(dir);
+  const std::vector<int32_t> all = shards.slice(0, shards.size());
+  auto faults = [] {
+    struct rusage used {};
+    ::getrusage(RUSAGE_SELF, &used);
+    return used.ru_minflt;
+  };
+  const auto before = faults();
+  int wrong = 0;
+  for (int64_t i = 0; i < 8000; ++i) {
+    const int64_t at = i * 7919 % shards.size();
+    int32_t token = -1;
+    shards.read(at, {&token, 1});
+    wrong += token != all[size_t(at)];
+  }
+  CHECK(wrong == 0);
+  CHECK(faults() - before < 1000);
 }
 
 TEST_CASE("token shards: the joined lines of files, exactly, whatever the pieces and threads") {

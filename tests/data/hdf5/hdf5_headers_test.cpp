@@ -6,6 +6,7 @@
 #include <hdf5.h>
 
 #include <cstring>
+#include <ctime>
 #include <fstream>
 
 #include "data/hdf5/hdf5_file.h"
@@ -147,6 +148,59 @@ TEST_CASE("hdf5: a header that continues in itself ends") {
   std::memcpy(bad.data() + piece + 16, &length, 8);
   write_bytes(path, bad);
   CHECK(contains(message([&] { Hdf5Reader r(path); }), "damaged object header: it is too large"));
+}
+
+namespace {
+
+std::string word(uint64_t value, size_t bytes = 8) {
+  return {reinterpret_cast<const char*>(&value), bytes};
+}
+
+// A small file whose root group has other names: a tree of one node with 65,535 entries, whose
+// children begin at `first_child` and are `step` bytes apart, and a heap of 16 MiB that ends with
+// `heap_end`. `last` is the offset of the last name.
+std::string with_names(const std::string& small, uint64_t step, uint64_t last, char heap_end) {
+  constexpr uint64_t kHeap = uint64_t(16) << 20, kEntries = 65535, kNone = UINT64_MAX;
+  std::string out = small;
+  const uint64_t tree = out.find("TREE"), heap = out.find("HEAP"), child = out.size();
+  const std::string before = word(tree) + word(heap);
+  for (uint64_t i = 0; i < kEntries; ++i) out += std::string("SNOD\1\0\0\0", 8);  // without names
+  const uint64_t data = out.size();
+  out += std::string(kHeap - 1, 'a') + heap_end;
+  const uint64_t node = out.size();
+  out += "TREE" + std::string(2, '\0') + word(kEntries, 2) + word(kNone) + word(kNone);
+  for (uint64_t i = 0; i < kEntries; ++i) out += word(0) + word(child + i * step);
+  out += word(last);
+  for (size_t at = 0; (at = out.find(before, at)) < small.size(); ++at)
+    out.replace(at, 8, word(node));
+  out.replace(heap + 8, 24, word(kHeap) + word(1) + word(data));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("hdf5: headers that lead to the same bytes again and again are refused soon") {
+  Scratch dir;
+  const std::string path = (dir.path() / "x.h5").string(), small = small_file(path);
+  // Each takes hours if every entry searches the heap, and every reference is followed.
+  std::string again = small;
+  constexpr uint64_t kRoot = 96, kPiece = kRoot + 16, kLarge = uint64_t(16) << 20;
+  again.replace(kPiece, 2, word(0x10, 2));
+  again.replace(kPiece + 8, 16, word(small.size()) + word(kLarge));
+  again += word(0x10, 2) + word(16, 2) + word(0, 4) + word(small.size()) + word(kLarge) +
+           std::string(kLarge - 24, '\0');
+  const std::pair<std::string, const char*> cases[] = {
+      {with_names(small, 0, 0, '\0'), "a node of names is damaged"},
+      {with_names(small, 0, 0, 'a'), "a name does not fit its heap"},
+      {with_names(small, 8, kLarge, '\0'), "a name does not fit its heap"},
+      {again, "headers refer to the same bytes again and again"}};
+  for (const auto& [bytes, said] : cases) {
+    CAPTURE(said);
+    write_bytes(path, bytes);
+    const std::clock_t begin = std::clock();
+    CHECK(message([&] { Hdf5Reader r(path); }) == path + ": /: damaged object header: " + said);
+    CHECK(double(std::clock() - begin) / CLOCKS_PER_SEC < 1);
+  }
 }
 
 #endif

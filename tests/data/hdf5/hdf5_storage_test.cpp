@@ -181,3 +181,54 @@ TEST_CASE("hdf5: a layout that contradicts its chunks is refused") {
   CHECK(contains(changed(bytes_of({140, 0, 14, 0}), bytes_of({1u << 30, 0, 14, 0})),
                  "stored bytes in a file of"));
 }
+
+TEST_CASE("hdf5: groups that two links lead to, many attributes and many chunks are refused") {
+  Scratch dir;
+  const std::string path = (dir.path() / "x.h5").string();
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  // Four groups of two links each to the next one.
+  std::string at = "g", below = "g";
+  H5Gclose(H5Gcreate2(file, "g", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  for (int i = 0; i < 4; ++i, at = below) {
+    below = at + "/a";
+    H5Gclose(H5Gcreate2(file, below.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    REQUIRE(H5Lcreate_hard(file, below.c_str(), file, (at + "/b").c_str(), H5P_DEFAULT,
+                           H5P_DEFAULT) >= 0);
+  }
+  const hid_t one = H5Screate(H5S_SCALAR);
+  const hid_t many = H5Gcreate2(file, "many", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  for (int i = 0; i < 4097; ++i) {
+    const std::string name = std::to_string(i);
+    H5Aclose(H5Acreate2(many, name.c_str(), H5T_STD_I8LE, one, H5P_DEFAULT, H5P_DEFAULT));
+  }
+  const hsize_t bytes = hsize_t(1) << 23, chunk = 1, none = 0;
+  const hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+  H5Pset_chunk(plist, 1, &chunk);
+  for (const hsize_t written : {hsize_t(2000), hsize_t(2100)}) {
+    const hid_t space = H5Screate_simple(1, &bytes, nullptr);
+    const hid_t part = H5Screate_simple(1, &written, nullptr);
+    const std::string name = "x" + std::to_string(written);
+    const hid_t x =
+        H5Dcreate2(file, name.c_str(), H5T_STD_U8LE, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, &none, nullptr, &written, nullptr);
+    const std::vector<uint8_t> values(written, 1);
+    REQUIRE(H5Dwrite(x, H5T_NATIVE_UINT8, part, space, H5P_DEFAULT, values.data()) >= 0);
+    H5Dclose(x);
+    H5Sclose(part);
+    H5Sclose(space);
+  }
+  H5Gclose(many);
+  H5Sclose(one);
+  H5Pclose(plist);
+  REQUIRE(H5Fclose(file) >= 0);
+
+  const Hdf5Reader r(path);
+  CHECK(r.list("g") == std::vector<std::string>{"a", "b"});
+  CHECK(message([&] { r.datasets(); }) ==
+        path + ": g/a/a/a/b: is a group that another link leads to, which is refused");
+  CHECK(message([&] { r.attributes("many"); }) == path + ": many: has more than 4096 attributes");
+  CHECK(r.int_attribute("many", "4096") == 0);
+  CHECK(r.read_rows("x2000", 1998, 4).to_vector() == std::vector<double>{1, 1, 0, 0});
+  CHECK(message([&] { r.info("x2100"); }) ==
+        path + ": x2100: has 8388609 chunks, 2100 of them stored, which is refused");
+}

@@ -46,6 +46,22 @@ TEST_CASE("json: the same key in different objects is allowed, and values are th
   }
 }
 
+TEST_CASE("json: an object whose keys stay in order has a bounded number of them") {
+  std::string many = "{";
+  for (int i = 0; i < 20'000; ++i) many += join(i ? "," : "", "\"", i, "\":0");
+  many += "}";
+  const std::string said = "a.json: an object has too many keys";
+  const std::string inside = "[{\"x\": {\"b\": " + many + ", \"c\": 1}}]";
+  for (const std::string& text : {many, inside}) {
+    CHECK_NOTHROW(parse_json(text, "a.json"));
+    CHECK(message([&] { parse_ordered_json(text, "a.json"); }) == said);
+    CHECK(message([&] { parse_json_or_discard(text, "a.json"); }) == said);
+  }
+  // What is left out does not count.
+  const auto drop = [](int depth, const std::string& key) { return depth == 3 && key == "b"; };
+  CHECK(json_text(parse_ordered_json(inside, "a.json", drop)) == R"([{"x":{"c":1}}])");
+}
+
 TEST_CASE("json: the first number without a word in JSON is named") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   using nlohmann::ordered_json;

@@ -1,4 +1,4 @@
-// Tasks of Long Range Arena: directories that are written, files that are read, tokenizers.
+// ListOps of Long Range Arena: directories that are written, files that are read, the tokenizer.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,13 +36,6 @@ LraData small_listops(const fs::path& out, int64_t train = 40) {
   what.valid = 20;
   what.test = 30;
   what.listops = {.min_length = 8, .max_length = 40};
-  return what;
-}
-
-LraData small_pathfinder(const fs::path& out) {
-  LraData what = small_listops(out);
-  what.task = "pathfinder";
-  what.train = 24;
   return what;
 }
 
@@ -103,44 +96,6 @@ TEST_CASE("lra: files are a function of the seed; other splits do not change the
   CHECK(content("a/basic_test.tsv") == content("c/basic_test.tsv"));
   CHECK(content("c/basic_train.tsv").starts_with(content("a/basic_train.tsv")));
   CHECK(content("a/basic_test.tsv").starts_with("Source\tTarget\n["));
-  write_lra_data(small_pathfinder(scratch / "p"), 5);
-  write_lra_data(small_pathfinder(scratch / "q"), 5);
-  for (const std::string& name : names_in(scratch / "p")) {
-    CHECK(content("p/" + name) == content("q/" + name));
-  }
-}
-
-TEST_CASE("lra: a split of Pathfinder has both classes equally often, and is read as pixels") {
-  Scratch scratch;
-  const auto manifest = write_lra_data(small_pathfinder(scratch / "p"), 1);
-  const std::string bytes = read_file(scratch / "p/train.bin");
-  REQUIRE(bytes.size() == 24 * 1025);
-  const TaskExamples read = read_split("pathfinder", scratch / "p", "train");
-  REQUIRE(read.rows.size() == 24);
-  double connected = 0;
-  const std::unique_ptr<Tokenizer> pixels = pixel_tokenizer();
-  for (size_t i = 0; i < 24; ++i) {
-    const auto* record = reinterpret_cast<const unsigned char*>(bytes.data()) + i * 1025;
-    CHECK(read.rows[i].target == double(record[0]));
-    connected += read.rows[i].target;
-    const std::vector<int32_t> ids = pixels->encode(read.rows[i].first);
-    REQUIRE(ids.size() == 1024);
-    bool same = true;
-    for (size_t p = 0; p < 1024; ++p) same = same && ids[p] == 5 + record[1 + p];
-    CHECK(same);
-  }
-  CHECK(connected == 12);
-  std::set<std::string> images;
-  for (const char* split : {"train", "dev", "test"}) {
-    for (const TaskExample& e : read_split("pathfinder", scratch / "p", split).rows) {
-      CHECK(images.insert(e.first).second);
-    }
-  }
-  CHECK(manifest["splits"]["train"]["largest_class"] == 0.5);
-  write_text(scratch / "p/test.bin", bytes.substr(0, 2000));
-  check_says(refusal("pathfinder", scratch / "p", "test"), {"test.bin", "2000 bytes", "1025"});
-  write_text(scratch / "p/test.bin", "\2" + bytes.substr(1, 1024));
-  check_says(refusal("pathfinder", scratch / "p", "test"), {"test.bin", "record 0", "class 2"});
 }
 
 TEST_CASE("lra: a directory with files is kept, and a failure leaves nothing") {
@@ -157,9 +112,6 @@ TEST_CASE("lra: a directory with files is kept, and a failure leaves nothing") {
   check_says(message([&] { write_lra_data(impossible, 1); }), {"no new expression"});
   impossible.listops.min_length = 5;
   check_says(message([&] { write_lra_data(impossible, 1); }), {"min_length 5", "max_length 4"});
-  LraData crowded = small_pathfinder(scratch / "none");
-  crowded.pathfinder = {.dashes = 10, .distractors = 8};
-  check_says(message([&] { write_lra_data(crowded, 1); }), {"did not fit"});
   CHECK(names_in(scratch.path()) == std::vector<std::string>{"empty"});
 }
 
@@ -189,26 +141,20 @@ TEST_CASE("lra: files of ListOps as Long Range Arena has them, and malformed one
   check_says(refusal("listops", scratch.path(), "train"), {"basic_train.tsv"});
 }
 
-TEST_CASE("lra: tokenizers of new models, saved and loaded again") {
+TEST_CASE("lra: the tokenizer of new models, saved and loaded again") {
   const std::unique_ptr<Tokenizer> words = listops_tokenizer();
   CHECK(words->vocab_size() == 20);
   CHECK(words->special().pad == 0);
   CHECK(words->encode("[MAX 2 9 [SM 0 ] ]") == std::vector<int32_t>{16, 7, 14, 18, 5, 19, 19});
   CHECK(words->encode("[MIN [MED 1 ] ]") == std::vector<int32_t>{15, 17, 6, 19, 19});
   Scratch scratch;
-  using Make = std::unique_ptr<Tokenizer> (*)();
-  const std::pair<Make, const char*> cases[] = {{listops_tokenizer, "[MAX 2 9 [SM 0 ] ]"},
-                                                {pixel_tokenizer, "0 255 17 100"}};
-  for (const auto& [make, text] : cases) {
-    const std::unique_ptr<Tokenizer> made = make();
-    made->save((scratch / "tok").string());
-    const std::unique_ptr<Tokenizer> loaded = load_tokenizer((scratch / "tok").string());
-    CHECK(loaded->hash() == made->hash());
-    CHECK(loaded->encode(text) == made->encode(text));
-    CHECK(loaded->id_of("[CLS]") == 2);
-    CHECK(loaded->decode(made->encode(text)) == text);
-    fs::remove_all(scratch / "tok");
-  }
+  words->save((scratch / "tok").string());
+  const std::unique_ptr<Tokenizer> loaded = load_tokenizer((scratch / "tok").string());
+  const char* text = "[MAX 2 9 [SM 0 ] ]";
+  CHECK(loaded->hash() == words->hash());
+  CHECK(loaded->encode(text) == words->encode(text));
+  CHECK(loaded->id_of("[CLS]") == 2);
+  CHECK(loaded->decode(words->encode(text)) == text);
   // A text of a task: the expression between [CLS] and [SEP].
   const Task& task = task_named("listops");
   const TaskTokens tokens = tokenize_task(

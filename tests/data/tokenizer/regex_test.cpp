@@ -100,6 +100,7 @@ TEST_CASE("regex: what it does not know is refused by name") {
   refuses("(?:a?)+b", "an unlimited repetition of what may be empty");
   refuses(std::string(40, '(') + "a" + std::string(40, ')'), "a nesting of more than 32 groups");
   refuses("(?:(?:ab{2}c){100}){200}", "a size of more than 10000 steps");
+  refuses("a((((){1000}){1000}){1000}){1000}", "a size of more than 10000 steps");
   check_refuses([&] { Regex(std::string(20000, 'a'), "file"); }, {"file", "20000", "10000"});
 }
 

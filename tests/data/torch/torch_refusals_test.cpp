@@ -125,6 +125,18 @@ TEST_CASE("torch: pickles that are not state dicts are refused by their reason")
   pickle_refused(
       "\x80\x02" + std::string("ccollections\nOrderedDict\n(") + std::string(17, 'N') + "tR.",
       {"17 arguments", "at most 16"});
+  TensorBytes wide;
+  wide.sizes = wide.strides = std::vector<int>(64, 1);
+  const std::string text = wide.text();  // NAME (ARGUMENTS tR
+  const size_t begin = text.find('(');
+  std::string often = text.substr(0, begin) + "q\x01" + text.substr(begin);
+  often.insert(often.size() - 1, "q\x02");
+  for (int i = 0; i < 20'000; ++i) often += "0h\x01h\x02R";
+  value_refused(often, {"tensors of more than 1000000 axes"});
+  std::string names;
+  for (int i = 0; i < 20'000; ++i)
+    names += pickled(std::to_string(i)) + (i == 0 ? text + "q\x03" : "h\x03");
+  pickle_refused("\x80\x02}(" + names + "u.", {"tensors of more than 1000000 axes"});
   TensorBytes named;
   named.key = std::string(256, '0');
   value_refused(named.text(), {"key of 256 bytes"});

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/recall_observer.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
@@ -70,6 +71,20 @@ TEST_CASE("perplexity: adjacent windows, the rest dropped, against single tokens
     CHECK(p.nll == doctest::Approx(expected.nll / double(expected.tokens)).epsilon(1e-6));
     CHECK(p.value() == doctest::Approx(std::exp(p.nll)));
   }
+}
+
+TEST_CASE("perplexity: an observer that does not know where texts end is refused") {
+  Pair pair({}, "dense");
+  WindowSource source(some_tokens(48), 16, 0);
+  source.shorten({{1, 9}});
+  KeysRead observer;
+  EvaluateCall call{.batch_size = 3};
+  const Perplexity p = evaluate(*pair.teacher, source, call);
+  CHECK(p.tokens == 15 + 8 + 15);
+  call.observer = &observer;
+  check_says(message([&] { evaluate(*pair.teacher, source, call); }), {"observer", "lengths"});
+  call.before_batch = [](const Batch&) {};
+  CHECK(evaluate(*pair.teacher, source, call).nll == p.nll);
 }
 
 TEST_CASE("perplexity: only the first tokens of every window, against windows of that length") {

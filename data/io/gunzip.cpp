@@ -1,10 +1,9 @@
-// gzip by zlib: libarchive 3.6 compares neither a stream's checksum nor its length, and ignores
-// trailing data.
+// gzip by zlib, which compares a stream's checksum and its length.
 #include <zlib.h>
 
 #include <vector>
 
-#include "data/io/archive/layers.h"
+#include "data/io/byte_source.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
