@@ -30,6 +30,10 @@ std::vector<TaskSplit> mnli_splits() {
           {.name = "test_mismatched", .file = "test_mismatched.tsv", .labelled = false}};
 }
 
+std::vector<TaskSplit> text_splits() {
+  return {{.name = "train", .file = {}}, {.name = "dev", .file = {}}, {.name = "test", .file = {}}};
+}
+
 // The labelled files or directories of the three splits.
 std::vector<TaskSplit> splits_in(const char* train, const char* dev, const char* test) {
   return {{.name = "train", .file = train},
@@ -149,6 +153,21 @@ std::vector<Task> make_table() {
        .metrics = {accuracy},
        .splits = usual_splits(),
        .read = read_glue},
+      {.name = "wordnet",
+       .about = "which of the 45 lexicographer files of WordNet contains a gloss",
+       .first = "gloss",
+       .labels = wordnet_files(),
+       .metrics = {accuracy},
+       .splits = text_splits(),
+       .default_data = "/usr/share/wordnet",
+       .read = read_wordnet},
+      {.name = "books",
+       .about = "which book a long passage comes from",
+       .first = "passage",
+       .metrics = {accuracy},
+       .splits = text_splits(),
+       .passages = true,
+       .read = read_books},
   };
 }
 
@@ -181,7 +200,7 @@ TaskSplit split_named(const Task& task, const std::string& name) {
   for (const TaskSplit& split : task.splits) {
     if (split.name == name) return split;
   }
-  const bool file = name.ends_with(".tsv") && !task.folder.empty();
+  bool file = name.ends_with(".tsv") && !task.folder.empty();
   check(file, "task ", task.name, ": unknown split '", name, "'; known are ", names_of(task.splits),
         task.folder.empty() ? "" : ", or a file FILE.tsv");
   TaskSplit split = task.splits.front();
@@ -198,11 +217,17 @@ std::vector<TaskSplit> dev_splits_of(const Task& task) {
 }
 
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split) {
-  check(!dir.empty(), "task ", task.name, ": its data directory must be given");
-  TaskExamples examples = task.read(task, dir, split);
+  check(!dir.empty() || !task.default_data.empty(), "task ", task.name,
+        ": its data directory must be given");
+  TaskExamples examples = task.read(task, dir.empty() ? Path(task.default_data) : dir, split);
   check_format(!examples.rows.empty(), dir.string(), ": split ", split.name, " of task ", task.name,
                " has no rows");
   return examples;
+}
+
+std::vector<std::string> labels_of(const Task& task, const Path& dir) {
+  if (!task.labels.empty() || task.regression()) return task.labels;
+  return read_task(task, dir, task.splits.front()).labels;
 }
 
 }  // namespace brine::data

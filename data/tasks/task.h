@@ -45,6 +45,9 @@ struct Task {
   double lowest = 0, highest = 0;
   // A text may contain a line break, so that a row continues in the next line (QQP as distributed).
   bool rows_span_lines = false;
+  // Every row is a part of a long text, to be cut into passages of the model's length.
+  bool passages = false;
+  std::string default_data = {};  // used when no directory is given
   TaskExamples (*read)(const Task& task, const Path& dir, const TaskSplit& split) = nullptr;
   // Makes the tokenizer of a model without weights; null: there is no usual one.
   std::unique_ptr<Tokenizer> (*tokenizer)() = nullptr;
@@ -68,5 +71,8 @@ std::vector<TaskSplit> dev_splits_of(const Task& task);
 // Reads a split from GLUE's directory or from the task's folder in it. Every malformed row is
 // an Error "FILE:LINE: reason".
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
+
+// The labels by class of a task; for books they are derived from its texts; none for a regression.
+std::vector<std::string> labels_of(const Task& task, const Path& dir);
 
 }  // namespace brine::data

@@ -59,6 +59,16 @@ TextTokens TextEncoder::encode_pair(const std::string& first, const std::string&
   return frame(tokenizer_.encode(first), &b);
 }
 
+std::vector<TextTokens> TextEncoder::passages(const std::string& text) const {
+  std::vector<int32_t> ids = tokenizer_.encode(text);
+  std::vector<TextTokens> out;
+  auto step = std::ptrdiff_t(max_tokens_ - 2);
+  for (auto at = ids.begin(); ids.end() - at >= step; at += step) {
+    out.push_back(frame({at, at + step}, nullptr));
+  }
+  return out;
+}
+
 TaskTokens tokenize_task(const Task& task, const TaskExamples& examples, const Tokenizer& tokenizer,
                          int64_t max_tokens) {
   TextEncoder encoder(tokenizer, max_tokens);
@@ -67,12 +77,21 @@ TaskTokens tokenize_task(const Task& task, const TaskExamples& examples, const T
                  .regression = task.regression(),
                  .pairs = task.pairs()};
   for (const TaskExample& e : examples.rows) {
-    const TextTokens& text = out.texts.emplace_back(
-        task.pairs() ? encoder.encode_pair(e.first, e.second) : encoder.encode(e.first));
-    out.targets.push_back(e.target);
-    out.longest = std::max(out.longest, int64_t(text.ids.size()));
-    out.cut_texts += text.cut > 0;
+    size_t before = out.texts.size();
+    if (task.passages) {
+      for (TextTokens& passage : encoder.passages(e.first)) out.texts.push_back(std::move(passage));
+    } else {
+      out.texts.push_back(task.pairs() ? encoder.encode_pair(e.first, e.second)
+                                       : encoder.encode(e.first));
+    }
+    out.targets.resize(out.texts.size(), e.target);
+    for (size_t i = before; i < out.texts.size(); ++i) {
+      out.longest = std::max(out.longest, int64_t(out.texts[i].ids.size()));
+      out.cut_texts += out.texts[i].cut > 0;
+    }
   }
+  check(!out.texts.empty(), "task ", task.name, ": no text fills a passage of ", max_tokens,
+        " tokens");
   return out;
 }
 

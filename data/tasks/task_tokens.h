@@ -26,6 +26,8 @@ class TextEncoder {
   // Tokens that do not fit are cut off at the end, of a pair from the longer text first.
   TextTokens encode(const std::string& text) const;
   TextTokens encode_pair(const std::string& first, const std::string& second) const;
+  // A long text as passages of max_tokens, without the shorter remainder at its end.
+  std::vector<TextTokens> passages(const std::string& text) const;
 
  private:
   TextTokens frame(const std::vector<int32_t>& a, const std::vector<int32_t>* b) const;
@@ -35,7 +37,7 @@ class TextEncoder {
   int32_t cls_, sep_;
 };
 
-// All examples of a split.
+// All examples of a split; passages of one row are consecutive.
 struct TaskTokens {
   std::vector<std::string> labels = {};  // as in TaskExamples
   bool labelled = true, regression = false, pairs = false;
@@ -45,6 +47,7 @@ struct TaskTokens {
   int64_t cut_texts = 0;             // texts that did not fit
 };
 
+// Throws when a task of passages has no text that fills one.
 TaskTokens tokenize_task(const Task& task, const TaskExamples& examples, const Tokenizer& tokenizer,
                          int64_t max_tokens);
 

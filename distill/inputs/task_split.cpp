@@ -35,8 +35,8 @@ TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
       data::tokenize_task(r.task, examples, r.tokenizer, max_length));
   TaskSet out{.split = split, .source = nullptr};
   r.messages.info(r.task.name, " ", split.name, ": ", tokens->texts.size(),
-                  " texts, the longest has ", tokens->longest, " tokens, ", tokens->cut_texts,
-                  " were cut to ", max_length);
+                  r.task.passages ? " passages" : " texts", ", the longest has ", tokens->longest,
+                  " tokens, ", tokens->cut_texts, " were cut to ", max_length);
   out.source = std::make_unique<TaskSource>(std::move(tokens), r.seed);
   return out;
 }

@@ -170,7 +170,7 @@ void Preparation::on_task(const nn::LoadedModel& teacher) {
         " has no classification head; brine finetune makes one");
   TaskSettings settings = what.task;
   if (!what.data.empty()) settings.data = what.data.front();
-  const std::vector<std::string> labels = task.labels;
+  const std::vector<std::string> labels = data::labels_of(task, settings.data);
   check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
         " are in another order than the task's");
   use_task(run, settings, *recipe.training.sequence_length, host);

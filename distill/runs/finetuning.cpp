@@ -41,8 +41,8 @@ std::unique_ptr<data::Tokenizer> choose_tokenizer(const Finetuning& what, const 
 }  // namespace
 
 void Finetuning::describe(data::Schema& s) {
-  s.field("task", task.task, "Task: " + known_tasks(), {.required = true});
-  s.field("data", task.data, "Directory of GLUE or of the task");
+  s.field("task", task.task, "Task: " + known_tasks());
+  s.field("data", task.data, "Directory of GLUE, of the task, or of books; none: the task's own");
   s.field("model", model, "Directory of an encoder, or a config.json with the sizes of a new one",
           {.required = true});
   s.field("tokenizer", tokenizer, "Tokenizer directory; none: that of the model, or the task's");
@@ -60,7 +60,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   nn::LoadedModel loaded = load_or_make(what.model, host);
   run->tokenizer = choose_tokenizer(what, task, loaded.directory);
   compare_vocabularies(loaded.config, *run->tokenizer, host.messages);
-  make_task_model(*run, loaded, task, task.labels, host.seed);
+  make_task_model(*run, loaded, task, data::labels_of(task, what.task.data), host.seed);
   if (!what.tokenizer.empty() || !nn::is_model_path(what.model))
     forget_other_tokens(*run, what.model);
   run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};

@@ -11,7 +11,7 @@ namespace brine::distill {
 struct Finetuning {
   std::string model;      // directory of an encoder, or a config.json with the sizes of a new one
   std::string tokenizer;  // tokenizer directory; empty: the one next to the model
-  TaskSettings task{.task = {}, .data = {}, .valid_split = {}, .warmup_ratio = 0.1};
+  TaskSettings task{.task = "wordnet", .data = {}, .valid_split = {}, .warmup_ratio = 0.1};
   double epochs = 3;
   TrainingSettings training;  // empty settings: as Devlin et al. (2019) fine-tune BERT
 

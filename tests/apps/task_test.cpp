@@ -9,6 +9,7 @@
 #include "nn/models/bert/bert.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
+#include "tests/skip.h"
 
 namespace brine::tests {
 namespace {
@@ -316,6 +317,23 @@ TEST_CASE("tasks by the program: errors are one line") {
   w.write("latin.txt", "caf\xe9\n");
   check_refused("predict --model teacher latin.txt", "not UTF-8 at byte offset 3");
   CHECK_FALSE(fs::exists(w.path("never")));
+}
+
+TEST_CASE("tasks by the program: WordNet's glosses (needs WordNet)") {
+  if (!fs::exists("/usr/share/wordnet/data.noun")) {
+    return test::skip("the package wordnet-base is not installed");
+  }
+  const TaskWorld& w = tasks();
+  w.must(
+      "finetune --model bert.json --tokenizer tok --out wordnet --steps 40 --batch-size 16 "
+      "--learning-rate 5e-3 --eval-windows 300");
+  Json out =
+      Json::parse(w.must("eval --task wordnet --model wordnet --json --max-windows 400").out);
+  CHECK(out.at("splits").at("dev").at("texts") == 400);
+  // 45 classes; the largest has an eighth of the glosses.
+  CHECK(double(out.at("splits").at("dev").at("accuracy")) > 0.05);
+  std::string line = w.must("predict --model wordnet --quiet", "echo 'a small bird' |").out;
+  CHECK(line.find('.') != std::string::npos);
 }
 
 }  // namespace brine::tests

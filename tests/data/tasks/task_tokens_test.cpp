@@ -54,6 +54,25 @@ TEST_CASE("task tokens: texts and pairs are framed, the longer one is cut first"
   CHECK_THROWS_WITH_AS(TextEncoder(*plain, 10), doctest::Contains("has no token [SEP]"), Error);
 }
 
+TEST_CASE("task tokens: long texts become passages of the full length") {
+  auto tokenizer = byte_level_tokenizer();
+  const Task& books = task_named("books");
+  TaskExamples examples{.labels = {"x", "y"},
+                        .rows = {{.first = "abcdefghijklm", .target = 1},
+                                 {.first = "short", .target = 0},
+                                 {.first = "123456", .target = 0}}};
+  TaskTokens tokens = tokenize_task(books, examples, *tokenizer, 8);
+  REQUIRE(tokens.texts.size() == 3);
+  CHECK(shown(*tokenizer, tokens.texts[0]) == "[CLS]abcdef[SEP]");
+  CHECK(shown(*tokenizer, tokens.texts[1]) == "[CLS]ghijkl[SEP]");
+  CHECK(shown(*tokenizer, tokens.texts[2]) == "[CLS]123456[SEP]");
+  CHECK(tokens.targets == std::vector<double>{1, 1, 0});
+  CHECK(tokens.longest == 8);
+  CHECK(tokens.cut_texts == 0);
+  CHECK_THROWS_WITH_AS(tokenize_task(books, examples, *tokenizer, 64),
+                       "task books: no text fills a passage of 64 tokens", Error);
+}
+
 TEST_CASE("task tokens: a task's rows in order, with the number of those that were cut") {
   auto tokenizer = byte_level_tokenizer();
   const Task& mrpc = task_named("mrpc");
