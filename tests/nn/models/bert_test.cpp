@@ -103,9 +103,7 @@ TEST_CASE("bert: every token sees every other, and no padding") {
 }
 
 TEST_CASE("packing: a decoder's left and interior padding changes nothing; places are counted so") {
-  nn::ModelConfig config;
-  config.as<nn::OptConfig>() = small_opt(37, 20, 0.2);
-  auto model = nn::make_model(config, 1);
+  auto model = nn::make_model(small_opt(37, 20, 0.2), 1);
   NoGrad off;
   Tensor plain = ids({1, 6}, 5, 37);
   std::vector<double> want = model->hidden({.ids = plain}).detach().to_vector();
@@ -137,26 +135,6 @@ TEST_CASE("packing: a mask that is none is refused") {
                        "bert: type_ids [2, 3] do not have the shape of ids [2, 4]", Error);
   CHECK_THROWS_WITH_AS(model->hidden({.ids = ids({1, 21}, 5, 37)}),
                        "bert: 21 tokens, but the model has 20 positions", Error);
-}
-
-TEST_CASE("bert: recomputation gives the bits of plain training, dropout included") {
-  auto model = nn::make_model(small_bert("dense", 0.3), 1);
-  nn::ParameterStore store(*model);
-  auto step = [&](bool recompute) {
-    store.zero_gradients();
-    RandomStream random{.seed = 9, .stream = 2};
-    Tensor h =
-        model->hidden({.ids = ids({2, 9}, 5, 37), .random = &random, .recompute = recompute});
-    Tensor logits = model->class_logits(h, &random);
-    backward(logits, cotangent(logits));
-    return std::pair(logits.detach(), store.gradients().clone());
-  };
-  auto [plain, g] = step(false);
-  auto [again, g2] = step(true);
-  CHECK(same_bits(plain, again));
-  CHECK(same_bits(g, g2));
-  NoGrad off;
-  CHECK_FALSE(same_bits(plain, model->class_logits(model->hidden({.ids = ids({2, 9}, 5, 37)}))));
 }
 
 TEST_CASE("bert: a head that the model has not throws") {
