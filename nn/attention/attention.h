@@ -42,6 +42,8 @@ struct RuntimeOptions {
   // Candidates for each kept key, of which those with the largest scores stay
   // (docs/method.md section 2.6); 0 = as configured.
   int64_t oversample = 0;
+
+  int64_t kept(int64_t configured) const { return k ? k : configured; }
 };
 
 struct AttentionInput {
@@ -83,8 +85,6 @@ struct StateRequest {
 
 // The properties that a method claims; the contract test verifies them.
 struct AttentionTraits {
-  bool causal = true, bidirectional = true;
-  bool linear = false;       // cost linear in T
   bool quadratic = false;    // memory quadratic in T, as of a T x T map or a mask of a share of it
   bool sparse = false;       // leaves keys out, by the options k and dense_path
   bool query_skip = false;   // uses the options query_skip and oversample
@@ -102,7 +102,7 @@ class Attention : public Module {
   std::optional<ParameterGroup> group() const override { return ParameterGroup::attention; }
   // -> [B, T, H d], heads concatenated; 0 at padded queries.
   virtual Tensor forward(const AttentionInput& input) = 0;
-  virtual AttentionTraits traits() const = 0;
+  virtual AttentionTraits traits() const { return {}; }
   // Decoding. A state is valid for the parameters at the time of its creation.
   virtual std::unique_ptr<AttentionState> make_state(const StateRequest& request) const;
   // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], the result of
