@@ -86,8 +86,8 @@ BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& met
   Branch& bert = child<Branch>("bert");
   Branch& embeddings = bert.add<Branch>("embeddings");
   words_ = &embeddings.add<Embedding>("word_embeddings", init, c.vocab_size, c.hidden_size, std);
-  positions_ = Positions::learned(embeddings.add<Embedding>(
-      "position_embeddings", init, c.max_position_embeddings, c.hidden_size, std));
+  positions_.table = &embeddings.add<Embedding>("position_embeddings", init,
+                                                c.max_position_embeddings, c.hidden_size, std);
   types_ = &embeddings.add<Embedding>("token_type_embeddings", init, c.type_vocab_size,
                                       c.hidden_size, std);
   norm_ = &embeddings.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps);

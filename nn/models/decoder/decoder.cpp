@@ -112,13 +112,14 @@ Decoder::Decoder(Init& init, const DecoderConfig& config, const AttentionMethod&
   };
   tokens_ =
       &child<Embedding>(in_trunk(kind.names.tokens), init, config.vocab_size, E, config.initial);
-  positions_ = config.rotary()
-                   ? Positions{.kind = Positions::Kind::rotary,
-                               .frequencies = config.rope.frequencies(shape().head_size())}
-                   : Positions::learned(child<Embedding>(in_trunk(kind.names.positions), init,
-                                                         config.positions + kind.position_offset, C,
-                                                         config.initial),
-                                        kind.position_offset);
+  if (config.rotary()) {
+    positions_.frequencies = config.rope.frequencies(shape().head_size());
+  } else {
+    const int64_t rows = config.positions + kind.position_offset;
+    positions_ = {
+        .table = &child<Embedding>(in_trunk(kind.names.positions), init, rows, C, config.initial),
+        .offset = kind.position_offset};
+  }
   if (kind.norm_before_layers) make_norm();
   if (E != C) {
     project_in_ = &child<Linear>(in_trunk("project_in"), init, E, C, false);

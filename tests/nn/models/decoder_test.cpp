@@ -131,7 +131,7 @@ TEST_CASE("decoders: heads are normed before they turn, and methods are given bo
   for (nn::Norm* norm : {&q_norm, &k_norm}) {
     for (int64_t i = 0; i < 4; ++i) norm->weight.value.data<double>()[i] = 0.5 + double(i);
   }
-  const nn::Positions positions = nn::Positions::rotary(4, 100);
+  const nn::Positions positions{.frequencies = rotary_frequencies(4, 100)};
   Seen method;
   const nn::AttentionShape shape{.heads = 2, .head_size = 4, .kv_heads = 1, .rotary = true};
   const nn::Projections projections{.query = q, .key = k, .value = v};
