@@ -14,28 +14,51 @@ DecoderLayer::DecoderLayer(Init& init, const DecoderConfig& c, const AttentionMe
       norm_first(c.norm_first),
       activation(c.activation),
       dropout(c.dropout) {
-  auto norm = [&](const char* name) {
-    return &child<Norm>(name, init, c.kind->norm, c.hidden_size, c.eps);
+  const DecoderKind& kind = *c.kind;
+  const DecoderNames& names = kind.names;
+  const int64_t inner = c.shape().inner_size;
+  auto norm = [&](const std::string& name, int64_t size) {
+    return &child<Norm>(name, init, kind.norm, size, c.eps);
   };
-  for (const LayerPart part : c.kind->order) {
-    if (part == LayerPart::attention_norm) attention_norm = norm(c.kind->names.attention_norm);
-    if (part == LayerPart::attention) make_attention(init, c, attention);
-    if (part == LayerPart::mlp_norm) mlp_norm = norm(c.kind->names.mlp_norm);
-    if (part == LayerPart::mlp) make_mlp(init, c);
+  auto inner_map = [&](const char* name) {
+    return &child<Linear>(name, init, c.hidden_size, inner, c.mlp_bias, kind.layout);
+  };
+  auto residual_map = [&](const char* name, int64_t from, bool biased) {
+    const double std = init.linear_std;
+    if (kind.smaller_outputs) init.linear_std = std / std::sqrt(2.0 * double(c.layers));
+    Linear& made = child<Linear>(name, init, from, c.hidden_size, biased, kind.layout);
+    init.linear_std = std;
+    return &made;
+  };
+  for (const LayerPart part : kind.order) {
+    switch (part) {
+      case LayerPart::attention_norm:
+        attention_norm = norm(names.attention_norm, c.hidden_size);
+        break;
+      case LayerPart::inputs:
+        make_inputs(init, c);
+        break;
+      case LayerPart::output:
+        output = residual_map(names.output, shape.heads * shape.head_size, c.attention_bias);
+        break;
+      case LayerPart::method:
+        method = &adopt(join(names.attention, ".", attention.name()), attention.make(init, shape));
+        if (!kind.normed_heads) break;
+        query_norm = norm(join(names.attention, ".q_norm"), shape.head_size);
+        key_norm = norm(join(names.attention, ".k_norm"), shape.head_size);
+        break;
+      case LayerPart::mlp_norm:
+        mlp_norm = norm(names.mlp_norm, c.hidden_size);
+        break;
+      case LayerPart::mlp:
+        if (names.gate) gate = inner_map(names.gate);
+        up = inner_map(names.up);
+        down = residual_map(names.down, inner, c.mlp_bias);
+    }
   }
 }
 
-Linear& DecoderLayer::residual_map(const char* name, Init& init, const DecoderConfig& c,
-                                   int64_t from, bool biased) {
-  const double std = init.linear_std;
-  if (c.kind->smaller_outputs) init.linear_std = std / std::sqrt(2.0 * double(c.layers));
-  Linear& made = child<Linear>(name, init, from, c.hidden_size, biased, c.kind->layout);
-  init.linear_std = std;
-  return made;
-}
-
-void DecoderLayer::make_attention(Init& init, const DecoderConfig& c,
-                                  const AttentionMethod& attention) {
+void DecoderLayer::make_inputs(Init& init, const DecoderConfig& c) {
   const DecoderNames& names = c.kind->names;
   const int64_t q = shape.heads * shape.head_size, kv = shape.groups() * shape.head_size;
   auto input = [&](const char* name, int64_t to) {
@@ -44,32 +67,14 @@ void DecoderLayer::make_attention(Init& init, const DecoderConfig& c,
   };
   if (!names.key) {
     query = key = value = input(names.query, q + 2 * kv);
-  } else {
-    if (!c.kind->queries_last) query = input(names.query, q);
-    key = input(names.key, kv);
-    value = input(names.value, kv);
-    if (c.kind->queries_last) query = input(names.query, q);
-    weight = &pack({&query->weight, &key->weight, &value->weight});
-    bias = &pack({query->bias, key->bias, value->bias});
+    return;
   }
-  output = &residual_map(names.output, init, c, q, c.attention_bias);
-  method = &adopt(join(names.attention, ".", attention.name()), attention.make(init, shape));
-  if (!c.kind->normed_heads) return;
-  query_norm =
-      &child<Norm>(join(names.attention, ".q_norm"), init, c.kind->norm, shape.head_size, c.eps);
-  key_norm =
-      &child<Norm>(join(names.attention, ".k_norm"), init, c.kind->norm, shape.head_size, c.eps);
-}
-
-void DecoderLayer::make_mlp(Init& init, const DecoderConfig& c) {
-  const DecoderNames& names = c.kind->names;
-  auto input = [&](const char* name) {
-    return &child<Linear>(name, init, c.hidden_size, c.shape().inner_size, c.mlp_bias,
-                          c.kind->layout);
-  };
-  if (names.gate) gate = input(names.gate);
-  up = input(names.up);
-  down = &residual_map(names.down, init, c, c.shape().inner_size, c.mlp_bias);
+  if (!c.kind->queries_last) query = input(names.query, q);
+  key = input(names.key, kv);
+  value = input(names.value, kv);
+  if (c.kind->queries_last) query = input(names.query, q);
+  weight = &pack({&query->weight, &key->weight, &value->weight});
+  bias = &pack({query->bias, key->bias, value->bias});
 }
 
 Tensor DecoderLayer::attended(const Tensor& x, const ModelCall& call, Tap* tap) {

@@ -54,7 +54,9 @@ enum class WindowKeys : uint8_t {
   switched,  // the same, if "use_sliding_window"
 };
 
-enum class LayerPart : uint8_t { attention_norm, attention, mlp_norm, mlp };
+// Those of a layer: `inputs` are queries, keys and values, `method` is that of attention with the
+// norms of heads.
+enum class LayerPart : uint8_t { attention_norm, inputs, output, method, mlp_norm, mlp };
 
 // What is fixed for all models of a family.
 struct DecoderKind {
@@ -69,19 +71,21 @@ struct DecoderKind {
   bool has_mlp_bias = false;                   // config.json has "mlp_bias"
   bool biased_inputs = false;                  // q, k and v always have biases
   bool normed_heads = false;  // RMSNorm over the features of each head of q and of k
-  bool smaller_outputs =
-      false;  // maps back to the residual begin smaller by the root of their number
+  // Maps back to the residual stream begin smaller by the root of their number.
+  bool smaller_outputs = false;
   // config.json has "word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm".
   bool has_post_norm = false;
   int64_t least_inner = 1;  // 0: 0 and null stand for 4 times the hidden size
   WindowKeys window = WindowKeys::none;
+  bool causal = true;
   // The order of parameters, in which they are drawn, stored and summed.
-  std::array<LayerPart, 4> order = {LayerPart::attention, LayerPart::mlp, LayerPart::attention_norm,
-                                    LayerPart::mlp_norm};
+  std::array<LayerPart, 6> order = {LayerPart::inputs,         LayerPart::output,
+                                    LayerPart::method,         LayerPart::mlp,
+                                    LayerPart::attention_norm, LayerPart::mlp_norm};
   bool queries_last = false;        // k, v, q
   bool norm_before_layers = false;  // that after the last layer
   // What the MLP's `activation` may be: calls choice().
-  void (*describe_activation)(data::Schema& schema, Activation& activation);
+  void (*describe_activation)(data::Schema& schema, Activation& activation) = nullptr;
   std::vector<std::string> required = {};  // further keys without a default
   // As JSON: settings of which one value is supported, and what is written besides the config.
   const char* supported = "{}";
@@ -130,6 +134,7 @@ struct DecoderConfig {
   void read_window(const data::Json& json, const std::string& source);
 };
 
+// A layer of a decoder, or of an encoder (nn/models/bert).
 struct DecoderLayer : Module {
   DecoderLayer(Init& init, const DecoderConfig& config, const AttentionMethod& method,
                const Positions& positions);
@@ -148,10 +153,7 @@ struct DecoderLayer : Module {
   Linear *gate = nullptr, *up = nullptr, *down = nullptr;
 
  private:
-  void make_attention(Init& init, const DecoderConfig& config, const AttentionMethod& attention);
-  void make_mlp(Init& init, const DecoderConfig& config);
-  Linear& residual_map(const char* name, Init& init, const DecoderConfig& config, int64_t from,
-                       bool biased);
+  void make_inputs(Init& init, const DecoderConfig& config);
   Tensor attended(const Tensor& x, const ModelCall& call, Tap* tap);
 };
 

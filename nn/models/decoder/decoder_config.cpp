@@ -99,7 +99,7 @@ ModelShape DecoderConfig::shape() const {
           .heads = heads,
           .inner_size = inner_size ? inner_size : 4 * hidden_size,
           .max_positions = window ? std::min(window, positions) : positions,
-          .causal = true,
+          .causal = kind->causal,
           .kv_heads = kv_heads,
           .head_width = head_width,
           .rotary = rotary()};

@@ -22,7 +22,8 @@ const DecoderKind kOpt{
     .norm = NormKind::layer,
     .position_offset = 2,
     .has_post_norm = true,
-    .order = {LayerPart::attention, LayerPart::attention_norm, LayerPart::mlp, LayerPart::mlp_norm},
+    .order = {LayerPart::inputs, LayerPart::output, LayerPart::method, LayerPart::attention_norm,
+              LayerPart::mlp, LayerPart::mlp_norm},
     .queries_last = true,
     .norm_before_layers = true,
     .describe_activation =
@@ -67,7 +68,8 @@ const DecoderKind kGpt2{
     .layout = WeightLayout::in_out,
     .smaller_outputs = true,
     .least_inner = 0,
-    .order = {LayerPart::attention_norm, LayerPart::attention, LayerPart::mlp_norm, LayerPart::mlp},
+    .order = {LayerPart::attention_norm, LayerPart::inputs, LayerPart::output, LayerPart::method,
+              LayerPart::mlp_norm, LayerPart::mlp},
     .describe_activation =
         [](data::Schema& s, Activation& a) {
           s.choice("activation_function", a, {kGeluNew, kGelu, kRelu, kSilu},
