@@ -49,10 +49,7 @@ SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, cons
     : config_(config), shape_(shape), estimator_(adopt("", make_estimator(init, shape, config))) {}
 
 nn::AttentionTraits SeaAttention::traits() const {
-  return {.causal = shape_.causal,
-          .bidirectional = !shape_.causal,
-          .linear = true,
-          .sparse = true,
+  return {.sparse = true,
           .query_skip = true,
           .incremental = shape_.causal,
           .groups = true,

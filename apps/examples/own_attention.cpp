@@ -11,7 +11,6 @@ using namespace brine;
 struct Average : nn::Attention {
   Average(nn::Init& init, const nn::AttentionShape& s, const nn::NoSettings&)
       : mix(child<nn::Linear>("mix", init, s.heads * s.head_size, s.heads * s.head_size)) {}
-  nn::AttentionTraits traits() const override { return {.bidirectional = false, .linear = true}; }
   Tensor forward(const nn::AttentionInput& in) override {
     return mix(merge_heads(running_mean(in.v)));
   }

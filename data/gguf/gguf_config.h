@@ -26,7 +26,7 @@ struct GgufHeads {
 };
 GgufHeads gguf_heads(const GgufMetadata& metadata, const std::string& architecture);
 
-// The keys of LlamaConfig, Qwen2Config, Qwen3Config or GPT2Config. Throws an Error that names a
+// The keys of the config.json of Llama, Qwen 2, Qwen 3 or GPT-2. Throws an Error that names a
 // missing key, a setting that cannot be expressed, or a key that is not known and whose value is
 // not that without effect.
 Json gguf_config(const GgufMetadata& metadata, const GgufArchitecture& architecture,

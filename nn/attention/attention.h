@@ -37,6 +37,8 @@ struct RuntimeOptions {
   int64_t k = 0;            // kept keys per query and head; 0 = as configured
   int64_t query_skip = 1;   // the estimator runs on every f-th query (docs/method.md section 5)
   bool dense_path = false;  // the T x T reference of a sparse method
+
+  int64_t kept(int64_t configured) const { return k ? k : configured; }
 };
 
 struct AttentionInput {
@@ -78,8 +80,6 @@ struct StateRequest {
 
 // The properties that a method claims; the contract test verifies them.
 struct AttentionTraits {
-  bool causal = true, bidirectional = true;
-  bool linear = false;       // cost linear in T
   bool quadratic = false;    // memory quadratic in T, as of a T x T map or a mask of a share of it
   bool sparse = false;       // leaves keys out, by the options k and dense_path
   bool query_skip = false;   // uses the option query_skip
@@ -97,7 +97,7 @@ class Attention : public Module {
   std::optional<ParameterGroup> group() const override { return ParameterGroup::attention; }
   // -> [B, T, H d], heads concatenated; 0 at padded queries.
   virtual Tensor forward(const AttentionInput& input) = 0;
-  virtual AttentionTraits traits() const = 0;
+  virtual AttentionTraits traits() const { return {}; }
   // Decoding. A state is valid for the parameters at the time of its creation.
   virtual std::unique_ptr<AttentionState> make_state(const StateRequest& request) const;
   // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], the result of

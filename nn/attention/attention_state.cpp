@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "autograd/ops.h"
+#include "nn/attention/attention.h"
 #include "tensor/types.h"
 
 namespace brine::nn {
@@ -138,11 +139,12 @@ void AttentionState::advance() {
   for (int64_t b = 0; b < batch(); ++b) ++length[b];
 }
 
-KeyValueState::KeyValueState(int64_t batch, int64_t capacity, int64_t heads, int64_t head_size,
-                             Dtype dtype, Device device)
-    : AttentionState(batch, capacity, device),
-      keys(part("keys", {batch, heads, capacity, head_size}, dtype, 2)),
-      values(part("values", {batch, heads, capacity, head_size}, dtype, 2)) {}
+KeyValueState::KeyValueState(const StateRequest& r, const AttentionShape& shape)
+    : AttentionState(r.batch, r.capacity, r.device),
+      keys(part("keys", {r.batch, shape.groups(), r.capacity, shape.head_size}, r.cached(), 2)),
+      values(part("values", keys.shape(), r.cached(), 2)) {
+  check(shape.causal, "attention: an encoder is not decoded token by token");
+}
 
 void KeyValueState::fill(int64_t first, const Tensor& k, const Tensor& v,
                          const Tensor& prompt_lengths) {

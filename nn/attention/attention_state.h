@@ -12,6 +12,9 @@
 
 namespace brine::nn {
 
+struct AttentionShape;  // of attention.h
+struct StateRequest;
+
 // Sequences have slots 0..batch-1 and lengths of up to `capacity` tokens, which may differ.
 class AttentionState {
  public:
@@ -78,8 +81,7 @@ class AttentionState {
 // Keys and values of every token.
 class KeyValueState : public AttentionState {
  public:
-  KeyValueState(int64_t batch, int64_t capacity, int64_t kv_heads, int64_t head_size, Dtype dtype,
-                Device device);
+  KeyValueState(const StateRequest& request, const AttentionShape& shape);
 
   // k and v [B, G, T, d] of prompts, as in AttentionState::begin().
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths);

@@ -38,16 +38,12 @@ class BestBlocks : public Attention {
   }
 
   AttentionTraits traits() const override {
-    return {.causal = true,
-            .bidirectional = false,
-            .sparse = true,
-            .groups = true,
-            .k_step = config_.blocks.block};
+    return {.sparse = true, .groups = true, .k_step = config_.blocks.block};
   }
 
   Tensor forward(const AttentionInput& in) override {
     const int64_t T = in.q.dim(2);
-    const int64_t k = in.options.k ? in.options.k : config_.k;
+    const int64_t k = in.options.kept(config_.k);
     BlockConfig blocks = config_.blocks.keeping(std::min(k, T + config_.blocks.block));
     blocks.candidates = blocks.chosen;
     blocks.columns = std::max<int64_t>(1, T);  // one level: the mass of every block

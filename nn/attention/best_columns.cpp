@@ -42,7 +42,7 @@ class BestColumns : public Attention {
  private:
   FlatCsr choose(const AttentionInput& in) const {
     NoGrad off;
-    const int64_t k = in.options.k ? in.options.k : config_.k;
+    const int64_t k = in.options.kept(config_.k);
     const Tensor mass = column_mass(in);
     Selection chosen = select_columns(mass, in.visible, {.k = k, .mode = config_.mode});
     const Tensor forced = in.tap ? in.tap->forced("selected") : Tensor();

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
+#include "nn/attention/chosen_keys.h"
 
 namespace brine::nn {
 
@@ -25,9 +25,7 @@ void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys) {
   in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept_keys(mask, in.visible, T)}, {1}));
   if (!keys) return;
   const FlatCsr csr = blocks_to_csr(mask, in.q.dim(1), in.visible, T);
-  in.tap->put("row_pointers", csr.row_pointers);
-  in.tap->put("head_offsets", csr.head_offsets);
-  in.tap->put("columns", csr.columns);
+  show_mask(in, csr);
   if (!in.tap->requested(kProbabilities)) return;
   NoGrad off;
   Tensor probabilities;

@@ -1,5 +1,5 @@
 // Exact attention token by token from a cache of all keys and values: decoding for every method
-// that computes dense softmax attention.
+// that computes softmax attention to all keys, or to some.
 #pragma once
 
 #include "autograd/ops.h"
@@ -11,10 +11,13 @@ class CachedAttention : public Attention {
  public:
   explicit CachedAttention(const AttentionShape& shape) : shape_(shape) {}
 
+  // Of a method with a mask.
+  AttentionTraits traits() const override {
+    return {.sparse = true, .incremental = shape_.causal, .groups = true};
+  }
+
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "attention: an encoder is not decoded token by token");
-    return std::make_unique<KeyValueState>(r.batch, r.capacity, shape_.groups(), shape_.head_size,
-                                           r.cached(), r.device);
+    return std::make_unique<KeyValueState>(r, shape_);
   }
 
   Tensor step(const AttentionInput& in, AttentionState& state) const override {

@@ -180,15 +180,19 @@ Tensor attend_on(const AttentionInput& in, const FlatCsr& mask) {
   return merge_heads(group_matmul(p, in.v, false));
 }
 
+void FeatureState::fill(const AttentionInput& in, const Tensor& f) {
+  KeyValueState::fill(in.slot, in.k, in.v, in.visible.lengths);
+  copy_into(features.slice(0, in.slot, f.dim(0)).slice(2, 0, f.dim(2)), f.detach());
+}
+
 Tensor attend_cached(const AttentionInput& in, const KeyValueState& state,
                      const std::function<FlatCsr(int64_t b, const AttentionInput& one)>& choose) {
   const int64_t B = in.q.dim(0);
   Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
   for (int64_t b = 0; b < B; ++b) {
-    auto sequence_slice = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-    const AttentionInput one{.q = sequence_slice(in.q),
-                             .k = sequence_slice(state.keys),
-                             .v = sequence_slice(state.values),
+    const AttentionInput one{.q = one_sequence(in.q, b),
+                             .k = one_sequence(state.keys, b),
+                             .v = one_sequence(state.values, b),
                              .hidden = {},
                              .tap = B == 1 ? in.tap : nullptr};
     copy_into(y.slice(0, b, 1), attend_on(one, choose(b, one)));

@@ -4,8 +4,7 @@
 
 #include <functional>
 
-#include "autograd/ops.h"
-#include "nn/attention/attention.h"
+#include "nn/attention/cached.h"
 
 namespace brine::nn {
 
@@ -34,6 +33,22 @@ FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int6
 
 // An observer gets the rows of a mask as "row_pointers", "head_offsets" and "columns".
 void show_mask(const AttentionInput& in, const FlatCsr& mask);
+
+// Keys, values, and features of the keys: a tensor `name` [batch, heads, capacity, size].
+struct FeatureState : KeyValueState {
+  FeatureState(const StateRequest& r, const AttentionShape& shape, const std::string& name,
+               int64_t heads, int64_t size)
+      : KeyValueState(r, shape),
+        features(part(name, {r.batch, heads, r.capacity, size}, r.dtype, 2)) {}
+
+  // The prompts of an input with the features [B, heads, T, size] of its keys.
+  void fill(const AttentionInput& in, const Tensor& f);
+
+  Tensor& features;
+};
+
+// x [B, ...] -> sequence b [1, ...], off the tape.
+inline Tensor one_sequence(const Tensor& x, int64_t b) { return x.detach().slice(0, b, 1); }
 
 // A decoding step of such a method, whose tokens `state` has already: one sequence after another,
 // since their numbers of keys differ. choose(b, one) -> the mask of sequence b, where one has

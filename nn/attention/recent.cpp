@@ -50,27 +50,18 @@ FlatCsr nearest_keys(const AttentionInput& in, int64_t k) {
                    });
 }
 
-class Recent : public Attention {
+class Recent : public CachedAttention {
  public:
   Recent(Init&, const AttentionShape& shape, const RecentConfig& config)
-      : config_(config), shape_(shape) {
+      : CachedAttention(shape), config_(config) {
     if (shape.causal) config_.blocks(config_.k);
   }
 
   AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .linear = true,
-            .sparse = true,
+    return {.sparse = true,
             .incremental = shape_.causal,
             .groups = true,
             .k_step = shape_.causal ? config_.block : 1};
-  }
-
-  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "attention: an encoder is not decoded token by token");
-    return std::make_unique<KeyValueState>(r.batch, r.capacity, shape_.groups(), shape_.head_size,
-                                           r.cached(), r.device);
   }
 
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
@@ -88,9 +79,7 @@ class Recent : public Attention {
   Tensor forward(const AttentionInput& in) override {
     CostScope part("attention");
     if (!shape_.causal) return nearest(in);
-    if (in.state) {
-      dynamic_cast<KeyValueState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
-    }
+    fill(in);
     const BlockConfig config = blocks(in.options);
     const BlockMask mask = select_blocks({.q = in.q.detach(), .groups = shape_.groups()}, config,
                                          in.visible, in.q.dim(2));
@@ -100,14 +89,14 @@ class Recent : public Attention {
   }
 
  private:
-  int64_t kept(const RuntimeOptions& options) const { return options.k ? options.k : config_.k; }
   BlockConfig blocks(const RuntimeOptions& options) const {
-    const int64_t most = (shape_.max_positions / config_.block + config_.sinks + 1) * config_.block;
-    return config_.blocks(std::min(kept(options), most));
+    const int64_t limit =
+        (shape_.max_positions / config_.block + config_.sinks + 1) * config_.block;
+    return config_.blocks(std::min(options.kept(config_.k), limit));
   }
 
   Tensor nearest(const AttentionInput& in) const {
-    const FlatCsr csr = nearest_keys(in, kept(in.options));
+    const FlatCsr csr = nearest_keys(in, in.options.kept(config_.k));
     show_mask(in, csr);
     if (!in.options.dense_path) return merge_heads(sparse_attention(in.q, in.k, in.v, csr));
     const Tensor p = masked_softmax(group_matmul(in.q, in.k, true), csr_to_mask(csr),
@@ -116,7 +105,6 @@ class Recent : public Attention {
   }
 
   RecentConfig config_;
-  AttentionShape shape_;
 };
 const RegisterAttention<Recent, RecentConfig> registration("recent");
 

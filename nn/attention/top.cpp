@@ -16,28 +16,17 @@ struct TopConfig {
   }
 };
 
-class Top : public Attention {
+class Top : public CachedAttention {
  public:
-  Top(Init&, const AttentionShape& shape, const TopConfig& config) : shape_(shape), k_(config.k) {}
-
-  AttentionTraits traits() const override {
-    return {.sparse = true, .incremental = shape_.causal, .groups = true};
-  }
+  Top(Init&, const AttentionShape& shape, const TopConfig& config)
+      : CachedAttention(shape), k_(config.k) {}
 
   Tensor forward(const AttentionInput& in) override {
-    if (in.state) {
-      dynamic_cast<KeyValueState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
-    }
+    fill(in);
     std::optional<CostScope> part(std::in_place, "mask");
-    const FlatCsr mask = largest_keys(in.q, in.k, kept(in.options), in.visible);
+    const FlatCsr mask = largest_keys(in.q, in.k, in.options.kept(k_), in.visible);
     part.reset();
     return attend_on(in, mask);
-  }
-
-  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "attention: an encoder is not decoded token by token");
-    return std::make_unique<KeyValueState>(r.batch, r.capacity, shape_.groups(), shape_.head_size,
-                                           r.cached(), r.device);
   }
 
   Tensor step(const AttentionInput& in, AttentionState& state) const override {
@@ -45,14 +34,11 @@ class Top : public Attention {
     auto& cache = dynamic_cast<KeyValueState&>(state);
     cache.append(in.k, in.v);
     return attend_cached(in, cache, [&](int64_t b, const AttentionInput& one) {
-      return largest_cached_keys(one.q, one.k, kept(in.options), cache.length(b));
+      return largest_cached_keys(one.q, one.k, in.options.kept(k_), cache.length(b));
     });
   }
 
  private:
-  int64_t kept(const RuntimeOptions& options) const { return options.k ? options.k : k_; }
-
-  AttentionShape shape_;
   int64_t k_;
 };
 const RegisterAttention<Top, TopConfig> registration("top");

@@ -74,12 +74,4 @@ struct Dropout : Module {
   double p;
 };
 
-// A container that only adds a name to the paths of its children ("model", "layers").
-struct Branch : Module {
-  template <class M, class... Args>
-  M& add(std::string name, Args&&... args) {
-    return child<M>(std::move(name), std::forward<Args>(args)...);
-  }
-};
-
 }  // namespace brine::nn

@@ -12,30 +12,21 @@ Tensor position_ids(int64_t B, int64_t T, const Tensor& first, int64_t offset) {
   return ids;
 }
 
-Positions Positions::learned(const Embedding& table, int64_t offset) {
-  return {.kind = Kind::learned, .table = &table, .offset = offset};
-}
-
-Positions Positions::rotary(int64_t features, double theta) {
-  return {.kind = Kind::rotary, .frequencies = rotary_frequencies(features, theta)};
-}
-
 Tensor Positions::added(const Tensor& x, const Tensor& first) const {
-  if (kind != Kind::learned) return x;
-  return added_at(x, position_ids(x.dim(0), x.dim(1), first, offset));
+  return table ? added_at(x, position_ids(x.dim(0), x.dim(1), first, offset)) : x;
 }
 
 Tensor Positions::added_at(const Tensor& x, const Tensor& rows) const {
-  return kind == Kind::learned ? add(x, (*table)(rows)) : x;
+  return table ? add(x, (*table)(rows)) : x;
 }
 
 Tensor Positions::turned(const Tensor& heads, const Tensor& first) const {
-  return kind == Kind::rotary ? brine::rotary(heads, frequencies, first) : heads;
+  return rotary() ? brine::rotary(heads, frequencies, first) : heads;
 }
 
 Positions Positions::reversed() const {
   Positions out = *this;
-  if (kind != Kind::rotary) return out;
+  if (!rotary()) return out;
   out.frequencies = frequencies.clone();
   double* angle = out.frequencies.data<double>();
   for (int64_t i = 0; i < out.frequencies.numel(); ++i) angle[i] = -angle[i];

@@ -3,6 +3,7 @@
 // config.json and for `brine train --model-type`.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -78,12 +79,13 @@ class FamilyConfig {
   virtual ClassHeadTensors class_head_tensors() const { return {}; }
 };
 
-using FamilyFactory = std::unique_ptr<FamilyConfig> (*)();
+using FamilyFactory = std::function<std::unique_ptr<FamilyConfig>()>;
 std::map<std::string, FamilyFactory>& families();
 
 // A FamilyConfig that has a `Config`.
 template <class Config>
 struct FamilyOf : FamilyConfig {
+  explicit FamilyOf(const Config& config) : config(config) {}
   Config config;
 };
 

@@ -119,7 +119,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   if (parts.query_norm) q = (*parts.query_norm)(q);
   if (parts.key_norm) k = (*parts.key_norm)(k);
   Tensor q_content, k_content;
-  if (parts.positions && parts.positions->kind == Positions::Kind::rotary) {
+  if (parts.positions && parts.positions->rotary()) {
     q_content = q;
     k_content = k;
     q = parts.positions->turned(q, call.token_places);

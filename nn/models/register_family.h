@@ -32,21 +32,17 @@ namespace brine::nn {
 // Made(Init&, const Config&, const AttentionMethod&).
 template <class Config, class Made>
 struct RegisterFamily {
-  explicit RegisterFamily(const char* name) {
-    registered() = name;
-    families()[name] = []() -> std::unique_ptr<FamilyConfig> { return std::make_unique<Entry>(); };
+  // `config` has the default values.
+  RegisterFamily(const std::string& name, const Config& config = {}) {
+    families()[name] = [=] { return std::make_unique<Entry>(name, config); };
   }
 
  private:
-  static std::string& registered() {
-    static std::string name;
-    return name;
-  }
-
   struct Entry final : FamilyOf<Config> {
+    Entry(const std::string& name, const Config& config) : FamilyOf<Config>(config), name_(name) {}
     using FamilyOf<Config>::config;
 
-    std::string name() const override { return registered(); }
+    std::string name() const override { return name_; }
     bool is_whole() const override {
       if constexpr (requires { Config::kWhole; }) return Config::kWhole;
       return FamilyConfig::is_whole();
@@ -93,6 +89,9 @@ struct RegisterFamily {
     }
 
     static constexpr bool kHasClassHead = requires(const Config& c) { c.class_head(); };
+
+   private:
+    std::string name_;
   };
 };
 

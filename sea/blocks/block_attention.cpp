@@ -53,10 +53,7 @@ BlockAttention::BlockAttention(nn::Init& init, const nn::AttentionShape& shape,
       key_scale_(buffer("key_scale", init.full({shape.groups(), shape.head_size}, 1))) {}
 
 nn::AttentionTraits BlockAttention::traits() const {
-  return {.causal = true,
-          .bidirectional = false,
-          .linear = true,
-          .sparse = true,
+  return {.sparse = true,
           .incremental = true,
           .groups = true,
           .calibrates = true,

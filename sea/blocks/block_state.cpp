@@ -13,8 +13,7 @@ int64_t room_of(const nn::AttentionShape& shape, const nn::StateRequest& r, int6
 }  // namespace
 
 BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& r)
-    : KeyValueState(r.batch, r.capacity, attention.shape_.groups(), attention.shape_.head_size,
-                    r.cached(), r.device),
+    : KeyValueState(r, attention.shape_),
       config_(attention.blocks_of(r.options)),
       key_scale_(attention.key_scale_.value),
       counts_(part("block_counts", {r.batch, attention.shape_.groups(), 1}, Dtype::i32)),

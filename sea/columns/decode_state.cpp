@@ -10,7 +10,7 @@ namespace brine::sea {
 
 SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                    const nn::StateRequest& r)
-    : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.cached(), r.device),
+    : KeyValueState(r, shape),
       query_skip(r.options.query_skip),
       value_sums(part("value_sums", {r.batch, shape.groups(), shape.head_size}, Dtype::f64)),
       scores(part("scores", {r.batch, shape.heads, 1, estimator.config().columns}, r.dtype)) {

@@ -28,7 +28,7 @@ struct Made {
   std::unique_ptr<nn::ParameterStore> store;
 
   explicit Made(const std::string& attention, uint64_t seed = 3) {
-    config.as<nn::OptConfig>() = test::small_opt(kVocabulary, kPositions, 0.4);
+    config = test::small_opt(kVocabulary, kPositions, 0.4);
     config.attention = attention;
     data::Schema keys = data::schema_of(config);
     if (keys.find("attention.k")) keys.set_text("attention.k", {"4"});

@@ -32,10 +32,8 @@ struct Sizes {
 };
 
 inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
-  nn::ModelConfig c;
-  auto& opt = c.as<nn::OptConfig>() = small_opt(37, s.tokens, 0.15);
-  opt.hidden_size = s.hidden;
-  opt.dropout = s.dropout;
+  nn::ModelConfig c =
+      small_opt(37, s.tokens, 0.15, {{"hidden_size", s.hidden}, {"dropout", s.dropout}});
   c.attention = method;
   data::Schema keys;
   c.method().describe(keys);

@@ -3,24 +3,17 @@
 
 #include "nn/io/model_io.h"
 #include "nn/layers/projections.h"
-#include "nn/models/opt/opt.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
 #include "tests/scratch.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
 
 nn::ModelConfig opt_of_rank(int64_t rank = 0) {
-  nn::ModelConfig config;
-  config.as<nn::OptConfig>() = {.vocab_size = 31,
-                                .hidden_size = 12,
-                                .num_hidden_layers = 2,
-                                .num_attention_heads = 3,
-                                .ffn_dim = 20,
-                                .max_position_embeddings = 16,
-                                .init_std = 0.2};
+  nn::ModelConfig config = small_opt(31, 16, 0.2, {{"hidden_size", 12}, {"ffn_dim", 20}});
   config.lora_rank = rank;
   return config;
 }

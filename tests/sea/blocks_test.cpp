@@ -105,7 +105,7 @@ TEST_CASE("blocks: a window reads its sinks and local blocks, and has no copies 
   // A row reads 8 keys of the sink, 16 of two blocks and 1 to 8 of its own; the first blocks less.
   CHECK(keys_read(tap) == doctest::Approx(28.5 - (24 + 16 + 8) * 8 / 256.0));
   const nn::StateRequest request{.batch = 1, .capacity = 256};
-  nn::KeyValueState exact(1, 256, 2, 8, Dtype::f32, {});
+  nn::KeyValueState exact(request, {.heads = 2, .head_size = 8});
   CHECK(window->make_state(request)->bytes() < exact.bytes() + 256);
 }
 
@@ -113,8 +113,9 @@ TEST_CASE("blocks: a state is a tenth larger than keys and values, a sixth with 
   const nn::AttentionShape shape{.heads = 9, .head_size = 64, .max_positions = 8192, .kv_heads = 3};
   const auto attention = blocks({}, shape);
   for (const auto& [cache, most] : {std::pair{Dtype::f32, 1.105}, {Dtype::bf16, 1.17}}) {
-    nn::KeyValueState exact(1, 8192, 3, 64, cache, {});
-    const auto state = attention->make_state({.batch = 1, .capacity = 8192, .cache = cache});
+    const nn::StateRequest request{.batch = 1, .capacity = 8192, .cache = cache};
+    nn::KeyValueState exact(request, shape);
+    const auto state = attention->make_state(request);
     CHECK(double(state->bytes()) / double(exact.bytes()) < most);
   }
 }

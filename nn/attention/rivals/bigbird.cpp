@@ -101,7 +101,7 @@ class Bigbird : public PlacedKeys {
  private:
   int64_t block_size(const RuntimeOptions& options) const {
     if (options.k == 0 && config_.block > 0) return config_.block;
-    const int64_t k = options.k ? options.k : config_.k;
+    const int64_t k = options.kept(config_.k);
     return std::max<int64_t>(1, k / (config_.window + config_.global + config_.random));
   }
 

@@ -119,7 +119,7 @@ struct BlockGate : Module {
 class BlockState : public KeyValueState {
  public:
   BlockState(const StateRequest& r, const AttentionShape& shape, int64_t size)
-      : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.cached(), r.device),
+      : KeyValueState(r, shape),
         size(size),
         sums(part("block_sums",
                   {r.batch, shape.groups(), (r.capacity + size - 1) / size, shape.head_size},
@@ -127,7 +127,7 @@ class BlockState : public KeyValueState {
 
   void fill_sums(int64_t slot, const Tensor& k) {
     for (int64_t b = 0; b < k.dim(0); ++b) {
-      const Tensor sequence_keys = k.detach().slice(0, b, 1);
+      const Tensor sequence_keys = one_sequence(k, b);
       for (int64_t t = 0; t < length(slot + b); t += size) {
         const int64_t n = std::min(size, length(slot + b) - t);
         copy_into(sums.slice(0, slot + b, 1).slice(2, t / size, 1),
@@ -140,8 +140,7 @@ class BlockState : public KeyValueState {
   void add_to_sums(const Tensor& k) {
     for (int64_t b = 0; b < batch(); ++b) {
       const int64_t at = length(b) - 1;
-      const Tensor to = sums.slice(0, b, 1).slice(2, at / size, 1),
-                   new_key = k.detach().slice(0, b, 1);
+      const Tensor to = sums.slice(0, b, 1).slice(2, at / size, 1), new_key = one_sequence(k, b);
       copy_into(to, at % size ? add(to.contiguous(), new_key.contiguous()) : new_key);
     }
   }
@@ -150,27 +149,16 @@ class BlockState : public KeyValueState {
   Tensor& sums;  // [batch, G, blocks, d]
 };
 
-class BlockTop : public Attention {
+class BlockTop : public CachedAttention {
  public:
   BlockTop(Init& init, const AttentionShape& shape, const BlockTopConfig& config)
-      : config_(config),
-        shape_(shape),
+      : CachedAttention(shape),
+        config_(config),
         gate_(config.gate ? &child<BlockGate>("gate", init, shape, config.gate_size) : nullptr) {}
 
-  AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .sparse = true,
-            .incremental = shape_.causal,
-            .groups = true};
-  }
-
   Tensor forward(const AttentionInput& in) override {
-    if (in.state) {
-      auto& state = dynamic_cast<BlockState&>(*in.state);
-      state.fill(in.slot, in.k, in.v, in.visible.lengths);
-      state.fill_sums(in.slot, in.k);
-    }
+    fill(in);
+    if (in.state) dynamic_cast<BlockState&>(*in.state).fill_sums(in.slot, in.k);
     std::optional<CostScope> part(std::in_place, "mask");
     const FlatCsr mask = choose(in);
     Tensor loss;
@@ -180,7 +168,6 @@ class BlockTop : public Attention {
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "block-topk: an encoder is not decoded token by token");
     return std::make_unique<BlockState>(r, shape_, config_.block);
   }
 
@@ -190,16 +177,12 @@ class BlockTop : public Attention {
     state.append(in.k, in.v);
     state.add_to_sums(in.k);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
-      return choose_step(one, state.sums.detach().slice(0, b, 1), state.length(b),
-                         kept_keys(in.options));
+      return choose_step(one, one_sequence(state.sums, b), state.length(b),
+                         in.options.kept(config_.k));
     });
   }
 
  private:
-  int64_t kept_keys(const RuntimeOptions& options) const {
-    return options.k ? options.k : config_.k;
-  }
-
   BlockRow row_of(int64_t t, int64_t w, int64_t k) const {
     return {t, w, k, config_.block, shape_.causal};
   }
@@ -233,7 +216,7 @@ class BlockTop : public Attention {
 
   FlatCsr choose(const AttentionInput& in) const {
     NoGrad off;
-    const int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2), k = kept_keys(in.options);
+    const int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2), k = in.options.kept(config_.k);
     const RowWidths widths(in.visible, T);
     const KeptBlocks kept = room(B, H, T, T, k);
     const std::vector<RowTile> tiles = row_tiles(in.visible, B, T, H);
@@ -241,8 +224,8 @@ class BlockTop : public Attention {
     for (size_t i = 0; kept.capacity > 0 && i < tiles.size(); ++i) {
       const RowTile& tile = tiles[i];
       if (tile.first == 0) {
-        means = means_of(
-            in.k.detach().slice(0, tile.sequence, 1).slice(2, 0, widths.valid(tile.sequence)));
+        means =
+            means_of(one_sequence(in.k, tile.sequence).slice(2, 0, widths.valid(tile.sequence)));
       }
       const Tensor scores = scores_of(rows_of(in.q, tile), means);
       keep(
@@ -345,7 +328,6 @@ class BlockTop : public Attention {
   }
 
   BlockTopConfig config_;
-  AttentionShape shape_;
   BlockGate* gate_;
 };
 const RegisterAttention<BlockTop, BlockTopConfig> registration("block-topk");

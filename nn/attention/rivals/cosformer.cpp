@@ -58,13 +58,7 @@ class Cosformer : public Attention {
     value_ = &child<Linear>("value", init, keys, keys);
   }
 
-  AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .linear = true,
-            .incremental = shape_.causal,
-            .groups = true};
-  }
+  AttentionTraits traits() const override { return {.incremental = shape_.causal, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     const int64_t T = in.q.dim(2);
@@ -82,7 +76,6 @@ class Cosformer : public Attention {
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "attention: an encoder is not decoded token by token");
     check(r.capacity <= shape_.max_positions, "cosformer: a capacity of ", r.capacity,
           " tokens, but the model has ", shape_.max_positions, " positions");
     return std::make_unique<LinearSums>(r, shape_, 2 * shape_.head_size);

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "autograd/ops.h"
+#include "nn/attention/chosen_keys.h"
 #include "nn/attention/key_lists.h"
 #include "tensor/base/parallel.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
 namespace {
@@ -209,12 +212,22 @@ FlatCsr hashed_keys(const Tensor& q, const Hashing& hashing, const Visibility& v
                    });
 }
 
-AttentionInput with_shared_keys(const AttentionInput& in) {
+void HashingConfig::describe(data::Schema& s) {
+  s.field("k", k, "Tokens of a chunk; a row sees at most two chunks in each round", {.min = 1});
+  s.field("rounds", rounds, "Rounds of hashing", {.min = 1});
+  s.field("seed", seed, "Of the random rotations", {.min = 0});
+}
+
+Tensor hashed_attention(const AttentionInput& in, const HashingConfig& c, uint64_t draw) {
+  std::optional<CostScope> part(std::in_place, "mask");
+  const Hashing hashing{in.options.kept(c.k), c.rounds, uint64_t(c.seed), draw};
+  const FlatCsr mask = hashed_keys(in.q, hashing, in.visible);
+  part.reset();
   AttentionInput shared = in;
   // 1e-12: a query of zeros is a key of zeros.
   shared.k = div(in.q, sqrt(sum(mul(in.q, in.q), {-1}, true) + 1e-12));
   shared.v = repeat_heads(in.v, in.q.dim(1) / in.v.dim(1));
-  return shared;
+  return attend_on(shared, mask);
 }
 
 }  // namespace brine::nn

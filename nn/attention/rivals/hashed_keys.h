@@ -14,6 +14,13 @@ struct Hashing {
   uint64_t draw = 0;   // another one has other rotations
 };
 
+// The settings of methods with such a mask.
+struct HashingConfig {
+  int64_t k = 64, rounds = 8, seed = 0;
+
+  void describe(data::Schema& s);
+};
+
 // The keys of each row of q [B, H, T, d]. An encoder sorts the tokens of a sequence by bucket and
 // cuts them into chunks; a row sees the chunk that contains it and the one before. In a decoder the
 // chunks of each bucket are counted separately, since the borders of common chunks would depend on
@@ -22,7 +29,7 @@ struct Hashing {
 // round. On the meta device the lists are those of random queries.
 FlatCsr hashed_keys(const Tensor& q, const Hashing& hashing, const Visibility& visible);
 
-// The input with the queries, scaled to length 1, as keys, and values for each head.
-AttentionInput with_shared_keys(const AttentionInput& in);
+// Attention on the mask, where the queries, scaled to length 1, are the keys, too: [B, T, H d].
+Tensor hashed_attention(const AttentionInput& in, const HashingConfig& config, uint64_t draw = 0);
 
 }  // namespace brine::nn

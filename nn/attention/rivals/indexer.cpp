@@ -67,30 +67,13 @@ Tensor index_scores(const Tensor& q, const Tensor& w, const Tensor& k) {
   return sum(relu(group_matmul(q, k, true)) * w, {1}, true);
 }
 
-class IndexerState : public KeyValueState {
- public:
-  IndexerState(const StateRequest& r, const AttentionShape& shape, int64_t size)
-      : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.cached(), r.device),
-        index_keys(part("index_keys", {r.batch, 1, r.capacity, size}, r.dtype, 2)) {}
-
-  Tensor& index_keys;  // [batch, 1, capacity, r]
-};
-
-class Indexer : public Attention {
+class Indexer : public CachedAttention {
  public:
   Indexer(Init& init, const AttentionShape& shape, const IndexerConfig& config)
-      : config_(config),
-        shape_(shape),
+      : CachedAttention(shape),
+        config_(config),
         index_(child<Index>("indexer", init, shape, config)),
         warming_(config.dense_warmup > 0) {}
-
-  AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .sparse = true,
-            .incremental = shape_.causal,
-            .groups = true};
-  }
 
   void on_step(int64_t steps_done) override { warming_ = steps_done < config_.dense_warmup; }
 
@@ -98,7 +81,7 @@ class Indexer : public Attention {
     std::optional<CostScope> part(std::in_place, "mask");
     const bool learns = learns_selection(in);
     const IndexFeatures f = features_of(in, learns);
-    if (in.state) fill(in, f);
+    if (in.state) dynamic_cast<FeatureState&>(*in.state).fill(in, f.k);
     const bool dense = in.random && warming_;
     FlatCsr mask;
     if (!dense || in.tap) mask = choose(in, f);
@@ -111,30 +94,26 @@ class Indexer : public Attention {
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "indexer: an encoder is not decoded token by token");
-    return std::make_unique<IndexerState>(r, shape_, config_.index_size);
+    return std::make_unique<FeatureState>(r, shape_, "index_keys", 1, config_.index_size);
   }
 
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
     NoGrad off;
     check_hidden(in);
-    auto& state = dynamic_cast<IndexerState&>(any);
+    auto& state = dynamic_cast<FeatureState&>(any);
     const Tensor at = state.lengths().clone();
     state.append(in.k, in.v);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput&) {
-      auto sequence_slice = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-      const IndexFeatures f = index_(sequence_slice(in.hidden).contiguous(), sequence_slice(at));
-      append_row(sequence_slice(state.index_keys), f.k, sequence_slice(at));
-      const Tensor keys =
-          sequence_slice(state.index_keys).slice(2, 0, state.length(b)).contiguous();
-      return largest_cached_scores(index_scores(f.q, f.w, keys), in.q.dim(1), kept(in.options),
+      const Tensor place = one_sequence(at, b), keys = one_sequence(state.features, b);
+      const IndexFeatures f = index_(one_sequence(in.hidden, b).contiguous(), place);
+      append_row(keys, f.k, place);
+      const Tensor scores = index_scores(f.q, f.w, keys.slice(2, 0, state.length(b)).contiguous());
+      return largest_cached_scores(scores, in.q.dim(1), in.options.kept(config_.k),
                                    state.keys.dim(2));
     });
   }
 
  private:
-  int64_t kept(const RuntimeOptions& options) const { return options.k ? options.k : config_.k; }
-
   void check_hidden(const AttentionInput& in) const {
     check(in.hidden.defined() && in.hidden.dim(-1) == shape_.channels(),
           "indexer: needs the layer's input [B, T, ", shape_.channels(), "]");
@@ -148,18 +127,13 @@ class Indexer : public Attention {
     return index_(in.hidden.detach());
   }
 
-  void fill(const AttentionInput& in, const IndexFeatures& f) const {
-    auto& state = dynamic_cast<IndexerState&>(*in.state);
-    state.fill(in.slot, in.k, in.v, in.visible.lengths);
-    copy_into(state.index_keys.slice(0, in.slot, f.k.dim(0)).slice(2, 0, f.k.dim(2)), f.k.detach());
-  }
-
   FlatCsr choose(const AttentionInput& in, const IndexFeatures& f) const {
     auto scores = [&](int64_t b, int64_t first, int64_t rows, int64_t keys) {
       const RowTile tile{b, first, rows, keys};
       return index_scores(rows_of(f.q, tile), rows_of(f.w, tile), keys_of(f.k, tile));
     };
-    return largest_scores(in.q.shape(), in.q.device(), scores, kept(in.options), in.visible);
+    return largest_scores(in.q.shape(), in.q.device(), scores, in.options.kept(config_.k),
+                          in.visible);
   }
 
   // Mean over the rows of KL(attention summed over heads, normalised || softmax of the scores).
@@ -192,7 +166,6 @@ class Indexer : public Attention {
   }
 
   IndexerConfig config_;
-  AttentionShape shape_;
   Index& index_;
   bool warming_;
 };

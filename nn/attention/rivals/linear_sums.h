@@ -13,7 +13,9 @@ class LinearSums : public AttentionState {
   LinearSums(const StateRequest& r, const AttentionShape& shape, int64_t m)
       : AttentionState(r.batch, r.capacity, r.device),
         values(part("values", {r.batch, shape.groups(), m, shape.head_size}, r.dtype)),
-        keys(part("keys", {r.batch, shape.groups(), m}, Dtype::f64)) {}
+        keys(part("keys", {r.batch, shape.groups(), m}, Dtype::f64)) {
+    check(shape.causal, "attention: an encoder is not decoded token by token");
+  }
 
   // Prompts, as in AttentionState::begin(): phi_k [B, G, T, m], v [B, G, T, d].
   void fill(int64_t slot, const Tensor& phi_k, const Tensor& v, const Visibility& visible) {

@@ -48,7 +48,7 @@ class Longformer : public PlacedKeys {
 
  private:
   int64_t window(const RuntimeOptions& options) const {
-    const int64_t k = options.k ? options.k : config_.k;
+    const int64_t k = options.kept(config_.k);
     check(config_.global < k, "longformer: global ", config_.global, " must be below k ", k);
     return k - config_.global;
   }

@@ -43,13 +43,7 @@ class Performer : public Attention {
         softmax_(uses_softmax(shape, config)),
         random_(child<RandomProjection>("features", init, count(shape, config), shape.head_size)) {}
 
-  AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .linear = true,
-            .incremental = shape_.causal,
-            .groups = true};
-  }
+  AttentionTraits traits() const override { return {.incremental = shape_.causal, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     std::optional<CostScope> part(std::in_place, "features");
@@ -61,7 +55,6 @@ class Performer : public Attention {
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "attention: an encoder is not decoded token by token");
     return std::make_unique<LinearSums>(r, shape_, random_.projection.value.dim(0));
   }
 

@@ -8,15 +8,6 @@
 
 namespace brine::nn {
 
-AttentionTraits PlacedKeys::traits() const {
-  return {.causal = shape_.causal,
-          .bidirectional = !shape_.causal,
-          .linear = true,
-          .sparse = true,
-          .incremental = shape_.causal,
-          .groups = true};
-}
-
 KeyListShape PlacedKeys::list_shape(const AttentionInput& in, int64_t keys) const {
   return {.batch = in.q.dim(0),
           .heads = in.q.dim(1),

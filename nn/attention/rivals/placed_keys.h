@@ -15,7 +15,6 @@ class PlacedKeys : public CachedAttention {
  public:
   explicit PlacedKeys(const AttentionShape& shape) : CachedAttention(shape) {}
 
-  AttentionTraits traits() const override;
   Tensor forward(const AttentionInput& in) override;
   Tensor step(const AttentionInput& in, AttentionState& state) const override;
 

@@ -2,9 +2,7 @@
 // attention of random features (Chen et al. 2021, "Scatterbrain: Unifying Sparse and Low-rank
 // Attention"). The paper subtracts the low-rank part where the sparse one has an entry, before one
 // softmax denominator; this is the sum of two attentions, as SEA was compared with. O(T log T).
-#include <optional>
-
-#include "nn/attention/chosen_keys.h"
+#include "autograd/ops.h"
 #include "nn/attention/rivals/hashed_keys.h"
 #include "nn/layers/random_features.h"
 #include "tensor/meter/cost_meter.h"
@@ -12,14 +10,11 @@
 namespace brine::nn {
 namespace {
 
-struct ScatterbrainConfig {
-  int64_t k = 64, rounds = 8, seed = 0;
+struct ScatterbrainConfig : HashingConfig {
   double feature_divisor = 1, feature_eps = 0;
 
   void describe(data::Schema& s) {
-    s.field("k", k, "Tokens of a chunk; a row sees at most two chunks in each round", {.min = 1});
-    s.field("rounds", rounds, "Rounds of hashing", {.min = 1});
-    s.field("seed", seed, "Of the random rotations", {.min = 0});
+    HashingConfig::describe(s);
     s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
             {.above = 0});
     s.field("feature_eps", feature_eps,
@@ -32,24 +27,11 @@ class Scatterbrain : public Attention {
   Scatterbrain(Init& init, const AttentionShape& shape, const ScatterbrainConfig& config)
       : config_(config), shape_(shape), projection_(buffer("features", drawn(init))) {}
 
-  AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .linear = true,
-            .sparse = true,
-            .groups = true};
-  }
+  AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
-    std::optional<CostScope> part(std::in_place, "mask");
-    const FlatCsr mask = hashed_keys(in.q,
-                                     {.chunk = in.options.k ? in.options.k : config_.k,
-                                      .rounds = config_.rounds,
-                                      .seed = uint64_t(config_.seed)},
-                                     in.visible);
-    part.reset();
-    const Tensor sparse = attend_on(with_shared_keys(in), mask);
-    part.emplace("low rank");
+    const Tensor sparse = hashed_attention(in, config_);
+    CostScope part("low rank");
     return sparse + low_rank(in);
   }
 

@@ -89,12 +89,7 @@ class Sinkhorn : public Attention {
         query_positions_(parameter("query_positions", positions(init), false)),
         key_positions_(parameter("key_positions", positions(init), false)) {}
 
-  AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .quadratic = true,
-            .groups = true};
-  }
+  AttentionTraits traits() const override { return {.quadratic = true, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     const int64_t B = in.q.dim(0), T = in.q.dim(2);

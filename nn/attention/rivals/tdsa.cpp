@@ -48,32 +48,14 @@ Tensor identities(const Init& init, int64_t n, int64_t r) {
   });
 }
 
-class TdsaState : public KeyValueState {
- public:
-  TdsaState(const StateRequest& r, const AttentionShape& shape, int64_t rank)
-      : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.cached(), r.device),
-        projected(part("projected_keys", {r.batch, shape.groups(), r.capacity, rank}, r.dtype, 2)) {
-  }
-
-  Tensor& projected;  // [batch, G, capacity, r]
-};
-
-class Tdsa : public Attention {
+class Tdsa : public CachedAttention {
  public:
   Tdsa(Init& init, const AttentionShape& shape, const TdsaConfig& config)
-      : config_(config),
-        shape_(shape),
+      : CachedAttention(shape),
+        config_(config),
         projection_(buffer("projection", sparse_signs(init, shape.head_size, config.rank))),
         query_(parameter("query", identities(init, shape.heads, config.rank))),
         key_(parameter("key", identities(init, shape.groups(), config.rank))) {}
-
-  AttentionTraits traits() const override {
-    return {.causal = shape_.causal,
-            .bidirectional = !shape_.causal,
-            .sparse = true,
-            .incremental = shape_.causal,
-            .groups = true};
-  }
 
   Tensor forward(const AttentionInput& in) override {
     std::optional<CostScope> part(std::in_place, "mask");
@@ -85,27 +67,24 @@ class Tdsa : public Attention {
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
-    check(shape_.causal, "tdsa: an encoder is not decoded token by token");
-    return std::make_unique<TdsaState>(r, shape_, config_.rank);
+    return std::make_unique<FeatureState>(r, shape_, "projected_keys", shape_.groups(),
+                                          config_.rank);
   }
 
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
     NoGrad off;
-    auto& state = dynamic_cast<TdsaState&>(any);
+    auto& state = dynamic_cast<FeatureState&>(any);
     const Tensor at = state.lengths().clone();
     state.append(in.k, in.v);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
-      auto sequence_slice = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-      append_row(sequence_slice(state.projected), projected(sequence_slice(in.k), key_),
-                 sequence_slice(at));
-      return largest_cached_keys(projected(one.q, query_), sequence_slice(state.projected),
-                                 kept(in.options), state.length(b));
+      const Tensor keys = one_sequence(state.features, b);
+      append_row(keys, projected(one_sequence(in.k, b), key_), one_sequence(at, b));
+      return largest_cached_keys(projected(one.q, query_), keys, in.options.kept(config_.k),
+                                 state.length(b));
     });
   }
 
  private:
-  int64_t kept(const RuntimeOptions& options) const { return options.k ? options.k : config_.k; }
-
   // x P W of one sequence: [1, H, n, d] -> [1, H, n, r].
   Tensor projected(const Tensor& x, const Tensor& w) const {
     const int64_t H = x.dim(1), n = x.dim(2);
@@ -116,19 +95,15 @@ class Tdsa : public Attention {
   // Of all sequences.
   Tensor all_projected(const Tensor& x, const Tensor& w) const {
     std::vector<Tensor> parts;
-    for (int64_t b = 0; b < x.dim(0); ++b) parts.push_back(projected(x.detach().slice(0, b, 1), w));
+    for (int64_t b = 0; b < x.dim(0); ++b) parts.push_back(projected(one_sequence(x, b), w));
     return parts.size() == 1 ? parts[0] : concat(parts, 0);
   }
 
   FlatCsr choose(const AttentionInput& in) const {
     NoGrad off;
     const Tensor k = all_projected(in.k, key_);
-    if (in.state) {
-      auto& state = dynamic_cast<TdsaState&>(*in.state);
-      state.fill(in.slot, in.k, in.v, in.visible.lengths);
-      copy_into(state.projected.slice(0, in.slot, k.dim(0)).slice(2, 0, k.dim(2)), k);
-    }
-    return largest_keys(all_projected(in.q, query_), k, kept(in.options), in.visible);
+    if (in.state) dynamic_cast<FeatureState&>(*in.state).fill(in, k);
+    return largest_keys(all_projected(in.q, query_), k, in.options.kept(config_.k), in.visible);
   }
 
   // Mean over all heads and pairs of a row and a key that it sees of the squared error of the
@@ -151,7 +126,6 @@ class Tdsa : public Attention {
   }
 
   TdsaConfig config_;
-  AttentionShape shape_;
   Buffer& projection_;       // P [d, r]
   Parameter &query_, &key_;  // W_q [H, r, r], W_k [G, r, r]
 };

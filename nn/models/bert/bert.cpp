@@ -13,57 +13,46 @@ Tensor positions_of(const ModelCall& call) {
   return position_ids(call.ids.dim(0), call.ids.dim(1), {});
 }
 
+const DecoderKind kLayers{
+    .name = "bert",
+    .architecture = "BertModel",
+    .names = {.positions = "position_embeddings",
+              .attention = "attention.self",
+              .query = "attention.self.query",
+              .key = "attention.self.key",
+              .value = "attention.self.value",
+              .output = "attention.output.dense",
+              .gate = nullptr,
+              .up = "intermediate.dense",
+              .down = "output.dense",
+              .attention_norm = "attention.output.LayerNorm",
+              .mlp_norm = "output.LayerNorm"},
+    .norm = NormKind::layer,
+    .causal = false,
+    .order = {LayerPart::inputs, LayerPart::method, LayerPart::output, LayerPart::attention_norm,
+              LayerPart::mlp, LayerPart::mlp_norm}};
+
+DecoderConfig layers_of(const BertConfig& c) {
+  return {.kind = &kLayers,
+          .hidden_size = c.hidden_size,
+          .inner_size = c.intermediate_size,
+          .heads = c.num_attention_heads,
+          .positions = c.max_position_embeddings,
+          .dropout = c.hidden_dropout_prob,
+          .eps = c.layer_norm_eps,
+          .activation = c.hidden_act,
+          .attention_bias = true,
+          .mlp_bias = true,
+          .norm_first = false};
+}
+
 }  // namespace
-
-BertSelfAttention::BertSelfAttention(Init& init, const BertConfig& c,
-                                     const AttentionMethod& attention)
-    : query(child<Linear>("query", init, c.hidden_size, c.hidden_size)),
-      key(child<Linear>("key", init, c.hidden_size, c.hidden_size)),
-      value(child<Linear>("value", init, c.hidden_size, c.hidden_size)),
-      qkv_weight(pack({&query.weight, &key.weight, &value.weight})),
-      qkv_bias(pack({query.bias, key.bias, value.bias})),
-      method(adopt(attention.name(), attention.make(init, c.shape().attention()))) {}
-
-BertLayer::BertLayer(Init& init, const BertConfig& c, const AttentionMethod& method)
-    : attention(child<Branch>("attention")),
-      self(attention.add<BertSelfAttention>("self", init, c, method)),
-      attention_output(attention.add<Branch>("output")),
-      attention_dense(attention_output.add<Linear>("dense", init, c.hidden_size, c.hidden_size)),
-      attention_norm(
-          attention_output.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
-      intermediate(child<Branch>("intermediate")
-                       .add<Linear>("dense", init, c.hidden_size, c.intermediate_size)),
-      output(child<Branch>("output")),
-      output_dense(output.add<Linear>("dense", init, c.intermediate_size, c.hidden_size)),
-      output_norm(output.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
-      shape(c.shape().attention()),
-      dropout(child<Dropout>("dropout", c.hidden_dropout_prob)),
-      mlp{.up = intermediate, .down = output_dense, .activation = c.hidden_act} {}
-
-Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
-  Tensor context = attend({.shape = shape,
-                           .projections = {.query = self.query,
-                                           .key = self.key,
-                                           .value = self.value,
-                                           .weight = &self.qkv_weight,
-                                           .bias = &self.qkv_bias},
-                           .method = self.method},
-                          x, call, tap);
-  Tensor h = attention_norm.of_sum(dropout(projected(context), call.random), x).normed;
-  return output_norm.of_sum(dropout(mlp(h), call.random), h).normed;
-}
-
-Tensor BertLayer::projected(const Tensor& context) const {
-  CostScope scope("projections");
-  return attention_dense(context);
-}
 
 // cls.predictions: a transform of the hidden state, then the (tied) decoder with a bias.
 struct BertModel::MaskedHead : Module {
   MaskedHead(Init& init, const BertConfig& c)
-      : transform(child<Branch>("transform")),
-        dense(transform.add<Linear>("dense", init, c.hidden_size, c.hidden_size)),
-        norm(transform.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
+      : dense(child<Linear>("transform.dense", init, c.hidden_size, c.hidden_size)),
+        norm(child<LayerNorm>("transform.LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
         bias(parameter("bias", init.zeros({c.vocab_size}), false)),
         activation(c.hidden_act) {
     if (!c.tie_word_embeddings) {
@@ -71,7 +60,6 @@ struct BertModel::MaskedHead : Module {
     }
   }
 
-  Branch& transform;
   Linear& dense;
   LayerNorm& norm;
   Parameter& bias;
@@ -83,33 +71,30 @@ BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& met
     : Model(c.shape(), method.name()), config_(c) {
   init.linear_std = c.initializer_range;
   double std = c.initializer_range;
-  Branch& bert = child<Branch>("bert");
-  Branch& embeddings = bert.add<Branch>("embeddings");
-  words_ = &embeddings.add<Embedding>("word_embeddings", init, c.vocab_size, c.hidden_size, std);
-  positions_ = Positions::learned(embeddings.add<Embedding>(
-      "position_embeddings", init, c.max_position_embeddings, c.hidden_size, std));
-  types_ = &embeddings.add<Embedding>("token_type_embeddings", init, c.type_vocab_size,
-                                      c.hidden_size, std);
-  norm_ = &embeddings.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps);
-  dropout_ = &embeddings.add<Dropout>("dropout", c.hidden_dropout_prob);
-  Branch& layers = bert.add<Branch>("encoder").add<Branch>("layer");
+  auto table = [&](const char* name, int64_t rows) {
+    return &child<Embedding>(join("bert.embeddings.", name), init, rows, c.hidden_size, std);
+  };
+  words_ = table("word_embeddings", c.vocab_size);
+  positions_.table = table("position_embeddings", c.max_position_embeddings);
+  types_ = table("token_type_embeddings", c.type_vocab_size);
+  norm_ = &child<LayerNorm>("bert.embeddings.LayerNorm", init, c.hidden_size, c.layer_norm_eps);
+  dropout_ = &child<Dropout>("dropout", c.hidden_dropout_prob);
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
-    layers_.push_back(&layers.add<BertLayer>(std::to_string(i), init, c, method));
+    layers_.push_back(&child<DecoderLayer>(join("bert.encoder.layer.", i), init, layers_of(c),
+                                           method, positions_));
   }
   if (c.pooler) {
-    pooler_ = &bert.add<Branch>("pooler").add<Linear>("dense", init, c.hidden_size, c.hidden_size);
+    pooler_ = &child<Linear>("bert.pooler.dense", init, c.hidden_size, c.hidden_size);
   }
   if (c.labels) {
     double p = c.classifier_dropout < 0 ? c.hidden_dropout_prob : c.classifier_dropout;
     classifier_dropout_ = &child<Dropout>("dropout", p);
     classifier_ = &child<Linear>("classifier", init, c.hidden_size, c.labels);
   }
-  if (!c.masked_lm && !c.next_sentence) return;
-  Branch& cls = child<Branch>("cls");
-  if (c.masked_lm) masked_ = &cls.add<MaskedHead>("predictions", init, c);
+  if (c.masked_lm) masked_ = &child<MaskedHead>("cls.predictions", init, c);
   if (c.next_sentence) {
     // It is in no loss: without decay an optimizer does not change it.
-    cls.add<Linear>("seq_relationship", init, c.hidden_size, 2).weight.decay = false;
+    child<Linear>("cls.seq_relationship", init, c.hidden_size, 2).weight.decay = false;
   }
 }
 
@@ -145,8 +130,6 @@ Tensor BertModel::class_logits(const Tensor& hidden, RandomStream* random) const
   check(classifier_, "bert: has no classification head");
   return (*classifier_)((*classifier_dropout_)(pooled(hidden), random));
 }
-
-Attention& BertModel::attention(int64_t i) const { return layers_.at(size_t(i))->self.method; }
 
 std::string BertModel::attention_prefix(int64_t i) const {
   return join("bert.encoder.layer.", i, ".attention.self.", attention_name(), ".");

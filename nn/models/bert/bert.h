@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/layers/feed_forward.h"
-#include "nn/models/family.h"
+#include "nn/models/decoder/decoder.h"
 
 namespace brine::nn {
 
@@ -55,36 +54,6 @@ struct BertConfig {
   std::map<std::string, std::string> ties() const;
 };
 
-struct BertSelfAttention : Module {
-  BertSelfAttention(Init& init, const BertConfig& config, const AttentionMethod& method);
-
-  Linear& query;
-  Linear& key;
-  Linear& value;
-  Packed& qkv_weight;  // [3C, C]
-  Packed& qkv_bias;    // [3C]
-  Attention& method;   // "attention.self.sea.*"
-};
-
-struct BertLayer : Module {
-  BertLayer(Init& init, const BertConfig& config, const AttentionMethod& method);
-  Tensor operator()(const Tensor& x, const ModelCall& call, Tap* tap);
-  Tensor projected(const Tensor& context) const;
-
-  Branch& attention;
-  BertSelfAttention& self;
-  Branch& attention_output;
-  Linear& attention_dense;
-  LayerNorm& attention_norm;
-  Linear& intermediate;
-  Branch& output;
-  Linear& output_dense;
-  LayerNorm& output_norm;
-  AttentionShape shape;
-  Dropout& dropout;
-  FeedForward mlp;
-};
-
 class BertModel : public Model {
  public:
   BertModel(Init& init, const BertConfig& config, const AttentionMethod& method);
@@ -98,7 +67,7 @@ class BertModel : public Model {
   int64_t labels() const override { return config_.labels; }
   // tanh(dense(hidden[:, 0])): hidden [B, T, C] of a packed call -> [B, C].
   Tensor pooled(const Tensor& hidden) const;
-  Attention& attention(int64_t i) const override;
+  Attention& attention(int64_t i) const override { return *layers_.at(size_t(i))->method; }
   std::string attention_prefix(int64_t i) const override;
 
   const BertConfig& config() const { return config_; }
@@ -112,7 +81,7 @@ class BertModel : public Model {
   Embedding* types_;
   LayerNorm* norm_;
   Dropout* dropout_;
-  std::vector<BertLayer*> layers_;
+  std::vector<DecoderLayer*> layers_;
   Linear* pooler_ = nullptr;
   Linear* classifier_ = nullptr;
   Dropout* classifier_dropout_ = nullptr;

@@ -66,8 +66,8 @@ Tensor Rope::frequencies(int64_t features) const {
     double& frequency = all.data<double>()[i];
     if (rope_type == RopeType::linear) frequency /= factor;
     if (rope_type != RopeType::llama3) continue;
-    const double turns = double(original_max_position_embeddings) * frequency / (2 * kPi);
-    const double kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+    const double rotations = double(original_max_position_embeddings) * frequency / (2 * kPi);
+    const double kept = (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor);
     const double share = std::clamp(kept, 0.0, 1.0);
     frequency *= share + (1 - share) / factor;
   }

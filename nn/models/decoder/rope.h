@@ -22,7 +22,7 @@ struct Rope {
   double low_freq_factor = 1, high_freq_factor = 4;
   int64_t original_max_position_embeddings = 0;
 
-  // f64 [features / 2], for Positions::rotary().
+  // f64 [features / 2], for Positions.
   Tensor frequencies(int64_t features) const;
 
   // Reads "rope_scaling" or else "rope_parameters", and "rope_theta" where that has none; refuses

@@ -14,7 +14,6 @@
 #include "data/tokenizer/tokenizer.h"
 #include "nn/io/model_io.h"
 #include "nn/models/bert/bert.h"
-#include "nn/models/opt/opt.h"
 #include "tests/apps/helpers.h"
 #include "tests/paths.h"
 #include "tests/scratch.h"
@@ -25,13 +24,12 @@ namespace {
 namespace fs = std::filesystem;
 
 nn::ModelConfig tiny_config(const std::string& attention) {
-  nn::ModelConfig config;
-  config.as<nn::OptConfig>() = {.vocab_size = 40,
-                                .hidden_size = 12,
-                                .num_hidden_layers = 2,
-                                .num_attention_heads = 3,
-                                .ffn_dim = 20,
-                                .max_position_embeddings = 37};
+  nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", 40},
+                                                   {"hidden_size", 12},
+                                                   {"num_hidden_layers", 2},
+                                                   {"num_attention_heads", 3},
+                                                   {"ffn_dim", 20},
+                                                   {"max_position_embeddings", 37}});
   config.attention = attention;
   data::Schema keys, described;
   const std::unique_ptr<nn::AttentionMethod> method = nn::attention_method(attention);

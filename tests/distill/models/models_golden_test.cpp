@@ -6,7 +6,6 @@
 #include <map>
 
 #include "autograd/ops.h"
-#include "nn/models/opt/opt.h"
 #include "tests/nn/io/model_dirs.h"
 #include "tests/paths.h"
 
@@ -225,13 +224,12 @@ TEST_CASE("models golden: transformers' models, in both types, with and without 
 
 TEST_CASE("models golden: a layer of OPT-1.3B's width") {
   ExpectedModel expected(kFolder + "wide.safetensors");
-  nn::ModelConfig config;
-  config.as<nn::OptConfig>() = {.vocab_size = 100,
-                                .hidden_size = 2048,
-                                .num_hidden_layers = 1,
-                                .num_attention_heads = 32,
-                                .ffn_dim = 8192,
-                                .max_position_embeddings = 24};
+  nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", 100},
+                                                   {"hidden_size", 2048},
+                                                   {"num_hidden_layers", 1},
+                                                   {"num_attention_heads", 32},
+                                                   {"ffn_dim", 8192},
+                                                   {"max_position_embeddings", 24}});
   for (const char* attention : {"flash", "dense"}) {
     CAPTURE(attention);
     config.attention = attention;

@@ -25,8 +25,7 @@ struct Place {
   std::string teacher = (scratch / "teacher").string(), text = (scratch / "text.txt").string();
 
   Place() {
-    nn::ModelConfig config;
-    config.as<nn::OptConfig>() = small_opt(260, 16, 0.15);
+    nn::ModelConfig config = small_opt(260, 16, 0.15);
     config.attention = "flash";
     const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
     nn::ParameterStore store(*model);

@@ -30,7 +30,7 @@ struct Site {
       config = encoder_config("flash", 0);
       config.as<nn::BertConfig>().max_position_embeddings = 48;
     } else {
-      config.as<nn::OptConfig>() = small_opt(260, 48, 0.15);
+      config = small_opt(260, 48, 0.15);
     }
     config.attention = "flash";
     const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);

@@ -9,7 +9,6 @@
 #include "distill/runs/stages/conversion.h"
 #include "distill/teachers/dump_check.h"
 #include "nn/io/shared_student.h"
-#include "nn/models/llama/llama.h"
 #include "tests/distill/attention_keys.h"
 #include "tests/distill/runs.h"
 #include "tests/distill/task_setup.h"

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "tests/nn/attention/definition.h"
+#include "tests/nn/attention/mask_check.h"
 #include "tests/refusals.h"
 
 namespace brine::test {
@@ -90,21 +91,15 @@ TEST_CASE("bigbird: window, global and random blocks of every query") {
   }
 }
 
-TEST_CASE("bigbird: softmax over the keys of the mask, also by the dense path") {
-  for (const AttentionCase& c : attention_cases()) {
-    INFO(c.name());
-    const auto block = c.make("bigbird", BlockRule{3, 1, 2, 2}.settings());
-    nn::AttentionInput in = c.input();
-    const Elements mask = mask_of(c, *block);
-    const PairWeight weight = softmax_weight(c, in);
-    const std::vector<double> wanted =
-        attention_by(c, in.v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
-          return mask(b, h, t, j) * weight(b, h, t, j);
-        });
-    for (bool dense_path : {false, true}) {
-      in.options.dense_path = dense_path;
-      CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
-    }
+TEST_CASE("bigbird: softmax over the keys of the mask") {
+  for (const MaskCase& m : rival_cases(8)) {
+    INFO(m.name());
+    Block block =
+        make_block("bigbird", m.causal, Dtype::f64, 5, 300, BlockRule{3, 1, 2, 2}.settings());
+    const Inputs in = inputs(m.B, m.T, Dtype::f64);
+    nn::Tap tap("bigbird");
+    pass(block, in, m.visible().lengths, {}, {}, &tap);
+    check_block(block, m, in, seen_mask(tap, m).to_vector());
   }
 }
 

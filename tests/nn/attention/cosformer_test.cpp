@@ -79,22 +79,6 @@ TEST_CASE("cosformer: further projections of q, k and v, in a pass and in steps"
   }
 }
 
-TEST_CASE("cosformer: gradients of the projections by finite differences") {
-  const AttentionCase c{.causal = false, .lengths = {11, 23}};
-  const auto block = c.make("cosformer", {{"projections", "true"}}, kCosformerPositions);
-  const auto parameters = block->named_parameters();
-  REQUIRE(parameters.size() == 6);
-  const nn::AttentionInput in = c.input();
-  std::vector<Tensor> x = {in.q, in.k, in.v};
-  for (const auto& p : parameters) x.push_back(p.parameter->value);
-  auto f = [&](const std::vector<Tensor>& leaves) {
-    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].parameter->value = leaves[3 + i];
-    return block->forward(
-        {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = {}, .visible = c.visible()});
-  };
-  CHECK(gradcheck(f, x, {.step = 1e-6, .probes = 20}) < 1e-5);
-}
-
 TEST_CASE("cosformer: more tokens than positions are refused") {
   AttentionCase c{.T = 41};
   const auto block = c.make("cosformer", {}, kCosformerPositions);

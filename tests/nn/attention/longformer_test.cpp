@@ -1,5 +1,6 @@
 // Longformer's window, dilation and global tokens, against their definition.
 #include "tests/nn/attention/definition.h"
+#include "tests/nn/attention/mask_check.h"
 #include "tests/refusals.h"
 
 namespace brine::test {
@@ -28,40 +29,16 @@ bool sees(const Window& window, bool causal, int64_t t, int64_t j, int64_t w) {
 }  // namespace
 
 TEST_CASE("longformer: a window with steps, and global tokens, by softmax over these") {
-  for (const AttentionCase& c : attention_cases()) {
+  for (const MaskCase& m : rival_cases(5)) {
     for (const Window& window :
          {Window{5, 0, 1}, {6, 1, 1}, {7, 2, 3}, {4, 1, 2}, {40, 1, 1}, {1, 0, 1}}) {
-      INFO(c.name() << " k " << window.k << " global " << window.global << " dilation "
+      INFO(m.name() << " k " << window.k << " global " << window.global << " dilation "
                     << window.dilation);
-      const auto block = c.make("longformer", window.settings());
-      nn::AttentionInput in = c.input();
-      const PairWeight weight = softmax_weight(c, in);
-      const std::vector<double> wanted =
-          attention_by(c, in.v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
-            return sees(window, c.causal, t, j, c.width(b, t)) ? weight(b, h, t, j) : 0;
-          });
-      nn::Tap tap("longformer");
-      in.tap = &tap;
-      CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
-      const Elements mask = shown_mask(c, tap);
-      int64_t wrong = 0, max_count = 0;
-      for (int64_t b = 0; b < c.B; ++b) {
-        for (int64_t h = 0; h < c.H; ++h) {
-          for (int64_t t = 0; t < c.T; ++t) {
-            int64_t count = 0;
-            for (int64_t j = 0; j < c.T; ++j) {
-              const bool kept = t < c.length(b) && sees(window, c.causal, t, j, c.width(b, t));
-              wrong += kept != (mask(b, h, t, j) == 1);
-              count += kept;
-            }
-            if (c.causal || t >= window.global) max_count = std::max(max_count, count);
-          }
-        }
-      }
-      CHECK(wrong == 0);
-      CHECK(max_count <= window.k);
-      in.options.dense_path = true;
-      CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
+      Block block = make_block("longformer", m.causal, Dtype::f64, 5, 300, window.settings());
+      const Numbers mask = mask_by(m, [&](int64_t b, int64_t t, int64_t j) {
+        return sees(window, m.causal, t, j, m.width(b, t));
+      });
+      check_block(block, m, inputs(m.B, m.T, Dtype::f64), mask);
     }
   }
 }
@@ -87,16 +64,6 @@ TEST_CASE("longformer: a causal window without steps is that of recent with as m
     const auto other = c.make("recent", {{"k", "6"}, {"sinks", "2"}, {"block", "1"}});
     CHECK(close(block->forward(in).to_vector(), other->forward(in).to_vector(), 1e-13, 1e-12));
   }
-}
-
-TEST_CASE("longformer: gradients with global queries by finite differences") {
-  const AttentionCase c{.causal = false, .lengths = {11, 23}};
-  const auto block = c.make("longformer", Window{7, 2, 3}.settings());
-  const nn::AttentionInput in = c.input();
-  auto f = [&](const std::vector<Tensor>& x) {
-    return block->forward({.q = x[0], .k = x[1], .v = x[2], .hidden = {}, .visible = c.visible()});
-  };
-  CHECK(gradcheck(f, {in.q, in.k, in.v}, {.probes = 40}) < 1e-6);
 }
 
 TEST_CASE("longformer: a window without keys is refused") {

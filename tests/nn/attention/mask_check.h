@@ -1,6 +1,8 @@
 // A method that chooses keys next to attention under an oracle's mask.
 #pragma once
 
+#include <functional>
+
 #include "tests/nn/attention/contract/contract.h"
 #include "tests/sparse_oracle.h"
 
@@ -36,6 +38,21 @@ inline Numbers largest_scores(const Numbers& scores, const MaskCase& m) {
         std::sort(order.rbegin(), order.rend());
         for (size_t i = 0; i < order.size() && i < size_t(m.k); ++i)
           mask[m.index(b, h, t, order[i].second, m.T)] = 1;
+      }
+    }
+  }
+  return mask;
+}
+
+// [B, H, T, T]: 1 where a head's row t keeps key j by a rule of positions.
+inline Numbers mask_by(const MaskCase& m,
+                       const std::function<bool(int64_t b, int64_t t, int64_t j)>& keeps) {
+  Numbers mask;
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t row = 0; row < m.H * m.T; ++row) {
+      for (int64_t j = 0; j < m.T; ++j) {
+        const int64_t t = row % m.T;
+        mask.push_back(j < m.width(b, t) && keeps(b, t, j));
       }
     }
   }

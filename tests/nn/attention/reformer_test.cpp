@@ -117,61 +117,6 @@ Expected naive_reformer(const Inputs& in, const MaskCase& m, int64_t rounds) {
   return out;
 }
 
-// [B, T, H d]: linear attention of random features by its definition, every weight of a row and key
-// computed; R [m, d].
-Numbers naive_linear(const Inputs& in, const MaskCase& m, const Tensor& R) {
-  const int64_t features = R.dim(0);
-  const Numbers q = in.q.to_vector(), k = in.k.to_vector(), v = in.v.to_vector(),
-                projection = R.to_vector();
-  auto exponent = [&](const Numbers& x, int64_t b, int64_t h, int64_t t, int64_t f) {
-    double dot = 0;
-    for (int64_t c = 0; c < kSize; ++c)
-      dot += x[m.index(b, h, t, c, kSize)] * projection[size_t(f * kSize + c)];
-    return dot / std::pow(double(kSize), 0.25);
-  };
-  auto half_square = [&](const Numbers& x, int64_t b, int64_t h, int64_t t) {
-    double sum = 0;
-    for (int64_t c = 0; c < kSize; ++c)
-      sum += x[m.index(b, h, t, c, kSize)] * x[m.index(b, h, t, c, kSize)];
-    return sum / 2 / std::sqrt(double(kSize));
-  };
-  Numbers y(size_t(m.B * m.T * m.H * kSize), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      double max_of_keys = -1e30;
-      for (int64_t j = 0; j < m.length(b); ++j) {
-        for (int64_t f = 0; f < features; ++f)
-          max_of_keys = std::max(max_of_keys, exponent(k, b, h, j, f));
-      }
-      for (int64_t t = 0; t < m.length(b); ++t) {
-        double max_of_query = -1e30, total = 0;
-        for (int64_t f = 0; f < features; ++f)
-          max_of_query = std::max(max_of_query, exponent(q, b, h, t, f));
-        Numbers sum(size_t(kSize), 0);
-        for (int64_t j = 0; j < m.width(b, t); ++j) {
-          double weight = 0;
-          for (int64_t f = 0; f < features; ++f) {
-            const double a = exponent(q, b, h, t, f), e = exponent(k, b, h, j, f);
-            if (m.causal) {
-              weight += (std::max(a, 0.0) + 1e-3) * (std::max(e, 0.0) + 1e-3);
-              total += (std::max(a, 0.0) + 1e-3) * (j == 0 ? 1e-6 : 0);  // of each key sum
-            } else {
-              weight += (std::exp(a - half_square(q, b, h, t) - max_of_query) + 1e-4) *
-                        (std::exp(e - half_square(k, b, h, j) - max_of_keys) + 1e-4);
-            }
-          }
-          total += weight;
-          for (int64_t c = 0; c < kSize; ++c)
-            sum[size_t(c)] += weight * v[m.index(b, h, j, c, kSize)];
-        }
-        for (int64_t c = 0; c < kSize; ++c)
-          y[size_t(((b * m.T + t) * m.H + h) * kSize + c)] = sum[size_t(c)] / total;
-      }
-    }
-  }
-  return y;
-}
-
 }  // namespace
 
 TEST_CASE("reformer attends within chunks of the order by buckets, in rounds") {
@@ -223,17 +168,18 @@ TEST_CASE("scatterbrain is the sum of LSH attention and of linear attention of r
   for (const MaskCase& m : rival_cases(3)) {
     INFO(m.name());
     const Inputs in = inputs(m.B, m.T, Dtype::f64);
-    Block block =
-        make_block("scatterbrain", m.causal, Dtype::f64, 5, 300, {{"k", "3"}, {"rounds", "2"}});
-    nn::Tap tap("scatterbrain");
-    const Tensor y = pass(block, in, m.visible().lengths, {}, {}, &tap).y;
-    const Expected sparse = naive_reformer(in, m, 2);
-    CHECK(seen_mask(tap, m).to_vector() == sparse.mask);
-    const Tensor R = block.module->named_buffers()[0].buffer->value;
-    const Numbers low = naive_linear(in, m, R);
-    Numbers wanted(low.size());
-    for (size_t i = 0; i < low.size(); ++i) wanted[i] = sparse.y[i] + low[i];
-    CHECK(close(y.to_vector(), wanted, 1e-10, 1e-10));
+    auto of = [&](const char* method, std::map<std::string, std::string> settings) {
+      return make_block(method, m.causal, Dtype::f64, 5, 300, settings);
+    };
+    Block block = of("scatterbrain", {{"k", "3"}, {"rounds", "2"}}),
+          sparse = of("reformer", {{"k", "3"}, {"rounds", "2"}}), low = of("performer", {});
+    low.module->named_buffers()[0].buffer->value = block.module->named_buffers()[0].buffer->value;
+    auto y = [&](Block& b, nn::Tap* tap = nullptr) {
+      return pass(b, in, m.visible().lengths, {}, {}, tap).y;
+    };
+    nn::Tap ours("scatterbrain"), theirs("reformer");
+    CHECK(close(y(block, &ours), add(y(sparse, &theirs), y(low)), 1e-13, 1e-13));
+    CHECK(same_bits(seen_mask(ours, m), seen_mask(theirs, m)));
   }
 }
 

@@ -17,12 +17,8 @@ struct Made {
 
 Made make(const std::string& attention, bool post_norm = false) {
   Made m;
-  m.config.as<nn::OptConfig>() = small_opt(53, 48, 0.3);
-  if (post_norm) {
-    auto& opt = m.config.as<nn::OptConfig>();
-    opt.do_layer_norm_before = false;
-    opt.word_embed_proj_dim = 12;
-  }
+  const data::Json narrow = {{"do_layer_norm_before", false}, {"word_embed_proj_dim", 12}};
+  m.config = small_opt(53, 48, 0.3, post_norm ? narrow : data::Json::object());
   m.config.attention = attention;
   m.model = nn::make_model(m.config, 3);
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);

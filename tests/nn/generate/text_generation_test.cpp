@@ -21,8 +21,7 @@ std::unique_ptr<data::Tokenizer> tokenizer(
 
 nn::LoadedModel tiny() {
   nn::LoadedModel m;
-  m.config.as<nn::OptConfig>() = small_opt(261, 48, 0.3);
-  m.config.as<nn::OptConfig>().num_hidden_layers = 1;
+  m.config = small_opt(261, 48, 0.3, {{"num_hidden_layers", 1}});
   m.model = nn::make_model(m.config, 3);
   m.store = std::make_unique<nn::ParameterStore>(*m.model);
   return m;

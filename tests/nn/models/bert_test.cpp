@@ -8,7 +8,6 @@
 #include "nn/models/model_config.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
-#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
@@ -38,22 +37,6 @@ Tensor mask_of(const std::vector<std::string>& rows) {
     for (char c : row) mask.data<uint8_t>()[i++] = c == 'x';
   }
   return mask;
-}
-
-// The valid rows.
-std::vector<double> tokens_of(const Tensor& x, const Tensor& mask) {
-  std::vector<double> out;
-  for (int64_t i = 0; i < mask.numel(); ++i) {
-    Tensor row = x.detach().view({-1, x.dim(-1)}).select(0, i);
-    for (double v : row.to_vector()) {
-      if (mask.data<uint8_t>()[i]) {
-        out.push_back(v);
-      } else {
-        CHECK(v == 0);
-      }
-    }
-  }
-  return out;
 }
 
 }  // namespace
@@ -87,40 +70,6 @@ TEST_CASE("bert: parameters bear exactly the names of Hugging Face's checkpoints
   CHECK(names == wanted);
 }
 
-TEST_CASE("bert: every token sees every other, and no padding") {
-  auto model = nn::make_model(small_bert(), 1);
-  NoGrad off;
-  Tensor a = ids({1, 9}, 5, 37), b = a.clone();
-  b.data<int32_t>()[8] = (b.data<int32_t>()[8] + 5) % 37;
-  Tensor lengths = Tensor::from(std::vector<int64_t>{8}, {1});
-  Tensor x = model->hidden({.ids = a}), y = model->hidden({.ids = b});
-  for (int64_t t = 0; t < 9; ++t) {
-    CHECK_FALSE(same_bits(x.slice(1, t, 1).contiguous(), y.slice(1, t, 1).contiguous()));
-  }
-  x = model->hidden({.ids = a, .lengths = lengths});
-  y = model->hidden({.ids = b, .lengths = lengths});
-  CHECK(same_bits(x.slice(1, 0, 8).contiguous(), y.slice(1, 0, 8).contiguous()));
-}
-
-TEST_CASE("packing: a decoder's left and interior padding changes nothing; places are counted so") {
-  nn::ModelConfig config;
-  config.as<nn::OptConfig>() = small_opt(37, 20, 0.2);
-  auto model = nn::make_model(config, 1);
-  NoGrad off;
-  Tensor plain = ids({1, 6}, 5, 37);
-  std::vector<double> want = model->hidden({.ids = plain}).detach().to_vector();
-  for (const char* row : {"..xxxxxx", "xxxxxx..", "x.xx.xxx", "xxxxxx"}) {
-    Tensor mask = mask_of({row});
-    Tensor padded = ids(mask.shape(), 9, 37);
-    int64_t n = 0;
-    for (int64_t t = 0; t < mask.numel(); ++t) {
-      if (row[t] == 'x') padded.data<int32_t>()[t] = plain.data<int32_t>()[n++];
-    }
-    Tensor y = model->hidden({.ids = padded, .attention_mask = mask});
-    CHECK(close(tokens_of(y, mask), want, 1e-6 * largest(want), 0, row));
-  }
-}
-
 TEST_CASE("packing: a mask that is none is refused") {
   auto model = nn::make_model(small_bert(), 1);
   Tensor tokens = ids({2, 4}, 5, 37), mask = mask_of({"xxxx", "xx.."});
@@ -137,26 +86,6 @@ TEST_CASE("packing: a mask that is none is refused") {
                        "bert: type_ids [2, 3] do not have the shape of ids [2, 4]", Error);
   CHECK_THROWS_WITH_AS(model->hidden({.ids = ids({1, 21}, 5, 37)}),
                        "bert: 21 tokens, but the model has 20 positions", Error);
-}
-
-TEST_CASE("bert: recomputation gives the bits of plain training, dropout included") {
-  auto model = nn::make_model(small_bert("dense", 0.3), 1);
-  nn::ParameterStore store(*model);
-  auto step = [&](bool recompute) {
-    store.zero_gradients();
-    RandomStream random{.seed = 9, .stream = 2};
-    Tensor h =
-        model->hidden({.ids = ids({2, 9}, 5, 37), .random = &random, .recompute = recompute});
-    Tensor logits = model->class_logits(h, &random);
-    backward(logits, cotangent(logits));
-    return std::pair(logits.detach(), store.gradients().clone());
-  };
-  auto [plain, g] = step(false);
-  auto [again, g2] = step(true);
-  CHECK(same_bits(plain, again));
-  CHECK(same_bits(g, g2));
-  NoGrad off;
-  CHECK_FALSE(same_bits(plain, model->class_logits(model->hidden({.ids = ids({2, 9}, 5, 37)}))));
 }
 
 TEST_CASE("bert: a head that the model has not throws") {

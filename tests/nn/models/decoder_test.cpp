@@ -1,14 +1,15 @@
-// The rotary decoders llama, mistral, qwen2 and qwen3: names of their tensors, norms before the
-// rotation, frequencies, windows. Their numbers: tests/distill/models/models_golden_test.cpp.
+// The families of decoders: names of their tensors, norms before the rotation, frequencies,
+// windows, keys of config.json, older files, initial values. Their numbers:
+// tests/distill/models/models_golden_test.cpp.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "nn/io/extend.h"
 #include "nn/models/decoder/rope.h"
 #include "nn/models/hf_config.h"
-#include "nn/models/llama/llama.h"
-#include "nn/models/mistral/mistral.h"
 #include "nn/models/model_state.h"
 #include "tests/nn/io/model_dirs.h"
 #include "tests/refusals.h"
@@ -16,34 +17,34 @@
 namespace brine::test {
 namespace {
 
-std::vector<std::string> names_of(nn::ModelConfig& config) {
-  auto model = nn::make_model(config, 1);
+std::map<std::string, Shape> shapes_of(nn::Model& model) {
+  std::map<std::string, Shape> out;
+  for (const auto& t : nn::state_of(model)) out[t.name] = t.tensor.shape();
+  return out;
+}
+
+// Names in Hugging Face's checkpoints, from words: "0." is the layer, "+" a bias beside the weight.
+std::vector<std::string> names_from(const std::string& words, const std::string& layer) {
   std::vector<std::string> out;
-  for (const auto& t : nn::state_of(*model)) out.push_back(t.name);
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-// The names of one layer in Hugging Face's checkpoints, those of `more` added.
-std::vector<std::string> one_layer(const std::vector<std::string>& more) {
-  std::vector<std::string> out = {"model.embed_tokens.weight", "model.norm.weight",
-                                  "lm_head.weight"};
-  for (const char* name :
-       {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
-        "self_attn.o_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
-        "mlp.down_proj.weight", "input_layernorm.weight", "post_attention_layernorm.weight"}) {
-    out.push_back(join("model.layers.0.", name));
+  std::istringstream in(words);
+  for (std::string word; in >> word;) {
+    if (word.starts_with("0.")) word = layer + word;
+    const bool both = word.back() == '+';
+    if (both) out.push_back(word.substr(0, word.size() - 1) + ".bias");
+    out.push_back(both ? word.substr(0, word.size() - 1) + ".weight" : word);
   }
-  for (const std::string& name : more) out.push_back("model.layers.0." + name);
   std::sort(out.begin(), out.end());
   return out;
 }
 
-nn::ModelConfig one_layer_of(const std::string& family, data::Json more = data::Json::object()) {
-  more["num_hidden_layers"] = 1;
-  more["hidden_size"] = 16;
-  more["num_attention_heads"] = 2;
-  return nn::make_config(family, more);
+double deviation(nn::Model& model, const std::string& name) {
+  for (const auto& t : nn::state_of(model)) {
+    if (t.name != name) continue;
+    double square = 0;
+    for (double x : t.tensor.to_vector()) square += x * x;
+    return std::sqrt(square / double(t.tensor.numel()));
+  }
+  return NAN;
 }
 
 nn::Rope rope_of(const data::Json& json) {
@@ -65,25 +66,62 @@ struct Seen : nn::Attention {
 }  // namespace
 
 TEST_CASE("decoders: tensors bear exactly the names of Hugging Face's checkpoints") {
-  const std::vector<std::string> inputs = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
-                                           "self_attn.v_proj.bias"};
-  std::vector<std::string> biases = inputs;
-  for (const char* name :
-       {"self_attn.o_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias"}) {
-    biases.push_back(name);
+  const std::string llama =
+      "model.embed_tokens.weight model.norm.weight 0.self_attn.q_proj.weight "
+      "0.self_attn.k_proj.weight 0.self_attn.v_proj.weight 0.self_attn.o_proj.weight "
+      "0.mlp.gate_proj.weight 0.mlp.up_proj.weight 0.mlp.down_proj.weight "
+      "0.input_layernorm.weight 0.post_attention_layernorm.weight ";
+  const std::string inputs =
+      "0.self_attn.q_proj.bias 0.self_attn.k_proj.bias "
+      "0.self_attn.v_proj.bias ";
+  const std::string biases = inputs +
+                             "0.self_attn.o_proj.bias 0.mlp.gate_proj.bias 0.mlp.up_proj.bias "
+                             "0.mlp.down_proj.bias ";
+  const std::string head = "lm_head.weight ";
+  struct Case {
+    const char* family;
+    data::Json more;
+    std::string names, layers = "model.layers.";
+  };
+  const data::Json none = data::Json::object();
+  const std::vector<Case> cases = {
+      {"llama", none, llama + head},
+      {"llama", {{"tie_word_embeddings", true}}, llama},
+      {"llama", {{"attention_bias", true}, {"mlp_bias", true}}, llama + head + biases},
+      {"mistral", none, llama + head},
+      {"qwen2", none, llama + head + inputs},
+      {"qwen3", none, llama + head + "0.self_attn.q_norm.weight 0.self_attn.k_norm.weight"},
+      {"gpt2", none,
+       "transformer.wte.weight transformer.wpe.weight transformer.ln_f+ 0.ln_1+ 0.attn.c_attn+ "
+       "0.attn.c_proj+ 0.ln_2+ 0.mlp.c_fc+ 0.mlp.c_proj+",
+       "transformer.h."},
+      {"opt", none,
+       "model.decoder.embed_tokens.weight model.decoder.embed_positions.weight "
+       "model.decoder.final_layer_norm+ 0.self_attn.q_proj+ 0.self_attn.k_proj+ "
+       "0.self_attn.v_proj+ 0.self_attn.out_proj+ 0.self_attn_layer_norm+ 0.fc1+ 0.fc2+ "
+       "0.final_layer_norm+",
+       "model.decoder.layers."}};
+  for (const Case& c : cases) {
+    INFO(c.family << " " << c.more);
+    const bool gpt2 = c.family == std::string("gpt2");
+    data::Json sizes = {{gpt2 ? "n_layer" : "num_hidden_layers", 1},
+                        {gpt2 ? "n_embd" : "hidden_size", 12},
+                        {gpt2 ? "n_head" : "num_attention_heads", 2},
+                        {gpt2 ? "n_positions" : "max_position_embeddings", 20}};
+    sizes.update(c.more);
+    const auto shapes = shapes_of(*nn::make_model(nn::make_config(c.family, sizes), 1));
+    std::vector<std::string> names;
+    for (const auto& [name, shape] : shapes) names.push_back(name);
+    CHECK(names == names_from(c.names, c.layers));
+    if (gpt2) {  // linear weights are [in, out]
+      CHECK(shapes.at("transformer.h.0.attn.c_attn.weight") == Shape{12, 36});
+      CHECK(shapes.at("transformer.h.0.mlp.c_fc.weight") == Shape{12, 48});
+      CHECK(shapes.at("transformer.h.0.mlp.c_proj.weight") == Shape{48, 12});
+      CHECK(shapes.at("transformer.wpe.weight") == Shape{20, 12});
+    }
+    if (c.family == std::string("opt"))  // two rows more than positions
+      CHECK(shapes.at("model.decoder.embed_positions.weight") == Shape{22, 12});
   }
-  nn::ModelConfig llama = one_layer_of("llama"), mistral = one_layer_of("mistral");
-  nn::ModelConfig biased = one_layer_of("llama", {{"attention_bias", true}, {"mlp_bias", true}});
-  nn::ModelConfig qwen2 = one_layer_of("qwen2"), qwen3 = one_layer_of("qwen3");
-  CHECK(names_of(llama) == one_layer({}));
-  CHECK(names_of(biased) == one_layer(biases));
-  CHECK(names_of(mistral) == one_layer({}));
-  CHECK(names_of(qwen2) == one_layer(inputs));
-  CHECK(names_of(qwen3) == one_layer({"self_attn.q_norm.weight", "self_attn.k_norm.weight"}));
-  std::vector<std::string> tied = one_layer({});
-  tied.erase(std::find(tied.begin(), tied.end(), "lm_head.weight"));
-  llama.as<nn::LlamaConfig>().tie_word_embeddings = true;
-  CHECK(names_of(llama) == tied);
 }
 
 TEST_CASE("decoders: heads are normed before they turn, and methods are given both forms") {
@@ -93,7 +131,7 @@ TEST_CASE("decoders: heads are normed before they turn, and methods are given bo
   for (nn::Norm* norm : {&q_norm, &k_norm}) {
     for (int64_t i = 0; i < 4; ++i) norm->weight.value.data<double>()[i] = 0.5 + double(i);
   }
-  const nn::Positions positions = nn::Positions::rotary(4, 100);
+  const nn::Positions positions{.frequencies = rotary_frequencies(4, 100)};
   Seen method;
   const nn::AttentionShape shape{.heads = 2, .head_size = 4, .kv_heads = 1, .rotary = true};
   const nn::Projections projections{.query = q, .key = k, .value = v};
@@ -224,6 +262,19 @@ TEST_CASE("decoders: of keys that say one thing twice those count that count in 
   CHECK(nn::contradictions(json).size() == 1);
   json = both({{"type", "linear"}, {"factor", 4}}, {{"factor", 4.0}, {"rope_type", "linear"}});
   CHECK(nn::contradictions(json).empty());
+  // GPT-2's names of sizes, of which the general ones count.
+  json = json_in(golden_dir("gpt2") + "/config.json");
+  auto shape = [&] { return nn::from_hf_config(json, "c.json").shape(); };
+  json["num_attention_heads"] = 2;
+  json["n_head"] = 1;
+  CHECK(shape().heads == 2);
+  json.erase("n_head");
+  CHECK(shape().heads == 2);
+  const int64_t positions = shape().max_positions;
+  json["max_position_embeddings"] = positions + 1;
+  CHECK(shape().max_positions == positions + 1);
+  REQUIRE(nn::contradictions(json).size() == 1);
+  check_says(nn::contradictions(json)[0], {"max_position_embeddings", "n_positions", "counts"});
 }
 
 TEST_CASE("decoders: a contradiction of config.json is a remark on the loaded model") {
@@ -238,7 +289,8 @@ TEST_CASE("decoders: a contradiction of config.json is a remark on the loaded mo
 }
 
 TEST_CASE("decoders: config.json of every golden model is written back with the same meaning") {
-  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3", "gpt2"}) {
+  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3", "gpt2", "opt",
+                           "opt_350m", "opt_untied"}) {
     INFO(name);
     nn::ModelConfig config = nn::load_config(golden_dir(name));
     const data::Json json = nn::to_hf_config(config);
@@ -259,42 +311,61 @@ TEST_CASE("decoders: config.json of every golden model is written back with the 
 }
 
 TEST_CASE("decoders: other rotations and settings are refused by name") {
-  auto with = [](const std::string& golden, const char* key, const data::Json& value) {
-    data::Json json = json_in(golden_dir(golden) + "/config.json");
-    json[key] = value;
-    return message([&] { nn::from_hf_config(json, "c.json"); });
+  data::Json crossed = json_in(golden_dir("llama") + "/config.json")["rope_parameters"];
+  crossed["low_freq_factor"] = 4;
+  data::Json lacking = crossed;
+  lacking.erase("low_freq_factor");
+  struct Case {
+    const char *golden, *key;
+    data::Json value;
+    std::vector<std::string> said;
   };
+  std::vector<Case> cases = {
+      {"qwen2", "rope_parameters", {{"rope_type", "linear"}}, {"rope_parameters", "no factor"}},
+      {"qwen2",
+       "rope_parameters",
+       {{"rope_type", "linear"}, {"factor", -2}},
+       {"rope_parameters", "factor", "-2", "above 0"}},
+      {"qwen2",
+       "rope_parameters",
+       {{"rope_type", "default"}, {"mscale", 2}},
+       {"rope_parameters", "mscale", "2", "not supported"}},
+      {"qwen2", "rope_parameters", 3, {"rope_parameters", "3", "object"}},
+      {"qwen2", "partial_rotary_factor", 0.5, {"partial_rotary_factor", "0.5", "not supported"}},
+      {"llama", "rope_parameters", crossed, {"low_freq_factor", "4", "high_freq_factor", "4"}},
+      {"llama", "rope_parameters", lacking, {"no low_freq_factor"}},
+      {"mistral", "attention_bias", true, {"attention_bias", "true"}},
+      {"qwen2", "attention_bias", false, {"attention_bias", "false", "true"}},
+      {"qwen3", "mlp_bias", true, {"mlp_bias", "true", "false"}},
+      {"qwen2", "hidden_act", "relu6", {"hidden_act", "relu6"}},
+      {"qwen3", "num_key_value_heads", 3, {"num_key_value_heads", "3", "num_attention_heads", "4"}},
+      {"llama", "head_dim", 7, {"head_dim", "7", "odd"}},
+      {"opt", "enable_bias", false, {"enable_bias", "false", "true"}},
+      {"opt", "rope_theta", 1e4, {"rope_theta", "not supported"}},
+      {"opt", "num_attention_heads", 5, {"hidden_size", "num_attention_heads", "5"}},
+      {"gpt2", "scale_attn_by_inverse_layer_idx", true, {"true", "false"}},
+      {"gpt2", "add_cross_attention", true, {"add_cross_attention", "true", "false"}},
+      {"gpt2", "n_head", 5, {"n_embd", "16", "n_head", "5"}}};
   for (const char* type : {"yarn", "dynamic", "longrope"}) {
-    check_says(with("qwen2", "rope_parameters", {{"rope_type", type}, {"factor", 4.0}}),
-               {"c.json", "rope_parameters", type, "not supported", "default", "linear", "llama3"});
+    cases.push_back({"qwen2",
+                     "rope_parameters",
+                     {{"rope_type", type}, {"factor", 4.0}},
+                     {"rope_parameters", type, "not supported", "default", "linear", "llama3"}});
   }
-  check_says(with("qwen2", "rope_parameters", {{"rope_type", "linear"}}),
-             {"c.json", "rope_parameters", "no factor"});
-  check_says(with("qwen2", "rope_parameters", {{"rope_type", "linear"}, {"factor", -2}}),
-             {"c.json", "rope_parameters", "factor", "-2", "above 0"});
-  check_says(with("qwen2", "rope_parameters", {{"rope_type", "default"}, {"mscale", 2}}),
-             {"c.json", "rope_parameters", "mscale", "2", "not supported"});
-  check_says(with("qwen2", "rope_parameters", 3), {"c.json", "rope_parameters", "3", "object"});
-  check_says(with("qwen2", "partial_rotary_factor", 0.5),
-             {"c.json", "partial_rotary_factor", "0.5", "not supported"});
-  data::Json scaling = json_in(golden_dir("llama") + "/config.json")["rope_parameters"];
-  scaling["low_freq_factor"] = 4;
-  check_says(with("llama", "rope_parameters", scaling),
-             {"c.json", "low_freq_factor", "4", "high_freq_factor", "4"});
-  scaling.erase("low_freq_factor");
-  check_says(with("llama", "rope_parameters", scaling), {"c.json", "no low_freq_factor"});
-  check_says(with("mistral", "attention_bias", true), {"c.json", "attention_bias", "true"});
-  check_says(with("qwen2", "hidden_act", "relu6"), {"c.json", "hidden_act", "relu6"});
-  check_says(with("qwen3", "num_key_value_heads", 3),
-             {"c.json", "num_key_value_heads", "3", "num_attention_heads", "4"});
-  check_says(with("llama", "head_dim", 7), {"c.json", "head_dim", "7", "odd"});
+  for (const Case& c : cases) {
+    data::Json json = json_in(golden_dir(c.golden) + "/config.json");
+    json[c.key] = c.value;
+    const std::string said = message([&] { nn::from_hf_config(json, "c.json"); });
+    CHECK(contains(said, "c.json"));
+    for (const std::string& word : c.said) CHECK_MESSAGE(contains(said, word), said);
+  }
 }
 
 TEST_CASE(
     "decoders: a window that covers the sequence is full attention, a shorter one is refused") {
   nn::LoadedModel mistral = nn::load_model(golden_dir("mistral"));  // 24 of 32 positions
   CHECK(mistral.config.shape().max_positions == 24);
-  CHECK(mistral.config.as<nn::MistralConfig>().max_position_embeddings == 32);
+  CHECK(nn::to_hf_config(mistral.config)["max_position_embeddings"] == 32);
   NoGrad off;
   nn::Model& model = *mistral.model;
   CHECK(model.hidden({.ids = ids({1, 24}, 5, 64)}).dim(1) == 24);
@@ -365,19 +436,69 @@ TEST_CASE("decoders: weights in f32, f16 and bf16, in shards or with other names
 
 TEST_CASE("decoders: names of older files, of a model without its head, and of a tied head") {
   Scratch scratch;
-  const auto renamed = [&](const std::function<void(Tensors&)>& tensors) {
-    return nn::load_model(copy_of(scratch, "llama", {.tensors = tensors})).hash();
+  struct Case {
+    std::string golden, prefix, tokens;
+    Tensors buffers;
   };
-  const std::string wanted = nn::load_model(golden_dir("llama")).hash();
-  CHECK(wanted == renamed([](Tensors& t) {
-          Tensors bare;
-          for (const auto& [name, x] : t) bare[name.substr(6)] = x;  // without "model."
-          t = bare;
-        }));
-  CHECK(wanted == renamed([](Tensors& t) {
-          t["model.layers.0.self_attn.rotary_emb.inv_freq"] = Tensor::zeros({4});
-          t["lm_head.weight"] = t["model.embed_tokens.weight"];
-        }));
+  for (const Case& c :
+       {Case{"llama",
+             "model.",
+             "model.embed_tokens.weight",
+             {{"model.layers.0.self_attn.rotary_emb.inv_freq", Tensor::zeros({4})}}},
+        Case{"gpt2",
+             "transformer.",
+             "transformer.wte.weight",
+             {{"transformer.h.0.attn.bias", Tensor::full({1, 1, 32, 32}, 1)},
+              {"transformer.h.1.attn.masked_bias", Tensor::full({1}, -1e4)}}},
+        Case{"opt", "model.", "model.decoder.embed_tokens.weight", {}}}) {
+    INFO(c.golden);
+    const auto renamed = [&](const std::function<void(Tensors&)>& tensors) {
+      return nn::load_model(copy_of(scratch, c.golden, {.tensors = tensors})).hash();
+    };
+    const std::string wanted = nn::load_model(golden_dir(c.golden)).hash();
+    CHECK(wanted == renamed([&](Tensors& t) {
+            t.insert(c.buffers.begin(), c.buffers.end());
+            Tensors bare;
+            for (const auto& [name, x] : t) bare[name.substr(c.prefix.size())] = x;
+            t = bare;
+          }));
+    CHECK(wanted == renamed([&](Tensors& t) {
+            t.insert(c.buffers.begin(), c.buffers.end());
+            t["lm_head.weight"] = t[c.tokens];
+          }));
+  }
+}
+
+TEST_CASE("decoders: GPT-2's inner width follows from its width, its head may be untied") {
+  data::Json json = json_in(golden_dir("gpt2") + "/config.json");
+  json["n_inner"] = nullptr;
+  json["tie_word_embeddings"] = false;
+  nn::ModelConfig config = nn::from_hf_config(json, "c.json");
+  CHECK(config.shape().inner_size == 64);
+  CHECK(nn::to_hf_config(config)["n_inner"] == nullptr);
+  CHECK(shapes_of(*nn::make_model(config, 1)).count("lm_head.weight") == 1);
+}
+
+TEST_CASE(
+    "decoders: GPT-2's maps back to the residual stream begin smaller by their number's root") {
+  auto model = nn::make_model(
+      nn::make_config("gpt2", {{"n_embd", 64}, {"n_layer", 8}, {"initializer_range", 0.1}}), 1);
+  CHECK(deviation(*model, "transformer.h.3.attn.c_attn.weight") ==
+        doctest::Approx(0.1).epsilon(0.05));
+  for (const char* name : {"attn", "mlp"}) {
+    CHECK(deviation(*model, join("transformer.h.3.", name, ".c_proj.weight")) ==
+          doctest::Approx(0.1 / 4).epsilon(0.05));
+  }
+}
+
+TEST_CASE("decoders: targets are the next tokens of each sequence") {
+  Tensor tokens = Tensor::from(std::vector<int32_t>{4, 5, 6, 7, 8, 9, 10, 11}, {2, 4});
+  Tensor lengths = Tensor::from(std::vector<int64_t>{4, 2}, {2});
+  CHECK(nn::next_tokens(tokens, {}).to_vector() == std::vector<double>{5, 6, 7, -1, 9, 10, 11, -1});
+  CHECK(nn::next_tokens(tokens, lengths).to_vector() ==
+        std::vector<double>{5, 6, 7, -1, 9, -1, -1, -1});
+  CHECK(nn::next_tokens(tokens, {}, 2).to_vector() ==
+        std::vector<double>{-1, 6, 7, -1, -1, 10, 11, -1});
 }
 
 }  // namespace brine::test

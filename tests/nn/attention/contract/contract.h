@@ -136,8 +136,6 @@ void each_block(Dtype dtype, F f, int64_t positions = 300) {
           continue;
         }
         INFO(what);
-        nn::AttentionTraits traits = block->module->traits();
-        CHECK((causal ? traits.causal : traits.bidirectional));
         f(*block);
         ++made;
       }

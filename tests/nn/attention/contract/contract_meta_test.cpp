@@ -4,8 +4,8 @@
 #include "autograd/ops.h"
 #include "nn/layers/layers.h"
 #include "nn/models/model_costs.h"
-#include "nn/models/opt/opt.h"
 #include "tests/nn/attention/contract/contract.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
@@ -155,13 +155,7 @@ TEST_CASE("contract: a method without code for costs is counted on the meta devi
     CHECK(costs.at("rest").bytes ==
           4 * (2 * n + map) + 8 * map + 4 * (map + 2 * n) + 4 * (2 * n + d * d + d) + 8 * n);
   }
-  nn::ModelConfig config;
-  config.as<nn::OptConfig>() = {.vocab_size = 50,
-                                .hidden_size = 48,
-                                .num_hidden_layers = 2,
-                                .num_attention_heads = 3,
-                                .ffn_dim = 64,
-                                .max_position_embeddings = 60};
+  nn::ModelConfig config = small_opt(50, 60, 0.02, {{"hidden_size", 48}, {"ffn_dim", 64}});
   config.attention = "every-second";
   auto real = nn::make_model(config, 1);
   const nn::ParameterStore store(*real);
