@@ -2,7 +2,6 @@
 #include <iostream>
 
 #include "apps/cli/program.h"
-#include "apps/cli/unused_flags.h"
 #include "apps/experiment/experiment.h"
 #include "apps/terminal/commit.h"
 #include "apps/terminal/stop_signals.h"
@@ -17,8 +16,7 @@ struct ExperimentCommand {
 
   void describe(data::Schema& s) { what.describe(s); }
 
-  int run(const RunContext& context) {
-    if (what.figure) refuse_all_but(context, {"name", "figure"}, "with --figure");
+  int run(const RunContext&) {
     StopSignals signals;
     const experiment::Execution how{.directory = what.out,
                                     .commit = commit_name(),

@@ -1,4 +1,4 @@
-// Finding an experiment's file; its steps run or printed; the results, and charts, for people.
+// Finding an experiment's file; its steps run or printed; the results for people.
 #include "apps/experiment/experiment.h"
 
 #include <algorithm>
@@ -6,9 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/figure/line_chart.h"
 #include "data/io/directory_lock.h"
-#include "data/io/file_io.h"
 #include "data/io/json.h"
 
 namespace brine::experiment {
@@ -68,42 +66,16 @@ std::string results(const Plan& plan, const Rows& rows) {
   return out.str();
 }
 
-figure::LineChart chart_of(const Row& json, const std::string& file) {
-  figure::LineChart chart{.title = text_at(file, json, "title"),
-                          .x_label = text_at(file, json, "x_label"),
-                          .y_label = text_at(file, json, "y_label"),
-                          .log_x = json.at("log_x").get<bool>(),
-                          .log_y = json.at("log_y").get<bool>(),
-                          .lines = {}};
-  for (const Row& line : json.at("lines")) {
-    chart.lines.push_back({.name = text_at(file, line, "name"), .points = {}});
-    for (const Row& point : line.at("points"))
-      chart.lines.back().points[point.at(0).get<double>()].push_back(point.at(1).get<double>());
-  }
-  return chart;
-}
-
-std::string drawn(const std::string& file) {
-  const Row json = parse_ordered_json(data::read_file(file, 1 << 28), file);
-  try {
-    return figure::svg(chart_of(json, file));
-  } catch (const Row::exception& error) {
-    throw Error(join(file, ": no chart: ", error.what()), ErrorKind::format);
-  }
-}
-
 }  // namespace
 
 void Request::describe(data::Schema& s) {
-  s.field("name", name, "Experiment of configs/experiments, or a TOML file; --figure: a JSON file",
-          {.positional = true});
+  s.field("name", name, "Experiment of configs/experiments, or a TOML file", {.positional = true});
   s.choice("scale", scale, kScales,
            "small: what two cores finish in a night; paper: the paper's own setting");
   s.field("out", out, "Directory of rows, runs, logs; none: runs/experiments/NAME-SCALE");
   s.field("set", set, "NAME=VALUE: variables of the file");
   s.field("jobs", jobs, "Runs side by side", {.min = 1});
   s.field("plan", plan, "Only print the commands");
-  s.field("figure", figure, "Only print the line chart that the JSON file NAME describes, as SVG");
 }
 
 std::vector<std::string> experiment_names() {
@@ -117,7 +89,6 @@ std::vector<std::string> experiment_names() {
 }
 
 Outcome run(Request request, Execution how) {
-  if (request.figure) return {.text = drawn(request.name)};
   const Plan plan = read_plan({.file = file_of(request.name),
                                .scale = data::name_of(request.scale, kScales),
                                .set = request.set,

@@ -17,14 +17,13 @@ struct Request {
   Scale scale = Scale::small;
   std::vector<std::string> set;
   int64_t jobs = 1;
-  bool plan = false;    // only print the commands
-  bool figure = false;  // only draw the chart of the JSON file `name`
+  bool plan = false;  // only print the commands
 
   void describe(data::Schema& s);
 };
 
 struct Outcome {
-  std::string text;  // the results; with `plan` the commands, with `figure` an SVG picture
+  std::string text;  // the results; with `plan` the commands
   bool finished = true;
 };
 

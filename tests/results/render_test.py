@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""scripts/render-results --check passes on the repository and notices what it has to. Figures are
-of the rows that they name; here the chart is not drawn but kept as it is."""
+"""scripts/render-results --check passes on the repository and notices what it has to; charts have
+the points, marks and room that they need."""
 import json
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import tomllib
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import line_chart
 BLOCKS = "docs/paper/blocks"
 
 
@@ -104,8 +108,10 @@ class Pages(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn("| a | 1.000 | 3.000 |\n| b | 2.500 | 3.000 |", text)
 
-    def drawn(self, *rows):
-        """What is printed of these rows, and the chart that the program gets."""
+    def test_the_directory_of_an_experiment(self):
+        def row(step, kind, k, seed, values, definition="1"):
+            return {"step": step, "name": f"{step}-{kind}-{k}-{seed}", "seed": seed,
+                    "definition": definition, "axes": {"kind": kind, "k": k}, "values": values}
         (self.root / "tables.toml").write_text("""
 [[table]]
 name = "by-k"
@@ -123,28 +129,62 @@ y = "y"
 series = "kind"
 logarithmic = ["x"]
 """)
+        rows = [row("time", "a", "4", 1, {"t": 0.5}), row("time", "b", "4", 1, {"t": "2"}),
+                row("s", "a", "4", 10, {"y": 10}), row("s", "a", "4", 2, {"y": 9}),
+                row("s", "a", "4", 2, {"y": 2}), row("s", "b", "4", 1, {"y": 7}, "old"),
+                row("s", "b", "4", 1, {"y": 1}), row("s", "c", "8", 1, {"y": 3})]
         (self.root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        program = self.root / "program"
-        program.write_text("#!/bin/sh\ncat $2\n")
-        program.chmod(0o755)
-        code, text = self.run_script(self.root, "--figures", program)
+        code, text = self.run_script(self.root)
         self.assertEqual(code, 0, text)
-        return text, json.loads((self.root / "chart.svg").read_text())
-
-    def test_the_directory_of_an_experiment(self):
-        def row(step, kind, k, seed, values, definition="1"):
-            return {"step": step, "name": f"{step}-{kind}-{k}-{seed}", "seed": seed,
-                    "definition": definition, "axes": {"kind": kind, "k": k}, "values": values}
-        text, chart = self.drawn(
-            row("time", "a", "4", 1, {"t": 0.5}), row("time", "b", "4", 1, {"t": "2"}),
-            row("s", "a", "4", 10, {"y": 10}), row("s", "a", "4", 2, {"y": 9}),
-            row("s", "a", "4", 2, {"y": 2}), row("s", "b", "4", 1, {"y": 7}, "old"),
-            row("s", "b", "4", 1, {"y": 1}), row("s", "c", "8", 1, {"y": 3}))
         self.assertIn("## y by k\n\n| k | y |\n| --- | --- |\n| 4 | ", text)
-        self.assertEqual(chart, {
+        self.assertEqual((self.root / "chart.svg").read_text(), line_chart.svg({
             "title": "y over time", "x_label": "t", "y_label": "y", "log_x": True, "log_y": False,
             "lines": [{"name": "b", "points": [[2.0, 1.0]]},
-                      {"name": "a", "points": [[0.5, 2.0], [0.5, 10.0]]}]})
+                      {"name": "a", "points": [[0.5, 2.0], [0.5, 10.0]]}]}))
+        rows[0]["values"]["t"] = 0
+        (self.root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        code, text = self.run_script(self.root)
+        self.assertEqual(code, 1)
+        self.assertIn("chart: 0 has no place on a logarithmic axis", text)
+
+    def test_a_figure_that_was_changed_by_hand(self):
+        self.change(f"{BLOCKS}/quality-time.svg", "<svg", "<svg ")
+        self.refused(f"{BLOCKS}/quality-time.svg: differs from its rows")
+
+
+class Charts(unittest.TestCase):
+    def svg(self, *lines, log_x=False, title="t"):
+        return line_chart.svg({"title": title, "x_label": "x", "y_label": "y", "log_x": log_x,
+                               "log_y": False, "lines": [{"name": f"line {i}", "points": points}
+                                                         for i, points in enumerate(lines)]})
+
+    def ticks(self, svg):
+        return re.findall(r'y="402.0" text-anchor="middle">([^<]*)<', svg)
+
+    def test_a_line_is_through_the_means_and_text_is_text(self):
+        svg = self.svg([[8, 2], [4, 1.5], [4, 2.5]], [[4, 3]], log_x=True, title='x < "y" & z')
+        self.assertIn("<title>x &lt; &quot;y&quot; &amp; z</title>", svg)
+        self.assertEqual(svg.count("<circle"), 3)  # two points of the first line, and its legend
+        self.assertEqual(svg.count("<rect"), 3)    # the ground, one point, its legend
+        # The mean of 1.5 and 2.5 is at the height of 2; the first line is drawn last.
+        (x0, y0, x1, y1), = re.findall(r'd="M(\S+) (\S+)L(\S+) (\S+)"', svg)
+        self.assertLess(float(x0), float(x1))
+        self.assertEqual(y0, y1)
+        with self.assertRaisesRegex(ValueError, "0 has no place on a logarithmic axis"):
+            self.svg([[0, 1.5]], log_x=True)
+
+    def test_whole_numbers_have_whole_marks_and_a_point_has_a_place(self):
+        self.assertEqual(self.ticks(self.svg([[0, 0.5], [1, 0.75]])), ["0", "1"])
+        self.assertGreater(len(self.ticks(self.svg([[0.5, 0.5], [1, 0.75]]))), 2)
+        self.assertEqual(self.ticks(self.svg([[3, 0.5]])), ["3"])
+        self.assertEqual(self.svg([[x, 0.5] for x in range(100)]).count("<circle"), 1)
+
+    def test_many_lines_have_room_and_looks_of_their_own(self):
+        self.assertIn('viewBox="0 0 720 440"', self.svg([[0, 1]]))
+        svg = self.svg(*([[0, y]] for y in range(38)), title="t" * 200)
+        self.assertIn('viewBox="0 0 1678 824"', svg)
+        looks = re.findall(r'stroke="(\S+)" stroke-dasharray="([^"]*)" d="[^"]*"/>\n<(\S+)', svg)
+        self.assertEqual(len(set(looks)), 38)
 
 
 if __name__ == "__main__":

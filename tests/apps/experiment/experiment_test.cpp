@@ -6,7 +6,6 @@
 
 #include "apps/cli/options.h"
 #include "apps/cli/program.h"
-#include "apps/figure/line_chart.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {
@@ -241,46 +240,6 @@ TEST_CASE("experiment: in pointers -1 is the last element of a list, and elsewhe
   CHECK(taken("/a/-1", R"({"a": {"-1": 3}})") == 3);
   CHECK(taken("/-10/-1/-1", R"({"-10": [1, [4, 5]]})") == 5);
   CHECK_THROWS_AS(taken("/a/-1", R"({"a": []})"), Error);
-}
-
-TEST_CASE("experiment: --figure draws the chart of a JSON file") {
-  const World& w = world();
-  const std::string chart = R"({"title": "x < y", "x_label": "keys", "y_label": "value",
-    "log_x": true, "log_y": false, "lines": [
-    {"name": "a|b", "points": [[4, 1.5], [8, 2], [4, 2.5]]},
-    {"name": "c,\"d\"", "points": [[4, 3]]}]})";
-  w.write("chart.json", chart);
-  const std::string picture = w.must("experiment chart.json --figure").out;
-  CHECK(contains(picture, "x &lt; y"));
-  CHECK(contains(picture, ">c,&quot;d&quot;</text>"));
-  CHECK(occurrences(picture, "<circle") == 3);  // two points of the first line, and its legend
-  CHECK(occurrences(picture, "<rect") == 3);    // the ground, one point, its legend
-  // The mean of 1.5 and 2.5 lies where 2 does: both points of the line are at one height.
-  // The first line is drawn last, with its legend after it.
-  const size_t legend = picture.rfind("class=\"line\"");
-  const size_t at = picture.rfind("class=\"line\"", legend - 1),
-               from = picture.find("d=\"M", at) + 4;
-  double x0 = 0, y0 = 0, x1 = 0, y1 = 0;
-  REQUIRE(std::sscanf(picture.c_str() + from, "%lf %lfL%lf %lf", &x0, &y0, &x1, &y1) == 4);
-  CHECK(x0 < x1);
-  CHECK(y0 == y1);
-  auto refused = [&](const char* from, const char* to, std::initializer_list<std::string> parts) {
-    w.write("chart.json", changed(chart, from, to));
-    const Finished f = w.run("experiment chart.json --figure");
-    CHECK(f.status == 1);
-    check_says(f.error, parts);
-  };
-  refused("[4, 1.5]", "[0, 1.5]", {"logarithmic"});
-  refused("y_label", "y", {"chart.json", "y_label"});
-  // Long names and many of them make the picture larger.
-  figure::LineChart small{.title = {}, .x_label = {}, .y_label = {}, .lines = {}};
-  check_says(message([&] { figure::svg(small); }), {"no lines"});
-  small.lines = {{.name = "a", .points = {{1, {1}}}}};
-  CHECK(contains(figure::svg(small), "viewBox=\"0 0 720 440\""));
-  small.lines.clear();
-  for (int i = 0; i < 30; ++i)
-    small.lines.push_back({.name = std::string(40, 'm') + char('A' + i), .points = {{1, {1}}}});
-  CHECK(contains(figure::svg(small), "viewBox=\"0 0 871 664\""));
 }
 
 }  // namespace brine::tests
