@@ -17,6 +17,4 @@ void apply_config_file(data::Schema& schema, const std::string& path);
 // dates and times.
 nlohmann::ordered_json toml_as_json(const std::string& path);
 
-std::string toml_library_version();
-
 }  // namespace brine
