@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
+#include <sstream>
 
 #include "apps/inspect/capture.h"
 #include "autograd/ops.h"
@@ -99,44 +101,19 @@ sea::SeaConfig config_of(const Case& c) {
   return s;
 }
 
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
 // The feature that the file needs and this program does not have; "" if it has all.
 std::string unknown_feature(const Case& c) {
   // Keys that only describe the case or are compared in any case.
-  const std::vector<std::string> known = {"B",
-                                          "H",
-                                          "d",
-                                          "T",
-                                          "K",
-                                          "k",
-                                          "m",
-                                          "causal",
-                                          "preset",
-                                          "mode",
-                                          "mu_scope",
-                                          "lengths",
-                                          "query_skip",
-                                          "prior",
-                                          "max_positions",
-                                          "feature_divisor",
-                                          "features",
-                                          "depth",
-                                          "width_reduction",
-                                          "channel_expansion",
-                                          "token_stride",
-                                          "dilation",
-                                          "last_kernel",
-                                          "decoder_norm",
-                                          "layer_norm_eps",
-                                          "seed",
-                                          "top_k_margin",
-                                          "relu_margin",
-                                          "kv_heads",
-                                          "prior_features",
-                                          "rotary",
-                                          "pooled",
-                                          "oversample",
-                                          "pooled_prior",
-                                          "gates"};
+  const std::vector<std::string> known = words(
+      "B H d T K k m causal preset mode mu_scope lengths query_skip prior max_positions "
+      "feature_divisor features depth width_reduction channel_expansion token_stride "
+      "dilation last_kernel decoder_norm layer_norm_eps seed top_k_margin relu_margin "
+      "kv_heads prior_features rotary pooled oversample pooled_prior gates");
   const int64_t prior = c.integer("prior");
   if (prior < 0 || prior >= int64_t(std::size(kFilePriors))) return join("prior = ", prior);
   for (const std::string& name : c.file.attributes("config")) {
@@ -359,9 +336,9 @@ void compare_losses(const Case& c, Comparison& compare, const Losses& l) {
 // Files of docs/method.md section 8: form = codes.
 
 std::string unknown_of_blocks(const Case& c) {
-  const std::vector<std::string> known = {
-      "B",     "H",    "T",          "d",       "kv_heads", "block",  "chosen",  "sinks",
-      "local", "tile", "candidates", "columns", "seed",     "margin", "lengths", "form"};
+  const std::vector<std::string> known = words(
+      "B H T d kv_heads block chosen sinks local tile candidates columns seed margin "
+      "lengths form");
   for (const std::string& name : c.file.attributes("config")) {
     if (std::find(known.begin(), known.end(), name) == known.end()) return name;
   }
