@@ -208,9 +208,10 @@ class Page(unittest.TestCase):
                     # The colour in the middle of the cell, from the pixels that the browser drew.
                     got = browser.evaluate(f"""(() => {{ const m = brine.maps, v = m.views.{name};
                         m.cursor = null; m.zoom(Infinity);
-                        return Array.from(v.canvas.getContext("2d").getImageData(
-                            74 + v.side() * ({at % side} + 0.5) / {side},
-                            4 + v.side() * ({at // side} + 0.5) / {side}, 1, 1).data); }})()""")
+                        const copy = new OffscreenCanvas(1, 1).getContext("2d");
+                        copy.drawImage(v.canvas, -Math.floor(74 + v.side() * ({at % side} + 0.5) / {side}),
+                            -Math.floor(4 + v.side() * ({at // side} + 0.5) / {side}));
+                        return Array.from(copy.getImageData(0, 0, 1, 1).data); }})()""")
                     byte = plane[at]
                     place = byte / 255 if name == "mask" else max(0, byte - 1) / 254
                     for a, b in zip(got, viridis(place)):
