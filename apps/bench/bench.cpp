@@ -1,9 +1,8 @@
-// Timing, and the triad that measures bandwidth.
+// Timing.
 #include "apps/bench/bench.h"
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "tensor/base/parallel.h"
 #include "tensor/base/random.h"
@@ -80,18 +79,9 @@ double median(std::vector<double> x) {
 }
 
 double median_time(const std::function<void()>& f, double seconds) {
-  f();
-  std::vector<double> times;
-  double total = 0;
-  while (wants_more(times.size(), total, seconds)) {
-    finish();
-    const double start = now_ms();
-    f();
-    finish();
-    times.push_back(now_ms() - start);
-    total += times.back();
-  }
-  return median(times);
+  return median_times(
+             f, [] {}, seconds)
+      .first;
 }
 
 std::pair<double, double> median_times(const std::function<void()>& f,
@@ -112,64 +102,6 @@ std::pair<double, double> median_times(const std::function<void()>& f,
     }
   }
   return {median(times[0]), median(times[1])};
-}
-
-namespace {
-
-// a[i] = b[i] + s c[i] on arrays beyond the caches.
-class Triad {
- public:
-  Triad() {
-    for (Tensor* t : {&a_, &b_, &c_}) *t = Tensor::full({length_}, 1);
-  }
-  void operator()() {
-    float* a = a_.data<float>();
-    const float* b = b_.data<float>();
-    const float* c = c_.data<float>();
-    parallel_for(length_, 1 << 16, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) a[i] = b[i] + 3.0f * c[i];
-    });
-  }
-  double bandwidth(double ms) const { return 3.0 * 4 * double(length_) / ms / 1e6; }
-
- private:
-  int64_t length_ = sized(16 << 20, 1 << 16);
-  Tensor a_, b_, c_;
-};
-
-}  // namespace
-
-double triad_bandwidth() {
-  Triad triad;
-  return triad.bandwidth(median_time([&] { triad(); }));
-}
-
-double read_bandwidth(int64_t bytes) {
-  typedef float Line __attribute__((vector_size(64)));  // one of the cache
-  constexpr int64_t kFloats = 16, kLines = 8;           // as many sums as keep the loads busy
-  const int64_t count = threads(), n = bytes / 4 / (kFloats * kLines) * (kFloats * kLines);
-  check(n > 0, "bench: ", bytes, " bytes are too few to read");
-  const Tensor arrays = Tensor::full({count, n}, 1);
-  std::vector<float> sums(size_t(count), 0);
-  auto read = [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const float *x = arrays.data<float>() + i * n, *end = x + n;
-      Line sum[kLines] = {};
-      for (; x < end; x += kFloats * kLines) {
-#pragma GCC unroll 8
-        for (int64_t j = 0; j < kLines; ++j) {
-          Line line;
-          std::memcpy(&line, x + j * kFloats, sizeof line);
-          sum[j] += line;
-        }
-      }
-      for (const Line& line : sum) sums[size_t(i)] += line[0];
-    }
-  };
-  const double ms = median_time([&] { parallel_for(count, 1, read); }, 0.2);
-  check(sums[0] > 0, "bench: nothing was read");
-  return double(count * n) * 4 / ms / 1e6;
 }
 
 }  // namespace brine::bench

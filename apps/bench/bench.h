@@ -1,5 +1,4 @@
-// Measurement for the benches: one row per work, medians, and the machine's limits to compare them
-// with.
+// Measurement for the benches: one row per work, medians.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +18,10 @@ struct BlockKind;
 struct BenchRow {
   std::string name;
   std::string shape;
-  double ms = 0;     // median
-  double rate = 0;   // GB/s or GFLOP/s
+  double ms = 0;  // median
+  double rate = 0;
   std::string unit;  // of rate
-  double share = 0;  // of the machine's limit in that unit, measured in the same run; 0 = none
+  double share = 0;  // of the rate of a product of matrices, measured in turns; 0 = none
   double ratio = 0;  // to the reference that the name or a note gives; 0 = none
   int64_t peak = 0;  // peak of live bytes; 0 = not measured
   std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
@@ -83,13 +82,6 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
 
-// Bandwidth in GB/s of a[i] = b[i] + s c[i] on arrays beyond the caches (three moved per element),
-// with the present number of threads.
-double triad_bandwidth();
-
-// GB/s of all threads, each repeatedly reading a separate array of that many bytes.
-double read_bandwidth(int64_t bytes);
-
 void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods, BlockKind kind,
                      const std::string& against);
@@ -98,13 +90,12 @@ void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods);
 // A training step of an encoder layer of BERT's size, and a distillation step of a small decoder.
 void bench_train(RowSink& rows);
-// One token after a context; ratio = dense attention's time over that of the row. peak: of the
-// state.
+// The attention step of one token after a context; ratio = full attention's time over that of the
+// row.
 void bench_decode(RowSink& rows);
-// The block and the sparse path of a causal student, or of a model under `attention`, with its
-// masks and with columns drawn at random, next to softmax over all keys (flash): q, k and v of its
-// last layer while it reads the text file `data` at these lengths (none: 2048 to 131072). A student
-// with fewer positions is extended. ratio: see the names.
+// The block of a causal student, or of a model under `attention`, with its masks, next to softmax
+// over all keys (flash): q, k and v of its last layer while it reads the text file `data` at these
+// lengths (none: 2048 to 131072). A student with fewer positions is extended. ratio: see the names.
 void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
                    std::vector<int64_t> lengths, distill::OtherAttention attention);
 // Reading the start of the text file `data` with a model, then token by token, at these contexts

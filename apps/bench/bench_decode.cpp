@@ -1,19 +1,15 @@
-// Decoding one token after a context: the attention step of every method that supports it, and a
-// whole model of OPT-125M's sizes, SEA against dense attention with a cache of keys and values.
+// Decoding one token after a context: the attention step of every method that supports it, of a
+// layer of OPT-125M's sizes.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
-#include "apps/terminal/terminal.h"
-#include "data/io/human.h"
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
 #include "tensor/base/parallel.h"
-#include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/device/machine_memory.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::bench {
@@ -72,12 +68,12 @@ double swept_time(const std::function<void()>& f) {
 }
 
 // `variant`: of SEA a decoder, or the preset light.
-nn::ModelConfig config_of(const std::string& method, const std::string& variant, int64_t layers,
+nn::ModelConfig config_of(const std::string& method, const std::string& variant,
                           int64_t positions) {
   const bool quick = is_quick();
   nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", quick ? 300 : 50272},
                                                    {"hidden_size", kHeads * kHeadSize},
-                                                   {"num_hidden_layers", layers},
+                                                   {"num_hidden_layers", 1},
                                                    {"num_attention_heads", kHeads},
                                                    {"ffn_dim", quick ? 96 : 3072},
                                                    {"max_position_embeddings", positions}});
@@ -94,17 +90,14 @@ nn::ModelConfig config_of(const std::string& method, const std::string& variant,
 }
 
 struct Made {
-  std::string name;
   std::unique_ptr<nn::Model> model;
   std::unique_ptr<nn::ParameterStore> store;
 };
 
 // Weights of about the usual size, without the time of the usual initialisation.
-Made make(const std::string& method, const std::string& variant, int64_t layers,
-          int64_t positions) {
+Made make(const std::string& method, const std::string& variant, int64_t positions) {
   Made m;
-  m.name = method + (variant.empty() ? "" : " " + variant);
-  m.model = nn::make_model(config_of(method, variant, layers, positions),
+  m.model = nn::make_model(config_of(method, variant, positions),
                            nn::Init{.random = {.seed = 1}, .device = Device::meta});
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
   const Tensor& weights = m.store->values();
@@ -119,13 +112,11 @@ Made make(const std::string& method, const std::string& variant, int64_t layers,
     for (int64_t i = 0; i < entry.size; ++i) x[i] += 1;
   }
   if (!on_host) assign(weights, values);
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    m.model->attention(layer).calibrate(quick_noise({1, kHeads, 64, kHeadSize}, 8), {});
-  }
+  m.model->attention(0).calibrate(quick_noise({1, kHeads, 64, kHeadSize}, 8), {});
   return m;
 }
 
-// A state with `context` tokens of noise in every slot of every layer.
+// A state with `context` tokens of noise in every slot.
 void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
   NoGrad off;
   nn::AttentionState& first = state.layer(0);
@@ -145,11 +136,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
                                    .slot = 0});
     trim();
   }
-  for (int64_t layer = 0; layer < m.model->shape().layers; ++layer) {
-    for (int64_t slot = layer == 0 ? 1 : 0; slot < state.batch(); ++slot) {
-      state.layer(layer).restore(slot, first.saved(0), "bench");
-    }
-  }
+  for (int64_t slot = 1; slot < state.batch(); ++slot) first.restore(slot, first.saved(0), "bench");
 }
 
 // Variants of a method that get a separate row.
@@ -171,7 +158,9 @@ double step_time(const Made& m, nn::ModelState& state) {
   return swept_time([&] { m.model->attention(0).step(in, state.layer(0)); });
 }
 
-void attention_rows(RowSink& rows) {
+}  // namespace
+
+void bench_decode(RowSink& rows) {
   // The first is the one to which the others are compared.
   const std::vector<int64_t> contexts =
       is_quick() ? std::vector<int64_t>{96, 64} : std::vector<int64_t>{4096, 1024, 16384, 65536};
@@ -188,7 +177,7 @@ void attention_rows(RowSink& rows) {
           if (batch > 1 && context != contexts[0]) continue;
           const std::string shape = join("context ", context, ", batch ", batch);
           rows.attempt(name, shape, [&] {
-            const Made m = make(method, variant, 1, context + spare);
+            const Made m = make(method, variant, context + spare);
             if (!m.model->attention_traits().incremental) return;
             nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
             fill_state(m, state, context);
@@ -213,66 +202,6 @@ void attention_rows(RowSink& rows) {
       }
     }
   }
-}
-
-double free_memory() {
-  if (default_device().is_cuda()) return double(cuda::memory_info(default_device().index).free);
-  return available_memory();
-}
-
-void model_rows(RowSink& rows) {
-  const int64_t context = sized(4096, 64), spare = 64, layers = sized(12, 2);
-  for (int64_t batch : {1, 16}) {
-    double dense = 0;
-    for (const char* method : {"flash", "sea"}) {
-      for (const std::string& variant : variants_of(method)) {
-        const std::string shape = join("context ", context, ", batch ", batch);
-        const std::string name = join(method, variant.empty() ? "" : " ", variant, ", whole model");
-        rows.attempt(name, shape, [&] {
-          const Made m = make(method, variant, layers, context + spare);
-          const int64_t one =
-              m.model->attention(0).make_state({.capacity = context + spare})->bytes();
-          trim();
-          const double wanted = double(one) * double(layers * batch);
-          if (wanted > 0.8 * free_memory()) {
-            log_info(m.name, ", batch ", batch, ": left out, its state would take ",
-                     human_bytes(wanted));
-            return;
-          }
-          nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
-          fill_state(m, state, context);
-          Tensor ids = Tensor::zeros({batch}, Dtype::i32);
-          for (int64_t b = 0; b < batch; ++b) ids.data<int32_t>()[b] = int32_t(5 + b);
-          NoGrad off;
-          std::vector<double> times;
-          for (int run = 0; run < int(sized(48, 2)); ++run) {
-            const double start = now_ms();
-            m.model->logits(nn::step(*m.model, state, ids));
-            finish();
-            if (run > 0) times.push_back(now_ms() - start);
-          }
-          const double ms = median(times);
-          if (method == std::string("flash")) dense = ms;
-          rows.add({.name = name,
-                    .shape = shape,
-                    .ms = ms,
-                    .rate = double(batch) / ms * 1e3,
-                    .unit = "tokens/s",
-                    .ratio = dense / ms,
-                    .peak = state.bytes(),
-                    .notes = {{"ms_per_token", ms / double(batch)}}});
-        });
-      }
-      trim();
-    }
-  }
-}
-
-}  // namespace
-
-void bench_decode(RowSink& rows) {
-  attention_rows(rows);
-  model_rows(rows);
 }
 
 }  // namespace brine::bench

@@ -1,16 +1,12 @@
 // The block of a trained student at growing lengths: q, k, v and masks from a real text, compared
-// with softmax over all keys and, of columns, with masks of columns drawn at random.
+// with softmax over all keys.
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
 #include "apps/bench/parts/trained_layer.h"
-#include "apps/terminal/terminal.h"
-#include "autograd/ops.h"
 #include "tensor/device/allocator.h"
-#include "tensor/kernels/attention.h"
 
 namespace brine::bench {
 namespace {
@@ -39,54 +35,31 @@ class Trained {
                          .max_positions = T_,
                          .causal = true,
                          .kv_heads = sizes.kv_heads});
-    k_ = layer_.kept;
   }
 
   void measure() {
-    if (!layer_.selected.defined()) return measure_blocks();
-    const Tensor random = random_columns();
     for (bool train : {false, true}) {
       if (train && T_ > longest_backward()) continue;
-      if (T_ <= longest_full()) block("flash, softmax over all keys", *flash_.attention, {}, train);
-      block("block, its own masks", *layer_.method, {}, train);
-      block("block, random columns", *layer_.method, random, train);
+      if (T_ <= longest_full()) block("flash, softmax over all keys", *flash_.attention, train);
+      block("block, its own masks", *layer_.method, train);
     }
-    trim();
-    sparse("its own masks", layer_.selected);
-    sparse("random columns", random);
   }
 
  private:
-  void measure_blocks() {
-    for (bool train : {false, true}) {
-      if (train && T_ > longest_backward()) continue;
-      if (T_ <= longest_full()) block("flash, softmax over all keys", *flash_.attention, {}, train);
-      block("block, its own masks", *layer_.method, {}, train);
-    }
-  }
-
-  std::function<void()> pass(nn::Attention& method, const Tensor& selected, bool train) const {
-    return [this, &method, selected, train] {
-      nn::Tap tap("bench");
-      if (selected.defined()) tap.force("selected", selected);
-      const nn::AttentionInput in = layer_.input(selected.defined() ? &tap : nullptr);
+  std::function<void()> pass(nn::Attention& method, bool train) const {
+    return [this, &method, train] {
       if (train) {
-        backward(method.forward(in), layer_.dy);
+        backward(method.forward(layer_.input()), layer_.dy);
       } else {
         NoGrad off;
-        method.forward(in);
+        method.forward(layer_.input());
       }
     };
   }
 
-  // Random columns, in each row as many as its budget allows.
-  Tensor random_columns() const {
-    return select_columns(noise(layer_.selected.shape(), 7), {}, {.k = k_}).selected;
-  }
-
   // ratio: time of softmax over all keys over that of the row, measured alternately.
-  void block(const char* name, nn::Attention& method, const Tensor& selected, bool train) {
-    const std::function<void()> run = pass(method, selected, train);
+  void block(const char* name, nn::Attention& method, bool train) {
+    const std::function<void()> run = pass(method, train);
     run();
     const int64_t before = allocator_stats().live;
     reset_peak();
@@ -94,7 +67,7 @@ class Trained {
     const int64_t peak = allocator_stats().peak_live;
     double ms, ratio = 0;
     if (&method != flash_.attention.get() && T_ <= longest_full()) {
-      const auto [row_ms, full_ms] = median_times(run, pass(*flash_.attention, {}, train), 2);
+      const auto [row_ms, full_ms] = median_times(run, pass(*flash_.attention, train), 2);
       ms = row_ms;
       ratio = full_ms / row_ms;
     } else {
@@ -114,39 +87,8 @@ class Trained {
     rows_.add(row);
   }
 
-  // The sparse kernels. share (on the CPU): gathered bytes over the bytes that the same threads
-  // read from a cache with one head's K and V.
-  void sparse(const char* name, const Tensor& selected) {
-    const Tensor &q = layer_.leaves[0], &k = layer_.leaves[1], &v = layer_.leaves[2];
-    const FlatCsr csr = build_csr(selected, {}, k_);
-    const double d = double(q.dim(3)), scale = 1 / std::sqrt(d);
-    Tensor p = Tensor::empty({csr.entries()}, Dtype::f32, q.device()), y = Tensor::like(q);
-    Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(v);
-    const double bytes = double(csr.entries()) * d * 4;  // one row of K or of V for every entry
-    const int64_t head = 2 * T_ * q.dim(3) * 4;
-    const double limit = q.device().is_cuda() ? 0 : read_bandwidth(head);
-    auto add = [&](const char* what, double gathered, const std::function<void()>& f) {
-      const double ms = median_time(f), rate = gathered / ms * 1e-6;
-      rows_.add({.name = join(what, ", ", name),
-                 .shape = join(shape_),
-                 .ms = ms,
-                 .rate = rate,
-                 .unit = "GB/s",
-                 .share = limit > 0 ? rate / limit : 0,
-                 .notes = {{"us_per_token", ms * 1e3 / double(T_)},
-                           {"keys_per_row", double(csr.entries()) / double(T_ * q.dim(1))}}});
-    };
-    add("sparse forward", 2 * bytes,
-        [&] { BRINE_CALL(q, sparse_attention, y, p, q, k, v, csr, scale); });
-    if (T_ > longest_backward()) return;
-    add("sparse backward", 6 * bytes, [&] {
-      BRINE_CALL(q, sparse_attention_backward, dq, dk, dv, layer_.dy.view(q.shape()), q, k, v, p,
-                 csr, scale);
-    });
-  }
-
   RowSink& rows_;
-  int64_t T_, k_ = 0;
+  int64_t T_;
   TrainedLayer layer_;
   Shape shape_;
   Block flash_;

@@ -80,11 +80,10 @@ std::string this_cpu_model() {
 
 }  // namespace
 
-Report::Report(Form form)
-    : form_(form), cpu_(this_cpu_model()), threads_(threads()), triad_(triad_bandwidth()) {
+Report::Report(Form form) : form_(form), cpu_(this_cpu_model()), threads_(threads()) {
   if (form_ == Form::json) return;
-  std::printf("%s, %d threads, triad %.1f GB/s; medians; share: of the measured limit\n",
-              cpu_.c_str(), threads_, triad_);
+  std::printf("%s, %d threads; medians; share: of the rate of a product of matrices\n",
+              cpu_.c_str(), threads_);
   print_title();
 }
 
@@ -137,7 +136,6 @@ data::Json Report::json() const {
           {"cpu", cpu_},
           {"onednn", onednn::version()},
           {"threads", threads_},
-          {"triad_gb_per_s", triad_},
           {"device", join(default_device())},
           {"peak_reserved_bytes", allocator_stats().peak_reserved},
           {"rows", rows},

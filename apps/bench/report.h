@@ -12,12 +12,12 @@ data::Json to_json(const char* suite, const BenchRow& row);
 // the implementer and the part.
 std::string cpu_model(const std::string& cpuinfo);
 
-// What a call of `brine bench` reports: the rows, the machine and its limits.
+// What a call of `brine bench` reports: the rows and the machine.
 class Report {
  public:
   enum class Form { table, json };
   static constexpr const char* kJsonHelp = "Print one JSON object: the machine, rows and failures";
-  // Measures the machine. A table is printed on standard output, its title now and rows as they are
+  // A table is printed on standard output, its title now and rows as they are
   // added.
   explicit Report(Form form);
   // Rows are kept as they come, and so is what a suite throws or reports as the failure of a part.
@@ -34,7 +34,6 @@ class Report {
   Form form_;
   std::string cpu_;
   int threads_;
-  double triad_;  // GB/s
   std::vector<std::pair<const Suite*, BenchRow>> rows_;
   std::vector<std::pair<const Suite*, BenchFailure>> failures_;
   std::string lost_;  // why the device no longer answers

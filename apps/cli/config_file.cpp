@@ -106,8 +106,4 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
   }
 }
 
-std::string toml_library_version() {
-  return join(TOML_LIB_MAJOR, ".", TOML_LIB_MINOR, ".", TOML_LIB_PATCH);
-}
-
 }  // namespace brine

@@ -11,6 +11,4 @@ namespace brine {
 // Error("FILE:LINE: ...") for invalid TOML, a duplicate key, an unknown key, an invalid value.
 void apply_config_file(data::Schema& schema, const std::string& path);
 
-std::string toml_library_version();
-
 }  // namespace brine

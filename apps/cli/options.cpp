@@ -252,6 +252,4 @@ Invocation apply_options(const std::string& name, const HelpText& help, data::Sc
   return parser.invocation;
 }
 
-std::string cli_library_version() { return CLI11_VERSION; }
-
 }  // namespace brine

@@ -40,6 +40,4 @@ Split split_command_line(data::Schema& everywhere, const std::vector<std::string
 Invocation apply_options(const std::string& name, const HelpText& help, data::Schema& schema,
                          const std::vector<std::string>& words);
 
-std::string cli_library_version();
-
 }  // namespace brine

@@ -2,25 +2,15 @@
 #include "apps/cli/version.h"
 
 #include <oneapi/dnnl/dnnl_version.h>
-#include <spdlog/version.h>
 
-#include <nlohmann/json_fwd.hpp>
-
-// Debian has separate folders for these two.
-#if __has_include(<Eigen/Core>)
-#include <Eigen/Core>
-#else
-#include <eigen3/Eigen/Core>
-#endif
+// Debian has a separate folder for it.
 #if __has_include(<H5public.h>)
 #include <H5public.h>
 #else
 #include <hdf5/serial/H5public.h>
 #endif
 
-#include "apps/cli/config_file.h"
 #include "apps/cli/cpu_check.h"
-#include "apps/cli/options.h"
 #include "apps/terminal/commit.h"
 #include "tensor/base/error.h"
 #include "tensor/device/accelerator.h"
@@ -82,15 +72,10 @@ std::string version_text() {
   return join(
       "brine ", BRINE_VERSION, "\ncommit        ", commit_name(), "\ncompiler      ", compiler,
       "\noneDNN        ", dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH),
-      "\nHDF5          ", dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nEigen         ",
-      dotted(EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION), "\nspdlog        ",
-      dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH), "\nCLI11         ",
-      cli_library_version(), "\ntoml++        ", toml_library_version(), "\njson          ",
-      dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
-      "\nOpenMP        ", _OPENMP, "\nthreads       ", threads(), "\nCPU has       ",
-      cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels,
-      "\nGPU           ", gpu_line(), "\nCUDA          ", cuda_line(), "\ncuDNN         ",
-      cuda::cudnn_version(), "\n");
+      "\nHDF5          ", dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nOpenMP        ",
+      _OPENMP, "\nthreads       ", threads(), "\nCPU has       ", cpu_line(false),
+      "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels, "\nGPU           ",
+      gpu_line(), "\nCUDA          ", cuda_line(), "\ncuDNN         ", cuda::cudnn_version(), "\n");
 }
 
 }  // namespace brine

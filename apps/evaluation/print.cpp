@@ -12,41 +12,23 @@ namespace brine {
 namespace {
 
 using distill::MaskRow;
+using distill::RecallMeans;
 using distill::SuiteRow;
 
-// printf of numbers to standard output.
+// printf of numbers to a text, and to standard output.
 template <class... Numbers>
-void print(const char* format, Numbers... numbers) {
+std::string text_of(const char* format, Numbers... numbers) {
   char text[256];
   std::snprintf(text, sizeof text, format, numbers...);
-  std::cout << text;
+  return text;
+}
+template <class... Numbers>
+void print(const char* format, Numbers... numbers) {
+  std::cout << text_of(format, numbers...);
 }
 
 std::string padded(const std::string& text, size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
-}
-
-void print_mask_rows(const std::vector<MaskRow>& rows) {
-  std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
-            << "  layer   mask    min    p10      top keys  best columns  sinks+recent  most recent"
-            << "   random  top-1 hit\n";
-  for (const MaskRow& row : rows) {
-    if (row.rows == 0) {
-      std::cout << "  " << row.layer << ": no row sees more than k keys\n";
-      continue;
-    }
-    const distill::RecallMeans& m = row.mean;
-    std::cout << "  " << padded(row.layer, 5);
-    print("  %5.3f  %5.3f  %5.3f", m[recall::kMask], row.least, row.tenth);
-    print("  %12.3f  %12.3f  %12.3f", m[recall::kTopKeys], m[recall::kBestColumns],
-          m[recall::kSinksRecent]);
-    print("  %11.3f  %7.3f  %9.3f\n", m[recall::kRecent], m[recall::kRandom], m[recall::kTopHit]);
-  }
-  const MaskRow& all = rows.back();
-  if (all.rows == 0) return;
-  print("mass on the 64 most recent and the 4 first keys: teacher  %.3f  %.3f, mask  %.3f  %.3f\n",
-        all.mean[recall::kNearAll], all.mean[recall::kFirstAll], all.mean[recall::kNearMask],
-        all.mean[recall::kFirstMask]);
 }
 
 void print_health(const distill::MaskHealth& h) {
@@ -70,7 +52,7 @@ void print_distance(const distill::LogitDistance& d) {
 
 void print(const distill::TextResult& r) {
   std::cout << "perplexity  " << data::show(r.perplexity.value()) << "  (" << r.protocol << ")\n";
-  if (!r.mask_recall.empty()) print_mask_rows(r.mask_recall);
+  if (!r.mask_recall.empty()) std::cout << mask_table(r.mask_recall);
   if (r.mask_health) print_health(*r.mask_health);
   if (r.keys_read) print("keys read  %.1f of a row\n", *r.keys_read);
   if (r.kld) print_distance(*r.kld);
@@ -85,7 +67,7 @@ void print(const distill::TaskResult& r) {
     std::cout << "  texts " << split.texts << "  mean_visible_length "
               << data::show(split.mean_visible_length) << "  keys_kept "
               << (split.keys_kept ? data::show(*split.keys_kept) : "null") << "\n";
-    if (!split.mask_recall.empty()) print_mask_rows(split.mask_recall);
+    if (!split.mask_recall.empty()) std::cout << mask_table(split.mask_recall);
   }
 }
 
@@ -195,6 +177,33 @@ void print(const distill::SuiteResult& r) {
 }
 
 }  // namespace
+
+std::string mask_table(const std::vector<MaskRow>& rows) {
+  std::string out =
+      "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
+      "  layer   mask    min    p10      top keys  best columns  sinks+recent  most recent"
+      "   random  top-1 hit\n";
+  for (const MaskRow& row : rows) {
+    if (row.rows == 0) {
+      out += "  " + row.layer + ": no row sees more than k keys\n";
+      continue;
+    }
+    const RecallMeans& m = row.mean;
+    out += "  " + padded(row.layer, 5) +
+           text_of("  %5.3f  %5.3f  %5.3f", m[recall::kMask], row.least, row.tenth) +
+           text_of("  %12.3f  %12.3f  %12.3f", m[recall::kTopKeys], m[recall::kBestColumns],
+                   m[recall::kSinksRecent]) +
+           text_of("  %11.3f  %7.3f  %9.3f\n", m[recall::kRecent], m[recall::kRandom],
+                   m[recall::kTopHit]);
+  }
+  const RecallMeans& all = rows.back().mean;
+  if (rows.back().rows == 0) return out;
+  return out + text_of(
+                   "mass on the 64 most recent and the 4 first keys: teacher  %.3f  %.3f, "
+                   "mask  %.3f  %.3f\n",
+                   all[recall::kNearAll], all[recall::kFirstAll], all[recall::kNearMask],
+                   all[recall::kFirstMask]);
+}
 
 void print_evaluation(const distill::EvaluationResult& result) {
   std::visit([](const auto& r) { print(r); }, result);

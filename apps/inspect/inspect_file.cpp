@@ -35,20 +35,6 @@ std::string attribute_text(const data::Hdf5Reader& file, const std::string& obje
   return out.str();
 }
 
-void list_attributes(std::ostream& out, const data::Hdf5Reader& file, const std::string& object) {
-  for (const std::string& name : file.attributes(object)) {
-    out << "  " << name << " = " << attribute_text(file, object, name) << "\n";
-  }
-}
-
-void list_datasets(std::ostream& out, const data::Hdf5Reader& file) {
-  for (const std::string& name : file.datasets()) {
-    const data::Hdf5Info info = file.info(name);
-    out << "    " << name << " " << info.dtype << " " << info.shape << ", "
-        << human_bytes(double(info.stored_bytes)) << "\n";
-  }
-}
-
 std::string describe_hdf5(const std::string& path) {
   const data::Hdf5Reader file(path);
   std::ostringstream out;
@@ -63,18 +49,16 @@ std::string describe_hdf5(const std::string& path) {
     data::check_shard_datasets(file, spec);
     out << path << ": shard of a teacher dump, samples " << first << " to "
         << first + spec.samples - 1 << "\n";
-    list_attributes(out, file, "/");
-  } else if (format == "brine-capture") {
-    out << path << ": capture of one forward pass\n";
-    list_attributes(out, file, "/");
-  } else if (file.has("config") && file.has("intermediate") && file.has_attribute("config", "K")) {
-    out << path << ": golden file of the SEA block; compare with: brine verify " << path << "\n";
-    list_attributes(out, file, "config");
   } else {
     out << path << ": HDF5 file\n";
-    list_attributes(out, file, "/");
   }
-  list_datasets(out, file);
+  for (const std::string& name : file.attributes("/"))
+    out << "  " << name << " = " << attribute_text(file, "/", name) << "\n";
+  for (const std::string& name : file.datasets()) {
+    const data::Hdf5Info info = file.info(name);
+    out << "    " << name << " " << info.dtype << " " << info.shape << ", "
+        << human_bytes(double(info.stored_bytes)) << "\n";
+  }
   return out.str();
 }
 

@@ -1,40 +1,39 @@
-// The line charts of a report, with what a reader needs to judge them, as data.
+// The line charts of a report, as the data that page/charts.js draws.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
-#include "apps/figure/line_chart.h"
-#include "data/config/schema.h"
+#include "data/io/json.h"
 #include "distill/evaluation/recall.h"
 #include "distill/log/log_reader.h"
 
 namespace brine::report {
 
-// The section of the page where a chart is.
-enum class Section { curves, health, trade };
+struct Line {
+  std::string name;
+  std::map<double, double> points = {};
+};
 
 struct Chart {
-  std::string id;  // of a-z, 0-9 and '-'
-  Section section = Section::curves;
-  figure::LineChart lines;
-  std::string note;  // what was measured, in a sentence
+  std::string section;                // of the page: "curves", "health" or "trade"
+  std::string title, x, y;            // x and y: what is on the axes
+  bool log_x = false, log_y = false;  // if the numbers span a decade
+  std::vector<Line> lines = {};
+  std::string note = {};  // what was measured, in a sentence
 
-  // What it shows in words, for readers who do not see it.
-  std::string described() const;
+  // A number that is not finite has no place and is left out.
+  void add(const std::string& line, double x_value, double y_value);
 };
 using Charts = std::vector<Chart>;
 
-// a-z, 0-9 and '-' of any text.
-std::string id_of(const std::string& text);
+// Long lines become means of neighbours.
+data::Json to_json(const Chart& chart);
 
-struct Curves {
-  std::string run;  // its name in legends
-  std::vector<distill::LogRecord> log;
-};
 // A chart for each value that any of the runs logged, and one for the values by layer of each run
 // ("layer.3.recall").
-Charts curve_charts(const std::vector<Curves>& runs);
+void add_curves(Charts& charts, const std::string& run, const std::vector<distill::LogRecord>& log);
 
 // Mask recall by layer next to its floors and ceilings with as many keys; `name` is the student's.
 Chart health_chart(const std::string& name, const std::vector<distill::Recall>& layers);

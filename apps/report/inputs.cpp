@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "data/checkpoint/checkpoint.h"
@@ -47,18 +46,23 @@ std::vector<std::string> names_of(const std::vector<std::string>& paths) {
 }
 
 RunInput read_run(const std::string& path, const std::string& name) {
-  RunInput run{.path = path, .name = name, .log = {}, .configuration = {}, .command = {}};
+  RunInput run{.path = path, .name = name, .log = {}, .made = {}};
   const fs::path dir(path), log = dir / "log.jsonl", settings = dir / "config.toml";
   if (fs::exists(log)) run.log = distill::read_log(log);
-  if (!fs::exists(settings)) return run;
-  run.configuration = data::read_file(settings, 1 << 20);
+  run.made = join(path, ", ", run.log.size(), " lines of log\n");
+  std::string configuration;
+  if (fs::exists(settings)) configuration = data::read_file(settings, 1 << 20);
   // Its first line names the command: "# brine distill, version 0.1.0".
   const std::string start = "# brine ";
-  if (run.configuration.rfind(start, 0) == 0) {
-    const size_t end = run.configuration.find_first_of(",\n", start.size());
-    run.command = "brine " + run.configuration.substr(start.size(), end - start.size()) +
-                  " --config " + settings.string();
+  if (configuration.starts_with(start)) {
+    const size_t end = configuration.find_first_of(",\n", start.size());
+    run.made += "brine " + configuration.substr(start.size(), end - start.size()) + " --config " +
+                settings.string() + "\n";
   }
+  for (const distill::LogRecord& record : run.log) {
+    if (!record.text.empty()) run.made += join("step ", record.step, ": ", record.text, "\n");
+  }
+  run.made += "\n" + configuration;
   return run;
 }
 
@@ -67,7 +71,8 @@ void read_file_input(Inputs& out, const std::string& path, const std::string& na
   if (data::is_gguf(path)) {
     out.models.push_back({path, name});
   } else if (is_sweep(start)) {
-    out.sweeps.push_back({path, sweep_charts(path, data::read_file(path, 1 << 24))});
+    for (Chart& chart : sweep_charts(path, data::read_file(path, 1 << 24)))
+      out.sweeps.push_back(std::move(chart));
   } else {
     throw Error(path + ": neither a GGUF model nor a table of brine sweep");
   }

@@ -12,12 +12,7 @@ namespace brine::report {
 struct RunInput {
   std::string path, name;
   std::vector<distill::LogRecord> log;  // empty: it has none
-  std::string configuration;            // config.toml; "" if there is none
-  std::string command;                  // that makes it
-};
-struct SweepInput {
-  std::string path;
-  Charts charts;
+  std::string made;                     // for people: command, events, configuration
 };
 struct ModelInput {
   std::string path, name;
@@ -26,7 +21,7 @@ struct ModelInput {
 struct Inputs {
   std::vector<RunInput> runs;
   std::vector<ModelInput> models;  // that a text can go through, runs with a checkpoint too
-  std::vector<SweepInput> sweeps;
+  Charts sweeps;
 };
 
 // Reads everything but models. Names are the last parts of the paths, as many as

@@ -5,7 +5,7 @@
 
 namespace brine::report {
 
-// "page.html", "page.css", "map_view.js"... Throws for another name.
+// "page.html", "page.css", "maps.js"... Throws for another name.
 std::string_view page_file(std::string_view name);
 
 }  // namespace brine::report

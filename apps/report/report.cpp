@@ -2,17 +2,24 @@
 #include "apps/report/report.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "apps/terminal/terminal.h"
+#include "data/io/json.h"
+#include "data/io/printable.h"
+#include "data/io/utf8.h"
+#include "distill/evaluation/keys_read.h"
+#include "distill/evaluation/tasks/task_report.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::report {
 namespace {
 
-// Of all heads while maps are collected, 48 bytes each: by default, and if cells are asked for.
-constexpr int64_t kMostCells = 3000000, kMostAskedCells = 12000000;
+// Of all heads while maps are collected, 16 bytes each: by default, and if cells are asked for.
+constexpr double kMostCells = 3e6, kMostAskedCells = 12e6;
 
 std::set<int64_t> set_of(const std::vector<int64_t>& list) { return {list.begin(), list.end()}; }
 
@@ -28,15 +35,71 @@ distill::TextPass pass_of(const Request& r, std::vector<int32_t> ids, const nn::
   check_list(r.layers, layers, "layer");
   check_list(r.heads, heads, "head");
   const std::set<int64_t> some_layers = set_of(r.layers), some_heads = set_of(r.heads);
-  const auto shown = int64_t((some_layers.empty() ? size_t(layers) : some_layers.size()) *
-                             (some_heads.empty() ? size_t(heads) : some_heads.size()));
-  const int64_t cells = r.cells ? std::min(distill::cells_at_most(tokens, r.cells),
-                                           distill::cells_for(tokens, shown, kMostAskedCells))
-                                : distill::cells_for(tokens, shown, kMostCells);
-  return {.ids = std::move(ids),
-          .k = r.text.k,
-          .teacher = r.teacher,
-          .maps = {.cells = cells, .layers = some_layers, .heads = some_heads}};
+  const auto shown = double((some_layers.empty() ? size_t(layers) : some_layers.size()) *
+                            (some_heads.empty() ? size_t(heads) : some_heads.size()));
+  const auto most = int64_t(std::sqrt((r.cells ? kMostAskedCells : kMostCells) / shown));
+  return {
+      .ids = std::move(ids),
+      .k = r.text.k,
+      .teacher = r.teacher,
+      .maps = {.cells = distill::cells_at_most(tokens, r.cells ? std::min(r.cells, most) : most),
+               .layers = some_layers,
+               .heads = some_heads}};
+}
+
+std::string settings_of(const nn::ModelConfig& config) {
+  data::Schema keys;
+  config.method().describe(keys);
+  return json_text(keys.to_json());
+}
+
+// A text without a query that sees more than k keys has no recall: 0 would say that all is lost.
+void drop_without_rows(std::vector<distill::Recall>& layers) {
+  const bool none = std::all_of(layers.begin(), layers.end(),
+                                [](const distill::Recall& layer) { return layer.rows == 0; });
+  if (none) layers.clear();
+}
+
+// The text of each token; "12" for an id without one. Never invalid UTF-8: what is not a part of a
+// character is shown as "\xe2".
+std::vector<std::string> token_texts(const data::Tokenizer* tokenizer,
+                                     const std::vector<int32_t>& ids) {
+  std::vector<std::string> out;
+  out.reserve(ids.size());
+  for (const int32_t id : ids) {
+    if (!tokenizer || id < 0 || id >= tokenizer->vocab_size()) {
+      out.push_back(std::to_string(id));
+      continue;
+    }
+    const std::string text = tokenizer->decode_next(id);
+    out.push_back(data::is_utf8(text) ? text : data::shown(text));
+  }
+  return out;
+}
+
+// The attention of one text through a loaded model.
+Attention attention_of(nn::LoadedModel& m, const std::string& name, const distill::TextPass& pass) {
+  const bool self = pass.teacher.empty() || pass.teacher == distill::kSelf;
+  const std::string place = nn::tokenizer_place(m.directory);
+  const auto tokenizer = place.empty() ? nullptr : data::load_tokenizer(place);
+  Attention out{.name = name,
+                .about = {},
+                .settings = settings_of(m.config),
+                .tokens = token_texts(tokenizer.get(), pass.ids),
+                .text = distill::attend_to_text(m, pass)};
+  const int64_t k = distill::kept_keys_of(m.config, pass.k).value_or(0);
+  const double keys_read = out.text.recall.empty()
+                               ? distill::keys_of_all(m.config.shape(), int64_t(pass.ids.size()))
+                               : distill::mask_rows(out.text.recall).back().keys_read;
+  char read[40];
+  std::snprintf(read, sizeof read, "%.1f", keys_read);
+  out.about =
+      join(name, ": ", m.config.attention, ", ",
+           k ? join("k = ", k, " keys of a query and head") : "all keys", ", ", read,
+           " keys read, ", pass.ids.size(),
+           " tokens. Teacher: ", self ? "the model's own dense attention" : pass.teacher, ".");
+  drop_without_rows(out.text.recall);
+  return out;
 }
 
 // A text goes through the first model, so another one has its curves to show, or nothing.
@@ -111,23 +174,13 @@ Report gather(const Request& r, const std::string& command, const std::string& p
   check(!selects || report.attention.has_value(),
         "report: --layers, --heads and --cells choose maps; give a text");
 
-  std::vector<Curves> curves;
-  for (const RunInput& run : report.inputs.runs) curves.push_back({run.name, run.log});
-  auto add = [&](Charts charts) {
-    report.charts.insert(report.charts.end(), std::make_move_iterator(charts.begin()),
-                         std::make_move_iterator(charts.end()));
-  };
   if (report.attention && !report.attention->text.recall.empty())
-    add({health_chart(report.attention->name, report.attention->text.recall)});
-  add(curve_charts(curves));
-  for (const SweepInput& sweep : report.inputs.sweeps) add(sweep.charts);
-  std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.lines.empty(); });
-  // Inputs may have the same names; elements of the page may not.
-  std::set<std::string> ids;
-  for (Chart& chart : report.charts) {
-    const std::string id = chart.id;
-    for (int number = 2; !ids.insert(chart.id).second; ++number) chart.id = join(id, "-", number);
-  }
+    report.charts.push_back(health_chart(report.attention->name, report.attention->text.recall));
+  for (const RunInput& run : report.inputs.runs) add_curves(report.charts, run.name, run.log);
+  for (const Chart& chart : report.inputs.sweeps) report.charts.push_back(chart);
+  std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.empty(); });
+  std::ranges::stable_partition(  // what was learned comes before how fast
+      report.charts, [](const Chart& chart) { return chart.title != "tokens_per_second"; });
   report.title = r.title.empty() ? title_of(report) : r.title;
   return report;
 }

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/report/attention.h"
+#include "apps/inspect/text_input.h"
 #include "apps/report/inputs.h"
 #include "distill/inputs/models.h"
+#include "distill/maps/text_pass.h"
 
 namespace brine::report {
 
@@ -23,6 +24,14 @@ struct Request {
   int64_t max_bytes = 5000000;         // of the page
 
   void describe(data::Schema& s);
+};
+
+// Of one model on the text of the report.
+struct Attention {
+  std::string name, about;          // about: the method and the teacher, in sentences
+  std::string settings;             // of the attention method, as JSON
+  std::vector<std::string> tokens;  // the text of each
+  distill::TextAttention text;
 };
 
 struct Report {

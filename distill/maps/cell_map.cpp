@@ -1,10 +1,12 @@
 // Cells of maps.
 #include "distill/maps/cell_map.h"
 
+#include <algorithm>
+
 namespace brine::distill {
 
 Blocks::Blocks(int64_t items, int64_t cells) : items_(items), cells_(cells) {
-  check(cells > 0 && cells <= items, "maps: ", cells, " cells for ", items, " tokens or columns");
+  check(cells > 0 && cells <= items, "maps: ", cells, " cells for ", items, " tokens");
 }
 
 bool Blocks::refines(const Blocks& coarse) const {
@@ -16,52 +18,33 @@ bool Blocks::refines(const Blocks& coarse) const {
   return true;
 }
 
-void CellMap::add_row(int64_t row, const float* values, int64_t n) {
-  float* sums = &sum_[cell(rows_.of(row), 0)];
-  float* maxima = &largest_[cell(rows_.of(row), 0)];
-  for (int64_t c = 0; c < columns_.cells() && columns_.begin(c) < n; ++c) {
-    const int64_t end = std::min(columns_.begin(c + 1), n);
-    float total = 0, top = maxima[c];
-    for (int64_t j = columns_.begin(c); j < end; ++j) {
-      total += values[j];
-      top = std::max(top, values[j]);
-    }
-    sums[c] += total;
-    maxima[c] = top;
-  }
-}
-
-void CellMap::add_range(int64_t row, int64_t begin, int64_t end, float value) {
+void CellMap::add(int64_t row, int64_t begin, int64_t end, float value) {
+  float* sums = &sum_[size_t(tokens_.of(row) * tokens_.cells())];
   while (begin < end) {
-    const int64_t c = columns_.of(begin), stop = std::min(end, columns_.begin(c + 1));
-    const size_t at = cell(rows_.of(row), c);
-    sum_[at] += value * float(stop - begin);
-    largest_[at] = std::max(largest_[at], value);
+    const int64_t c = tokens_.of(begin), stop = std::min(end, tokens_.begin(c + 1));
+    sums[c] += value * float(stop - begin);
     begin = stop;
   }
 }
 
-float CellMap::mass(int64_t row_cell, int64_t column_cell) const {
-  return sum_[cell(row_cell, column_cell)] / float(rows_.size(row_cell));
+void CellMap::add_row(int64_t row, const float* values, int64_t n) {
+  float* sums = &sum_[size_t(tokens_.of(row) * tokens_.cells())];
+  for (int64_t c = 0; c < tokens_.cells() && tokens_.begin(c) < n; ++c) {
+    const int64_t end = std::min(tokens_.begin(c + 1), n);
+    float total = 0;
+    for (int64_t j = tokens_.begin(c); j < end; ++j) total += values[j];
+    sums[c] += total;
+  }
 }
 
-float CellMap::most(int64_t row_cell, int64_t column_cell) const {
-  return largest_[cell(row_cell, column_cell)];
-}
-
-float CellMap::sum(int64_t row_cell, int64_t column_cell) const {
-  return sum_[cell(row_cell, column_cell)];
-}
-
-CellMap CellMap::coarser(const Blocks& rows, const Blocks& columns) const {
-  check(rows_.refines(rows) && columns_.refines(columns), "maps: ", rows.cells(), " x ",
-        columns.cells(), " cells are not made of ", rows_.cells(), " x ", columns_.cells());
-  CellMap out(rows, columns);
-  for (int64_t r = 0; r < rows_.cells(); ++r) {
-    for (int64_t c = 0; c < columns_.cells(); ++c) {
-      const size_t to = out.place(rows_.begin(r), columns.of(columns_.begin(c)));
-      out.sum_[to] += sum_[cell(r, c)];
-      out.largest_[to] = std::max(out.largest_[to], largest_[cell(r, c)]);
+CellMap CellMap::coarser(const Blocks& tokens) const {
+  check(tokens_.refines(tokens), "maps: ", tokens.cells(), " cells are not made of ",
+        tokens_.cells());
+  CellMap out(tokens);
+  for (int64_t r = 0; r < tokens_.cells(); ++r) {
+    for (int64_t c = 0; c < tokens_.cells(); ++c) {
+      const int64_t row = tokens.of(tokens_.begin(r)), column = tokens.of(tokens_.begin(c));
+      out.sum_[size_t(row * tokens.cells() + column)] += sum(r, c);
     }
   }
   return out;

@@ -1,8 +1,7 @@
-// Maps of attention averaged down to cells: the mean mass and the largest entry of each block of
-// queries and keys, so that a map of any length becomes a picture without cutting it.
+// Maps of attention averaged down to cells: the mass of each block of queries on each block of
+// keys, so that a map of any length becomes a picture without cutting it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,13 +9,12 @@
 
 namespace brine::distill {
 
-// `items` tokens or columns in `cells` blocks whose sizes differ by one at most.
+// `items` tokens in `cells` blocks whose sizes differ by one at most.
 class Blocks {
  public:
   Blocks() = default;
   Blocks(int64_t items, int64_t cells);
 
-  int64_t items() const { return items_; }
   int64_t cells() const { return cells_; }
   int64_t begin(int64_t cell) const { return cell * items_ / cells_; }
   int64_t size(int64_t cell) const { return begin(cell + 1) - begin(cell); }
@@ -29,53 +27,36 @@ class Blocks {
   int64_t items_ = 0, cells_ = 0;
 };
 
-// Entries of a matrix added into cells. All numbers are f32.
+// Entries of a T x T matrix added into cells. All numbers are f32.
 class CellMap {
  public:
   CellMap() = default;
-  CellMap(const Blocks& rows, const Blocks& columns)
-      : rows_(rows),
-        columns_(columns),
-        sum_(size_t(rows.cells() * columns.cells())),
-        largest_(sum_.size()) {}
+  explicit CellMap(const Blocks& tokens)
+      : tokens_(tokens), sum_(size_t(tokens.cells() * tokens.cells())) {}
 
   bool empty() const { return sum_.empty(); }
-  const Blocks& rows() const { return rows_; }
-  const Blocks& columns() const { return columns_; }
-  bool averaged() const {
-    return rows_.items() != rows_.cells() || columns_.items() != columns_.cells();
-  }
+  const Blocks& tokens() const { return tokens_; }
 
-  // An entry >= 0 of the matrix.
-  void add(int64_t row, int64_t column, float value) {
-    const size_t at = place(row, columns_.of(column));
-    sum_[at] += value;
-    largest_[at] = std::max(largest_[at], value);
-  }
+  // The same value for the columns [begin, end) of a row.
+  void add(int64_t row, int64_t begin, int64_t end, float value);
   // The entries [0, n) of a row.
   void add_row(int64_t row, const float* values, int64_t n);
-  // The same value for the columns [begin, end) of a row.
-  void add_range(int64_t row, int64_t begin, int64_t end, float value);
 
+  float sum(int64_t row_cell, int64_t column_cell) const {
+    return sum_[size_t(row_cell * tokens_.cells() + column_cell)];
+  }
   // Mean over a cell's rows of the sum over its columns: the mass that a query of the block puts on
   // the block of keys. Without averaging it is the entry.
-  float mass(int64_t row_cell, int64_t column_cell) const;
-  float most(int64_t row_cell, int64_t column_cell) const;  // the largest entry
-  float sum(int64_t row_cell, int64_t column_cell) const;   // of all entries
+  float mass(int64_t row_cell, int64_t column_cell) const {
+    return sum(row_cell, column_cell) / float(tokens_.size(row_cell));
+  }
 
   // The same map with larger cells; throws unless these consist of whole cells.
-  CellMap coarser(const Blocks& rows, const Blocks& columns) const;
+  CellMap coarser(const Blocks& tokens) const;
 
  private:
-  size_t place(int64_t row, int64_t column_cell) const {
-    return size_t(rows_.of(row) * columns_.cells() + column_cell);
-  }
-  size_t cell(int64_t row_cell, int64_t column_cell) const {
-    return size_t(row_cell * columns_.cells() + column_cell);
-  }
-
-  Blocks rows_, columns_;
-  std::vector<float> sum_, largest_;
+  Blocks tokens_;
+  std::vector<float> sum_;
 };
 
 }  // namespace brine::distill

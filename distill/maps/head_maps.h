@@ -1,7 +1,7 @@
-// The maps of every layer and head for one text, averaged down to cells, and how much attention
-// each token receives.
+// The maps of every layer and head for one text, averaged down to cells.
 #pragma once
 
+#include <array>
 #include <set>
 #include <vector>
 
@@ -10,27 +10,24 @@
 
 namespace brine::distill {
 
-// Of one head; maps that the method does not have are empty.
+// The teacher's attention; the estimate widened to keys; 1 where a key is kept; the student's
+// attention on the mask.
+enum class Picture { teacher, estimate, mask, student };
+constexpr size_t kPictures = 4;
+
+// Of one head, T x T in N x N cells; maps that the method does not have are empty.
 struct HeadMaps {
   int64_t layer = 0, head = 0;
-  CellMap teacher = {};   // [N, N] of T x T
-  CellMap estimate = {};  // [N, M] of T x K
-  CellMap selected = {};  // [N, M] of T x K, 1 where a column is selected
-  CellMap widened = {};   // [N, N] the estimate widened to keys
-  CellMap mask = {};      // [N, N] 1 where a key is kept
-  CellMap student = {};   // [N, N] the student's attention on the mask
-};
+  std::array<CellMap, kPictures> maps = {};
 
-// Attention that a key receives, [T]: mean over the heads and the queries that see it.
-struct TokenHeat {
-  std::vector<float> teacher, student;
+  CellMap& operator[](Picture what) { return maps[size_t(what)]; }
+  const CellMap& operator[](Picture what) const { return maps[size_t(what)]; }
 };
 
 struct TextMaps {
-  int64_t tokens = 0, cells = 0, columns = 0;  // T, N, K
+  int64_t tokens = 0, cells = 0;  // T, N
   bool causal = true;
   std::vector<HeadMaps> heads = {};  // by layer, then head
-  std::vector<TokenHeat> heat = {};  // by layer
 
   // The same with larger cells.
   TextMaps coarser(int64_t cells) const;
@@ -44,23 +41,20 @@ struct MapRequest {
 class MapCollector {
  public:
   explicit MapCollector(const MapRequest& request) : request_(request) {}
-  // The next layer. Its heat is collected even if its maps are not requested.
   void add(int64_t layer, const LayerView& view);
   TextMaps take() { return std::move(maps_); }
 
  private:
-  void add_head(HeadMaps& maps, const LayerView& view, TokenHeat& heat) const;
+  void add_head(HeadMaps& maps, const LayerView& view) const;
 
   MapRequest request_;
   TextMaps maps_;
 };
 
-// Cells of a side of the pictures of T tokens, with at most `numbers` cells in all heads: T
-// itself, or a number that halves, thirds and quarters well.
-int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers);
-// The largest of these choices that is at most `cells`.
-int64_t cells_at_most(int64_t tokens, int64_t cells);
-// The next choice of cells below `than` that are made of whole ones of `cells`; 0: there is none.
-int64_t coarser_cells(int64_t tokens, int64_t cells, int64_t than);
+// Cells of a side of the pictures of T tokens: T itself if it is at most `most`, else at most that
+// and a number that can be halved several times.
+int64_t cells_at_most(int64_t tokens, int64_t most);
+// The next larger cells that consist of whole ones of `cells`; 0: there are none.
+int64_t coarser_cells(int64_t tokens, int64_t cells);
 
 }  // namespace brine::distill

@@ -33,7 +33,6 @@ LayerView view_of(const nn::Tap& tap, const TeacherAttention& teacher, bool caus
       .teacher = {.map = on_cpu(teacher.map), .q = on_cpu(teacher.q), .k = on_cpu(teacher.k)},
       .causal = causal,
       .estimate = entry(tap, "estimate"),
-      .selected = entry(tap, "selected"),
       .mask = {.row_pointers = entry(tap, "row_pointers"),
                .head_offsets = entry(tap, "head_offsets"),
                .columns = entry(tap, "columns")},

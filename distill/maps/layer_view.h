@@ -14,7 +14,6 @@ struct LayerView {
   TeacherAttention teacher = {};  // [1, H, T, .]
   bool causal = true;
   Tensor estimate = {};       // [1, H, T, K], rows sum to 1 over the columns that have keys
-  Tensor selected = {};       // u8 [1, H, T, K]
   FlatCsr mask = {};          // columns undefined: the method attends to all keys
   Tensor probabilities = {};  // [entries] of the mask, or [1, H, T, T]
 

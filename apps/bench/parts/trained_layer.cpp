@@ -39,7 +39,6 @@ TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& 
   const nn::AttentionTraits traits = net.attention_traits();
   check(net.shape().causal && traits.sparse, "bench: trained needs a causal student with a mask, ",
         path, " has attention '", model.config.attention, "'; give --attention blocks");
-  kept = model.config.method().mask().k.value();
   nn::ModelCall call{.ids = Tensor::from(ids, {1, T})};
   const int64_t last = net.shape().layers - 1;
   nn::Tap tap(net.attention_name());
@@ -60,7 +59,6 @@ TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& 
   contents = {seen.input.q_content, seen.input.k_content};
   read.observe(last, tap, seen.input.hidden);
   keys_read = read.mean();
-  if (tap.has("selected")) selected = tap.get("selected");
   dy = Tensor::full({1, T, net.shape().heads * net.shape().head_size()}, 1, Dtype::f32,
                     default_device());
   method = &net.attention(last);

@@ -15,22 +15,19 @@ struct TrainedLayer {
   // With `gradients`, q, k and v are leaves of a tape and the parameters have gradients.
   TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,
                distill::OtherAttention attention = {}, bool gradients = true);
-  nn::AttentionInput input(nn::Tap* tap = nullptr) const {
+  nn::AttentionInput input() const {
     return {.q = leaves[0],
             .k = leaves[1],
             .v = leaves[2],
             .q_content = contents[0],
             .k_content = contents[1],
-            .hidden = dy,
-            .tap = tap};
+            .hidden = dy};
   }
 
   nn::LoadedModel model;
   nn::Attention* method = nullptr;
-  int64_t kept = 0;              // k, as trained
   std::vector<Tensor> leaves;    // q [1, H, T, d]; k, v [1, G, T, d]
   std::vector<Tensor> contents;  // q and k before their rotation, or undefined
-  Tensor selected;               // u8 [1, H, T, K]; undefined for a mask of blocks
   double keys_read = 0;
   Tensor dy;  // ones [1, T, H d]
 };

@@ -25,7 +25,6 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
     CHECK_FALSE(out.at("cpu").get<std::string>().empty());
     CHECK(out.at("onednn") == onednn::version());
     CHECK(out.at("threads").get<int>() >= 1);
-    CHECK(out.at("triad_gb_per_s").get<double>() > 0);
     CHECK(out.at("peak_reserved_bytes").get<int64_t>() > 0);
     REQUIRE(out.at("rows").size() >= (suite == "train" ? 2 : 20));
     for (const Json& row : out.at("rows")) {
@@ -90,16 +89,9 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
     names.insert(row.at("name"));
     CHECK(row.at("ms").get<double>() > 0);
     CHECK(row.contains("us_per_token"));
-    // Entries of M*: as many as there are keys, at most k = 4 on average.
-    if (row.contains("keys_per_row"))
-      CHECK(row.at("keys_per_row").get<double>() == doctest::Approx(4).epsilon(0.1));
   }
-  for (const char* work : {"block, ", "sparse "}) {
-    for (const char* mask : {"its own masks", "random columns"}) {
-      bool found = false;
-      for (const std::string& n : names) found = found || (contains(n, work) && contains(n, mask));
-      CHECK_MESSAGE(found, work, mask);
-    }
+  for (const char* block : {"flash, softmax over all keys", "block, its own masks"}) {
+    for (const char* pass : {", fwd", ", fwd + bwd"}) CHECK(names.count(join(block, pass)) == 1);
   }
   Finished f = w.run("bench trained --quick --model teacher --data text.txt");
   CHECK(f.status == 1);
@@ -133,7 +125,6 @@ TEST_CASE("bench: trained measures students with grouped keys, of columns and of
     CHECK(double(block.at("keys_read")) > (columns ? 3 : 8));
     CHECK(double(block.at("keys_read")) < 16.5);
     CHECK(rows.at("flash, softmax over all keys, fwd").at("keys_read") == 16.5);
-    CHECK((rows.count("sparse backward, its own masks") == 1) == columns);
     CHECK(contains(f.error, "calibrated on the first 32 tokens") == !columns);
   }
 }

@@ -166,12 +166,8 @@ TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte"
   CHECK(contains(inspect_refusal(path), "is missing"));
 }
 
-TEST_CASE("inspect describes golden files, other HDF5 files and tokenizers") {
+TEST_CASE("inspect describes HDF5 files and tokenizers") {
   Scratch scratch;
-  std::string golden = inspect(brine::test::source_dir() + "/tests/golden/causal_paper_t12.h5");
-  CHECK(contains(golden, "golden file of the SEA block"));
-  CHECK(contains(golden, "  preset = paper\n"));
-  CHECK(contains(golden, "intermediate/estimate f64 [1, 2, 12, 8]"));
   {
     data::Hdf5Writer file((scratch / "some.h5").string());
     file.write("a/b", Tensor::full({3, 2}, 1));
@@ -262,7 +258,7 @@ TEST_CASE("a capture contains exactly the entries of a Tap, for every registered
       }
     }
     CHECK(file.datasets().size() == datasets);
-    CHECK(contains(inspect(out), "capture of one forward pass"));
+    CHECK(contains(inspect(out), "  format = brine-capture\n"));
     CHECK(contains(message([&] { capture(m, {.ids = ids, .options = {}, .model = ""}, out); }),
                    "exists already"));
     if (name == "sea") {

@@ -3,6 +3,7 @@
 
 #include <zlib.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "apps/report/pack.h"
-#include "tests/apps/report/browser.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {
@@ -21,35 +21,45 @@ inline nlohmann::json page_data(const std::string& html) {
   return nlohmann::json::parse(html.substr(at, html.find("</script>", at) - at));
 }
 
+// What a byte of a map means, by its definition in apps/report/pack.h.
+inline double value_of(const std::string& plane, uint8_t byte) {
+  if (plane == "mask") return byte / 255.0;
+  return byte == 0 ? 0 : std::pow(report::kLeastMass, 1 - (byte - 1) / 254.0);
+}
+
+inline std::string from_base64(const std::string& text) {
+  const std::string letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    if (c == '=') break;
+    bits = bits << 6 | unsigned(letters.find(c));
+    count += 6;
+    if (count >= 8) out += char(bits >> (count -= 8) & 255);
+  }
+  return out;
+}
+
 // The numbers of the planes of one head, as the page reads them.
-inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json& head) {
-  const std::string packed = from_base64(head.at("bytes").get<std::string>());
-  size_t size = 0;
-  for (const auto& plane : head.at("planes"))
-    size += plane[1].get<size_t>() * plane[2].get<size_t>();
-  std::string bytes(size, '\0');
-  uLongf got = uLongf(size);
+inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json& attention,
+                                                            size_t head) {
+  const std::string packed =
+      from_base64(attention.at("maps").at(head).at("bytes").get<std::string>());
+  const auto side = attention.at("cells").get<size_t>();
+  std::string bytes(side * side * attention.at("planes").size(), '\0');
+  uLongf got = uLongf(bytes.size());
   check(uncompress(reinterpret_cast<Bytef*>(bytes.data()), &got,
                    reinterpret_cast<const Bytef*>(packed.data()), uLong(packed.size())) == Z_OK &&
-            got == size,
+            got == bytes.size(),
         "page: a head's bytes are damaged");
   std::map<std::string, std::vector<double>> out;
   size_t at = 0;
-  std::string before;  // of the plane before
-  for (const auto& plane : head.at("planes")) {
-    std::vector<double>& values = out[plane[0].get<std::string>()];
-    const auto columns = plane[2].get<size_t>();
-    const size_t cells = plane[1].get<size_t>() * columns;
-    std::string decoded = bytes.substr(at, cells);
-    at += cells;
-    const bool largest = plane[0].get<std::string>().ends_with(".most");
-    for (size_t i = 0; i < cells; ++i) {
-      const char above = i < columns ? '\0' : decoded[i - columns];
-      decoded[i] = char(decoded[i] + (largest ? before[i] : above));
-      const auto byte = uint8_t(decoded[i]);
-      values.push_back(plane[3] == 1 ? byte / 255.0 : report::mass_of_byte(byte));
+  for (const std::string plane : attention.at("planes")) {
+    for (size_t i = 0; i < side * side; ++i, ++at) {
+      if (i >= side) bytes[at] = char(bytes[at] + bytes[at - side]);
+      out[plane].push_back(value_of(plane, uint8_t(bytes[at])));
     }
-    before = decoded;
   }
   return out;
 }
@@ -67,11 +77,11 @@ inline std::string refusal(const std::string& arguments) {
   return refusal_in(f);
 }
 
-inline const nlohmann::json& chart_of(const nlohmann::json& data, const std::string& id) {
+inline const nlohmann::json& chart_of(const nlohmann::json& data, const std::string& title) {
   for (const nlohmann::json& chart : data.at("charts")) {
-    if (chart.at("id") == id) return chart;
+    if (chart.at("title") == title) return chart;
   }
-  FAIL("no chart " << id);
+  FAIL("no chart " << title);
   return data;
 }
 

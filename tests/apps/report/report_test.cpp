@@ -1,11 +1,9 @@
 // What brine report writes: a page's data against a pass of the model, and what it refuses.
 #include "apps/report/report.h"
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "tests/apps/report/page.h"
@@ -26,7 +24,7 @@ distill::TextAttention pass_over(const Json& attention, const std::string& teach
   distill::TextPass pass{.teacher = teacher, .maps = {.cells = shape.max_positions}};
   const auto tokenizer = data::load_tokenizer(world().path("tok"));
   std::string text;
-  for (const auto& word : attention.at("words")) text += word.get<std::string>();
+  for (const auto& word : attention.at("texts")) text += word.get<std::string>();
   pass.ids = tokenizer->encode(text);
   return distill::attend_to_text(m, pass);
 }
@@ -40,19 +38,12 @@ TEST_CASE("report: masses as bytes are within 2.4 percent, shares within half a 
   CHECK(report::byte_of_mass(NAN) == 0);
   CHECK(report::byte_of_mass(1) == 255);
   CHECK(report::byte_of_mass(2) == 255);
-  CHECK(report::mass_of_byte(255) == 1);
-  for (double mass = 1.02e-5; mass < 1; mass *= 1.0173) {
-    CHECK(report::mass_of_byte(report::byte_of_mass(mass)) == doctest::Approx(mass).epsilon(0.024));
-  }
+  for (double mass = 1.02e-5; mass < 1; mass *= 1.0173)
+    CHECK(value_of("teacher", report::byte_of_mass(mass)) == doctest::Approx(mass).epsilon(0.024));
   for (int i = 0; i <= 255; ++i) {
     CHECK(report::byte_of_share(i / 255.0) == i);
-    CHECK(report::byte_of_mass(report::mass_of_byte(uint8_t(i))) == i);
+    CHECK(report::byte_of_mass(value_of("teacher", uint8_t(i))) == i);
   }
-}
-
-TEST_CASE("report: ids of charts") {
-  CHECK(report::id_of("SEA, k = 64 / run_1") == "sea-k-64-run-1");
-  CHECK(report::id_of("../<>") == "x");
 }
 
 TEST_CASE("report: the maps of a page are those of the model's pass, text stays text") {
@@ -61,61 +52,55 @@ TEST_CASE("report: the maps of a page are those of the model's pass, text stays 
   CHECK(html.size() < 2000000);
   CHECK_FALSE(contains(html, "<script>x()"));
   CHECK_FALSE(contains(html, "<b>of"));
-  CHECK(contains(html, "<title>&lt;b&gt;of &amp; &quot;it&quot;&lt;/b&gt;</title>"));
+  CHECK(contains(html, "<title>&lt;b>of &amp; \"it\"&lt;/b></title>"));
   CHECK(contains(html, "default-src 'none'"));  // a browser refuses every request
   const Json data = page_data(html);
   CHECK(data.at("title") == "<b>of & \"it\"</b>");
   CHECK(contains(data.at("command").get<std::string>(), "brine report student --teacher teacher"));
   const Json& a = data.at("attention");
-  CHECK(a.at("method") == "sea");
-  CHECK(a.at("k") == 4);
-  CHECK(a.at("columns") == 12);
+  CHECK(a.at("about").get<std::string>().rfind("student: sea, k = 4 keys", 0) == 0);
+  CHECK(a.at("planes") == Json({"teacher", "estimate", "mask", "student"}));
   const distill::TextAttention expected = pass_over(a, world().path("teacher"));
   const int64_t T = expected.maps.tokens;
   CHECK(a.at("tokens") == T);
   CHECK(a.at("cells") == T);  // a short text is not averaged
   REQUIRE(a.at("maps").size() == 2 * 4);
   for (size_t i = 0; i < 8; ++i) {
-    const Json& head = a.at("maps")[i];
-    CHECK(head.at("layer") == i / 4);
-    CHECK(head.at("head") == i % 4);
-    auto planes = planes_in(head);
-    CHECK(planes.count("teacher.most") == 0);
+    CHECK(a.at("maps")[i].at("layer") == i / 4);
+    CHECK(a.at("maps")[i].at("head") == i % 4);
+    auto planes = planes_in(a, i);
     const distill::HeadMaps& maps = expected.maps.heads[i];
     for (int64_t r = 0; r < T; ++r) {
       double mass = 0;
       for (int64_t c = 0; c < T; ++c) {
         const auto at = size_t(r * T + c);
-        for (const auto& [name, map] : {std::pair("teacher", &maps.teacher),
-                                        {"widened", &maps.widened},
-                                        {"student", &maps.student}}) {
-          const double wanted = map->mass(r, c);
+        for (const auto& [name, map] : {std::pair("teacher", distill::Picture::teacher),
+                                        {"estimate", distill::Picture::estimate},
+                                        {"student", distill::Picture::student}}) {
+          const double wanted = maps[map].mass(r, c);
           if (wanted > 1.1e-5) {
             CHECK(planes.at(name)[at] == doctest::Approx(wanted).epsilon(0.025));
           } else {
             CHECK(planes.at(name)[at] <= 1.2e-5);
           }
         }
-        CHECK(planes.at("mask")[at] == doctest::Approx(maps.mask.sum(r, c)));
+        CHECK(planes.at("mask")[at] == doctest::Approx(maps[distill::Picture::mask].sum(r, c)));
         mass += planes.at("student")[at];
       }
       CHECK(mass == doctest::Approx(1).epsilon(0.05));
     }
-    for (int64_t at = 0; at < T * 12; ++at) {
-      const double wanted = maps.selected.sum(at / 12, at % 12);
-      CHECK(planes.at("selected")[size_t(at)] == doctest::Approx(wanted));
-    }
   }
   // Recall as the evaluation next to the teacher counts it, by layer and head.
+  CHECK(contains(a.at("health").get<std::string>(), "mask recall  by layer"));
   const Json& recall = a.at("recall");
   REQUIRE(recall.size() == 3);
   for (size_t layer = 0; layer < 2; ++layer) {
     for (size_t head = 0; head < 4; ++head) {
-      CHECK(recall[layer].at("heads")[head].at("mask").get<double>() ==
+      CHECK(recall[layer][head].get<double>() ==
             doctest::Approx(expected.recall[layer].mean(recall::kMask, int64_t(head))));
     }
   }
-  const Json& chart = chart_of(data, "recall-student");
+  const Json& chart = chart_of(data, "Mask recall by layer, student");
   CHECK(chart.at("section") == "health");
   CHECK(chart.at("lines").size() == 6);
   CHECK(chart.at("lines")[0].at("points")[1][1].get<double>() ==
@@ -131,22 +116,20 @@ TEST_CASE("report: a map that does not fit is averaged, never cut") {
   CHECK(coarse.at("cells") == 4);
   CHECK(coarse.at("starts").back() == T);
   for (size_t head = 0; head < 8; ++head) {
-    auto single = planes_in(fine.at("maps")[head]), block = planes_in(coarse.at("maps")[head]);
+    auto single = planes_in(fine, head), block = planes_in(coarse, head);
     for (size_t r = 0; r < 4; ++r) {
       for (size_t c = 0; c < 4; ++c) {
         const auto from = coarse.at("starts")[r].get<size_t>();
         const auto end = coarse.at("starts")[r + 1].get<size_t>();
-        double sum = 0, largest = 0;
+        double sum = 0;
         for (size_t t = from; t < end; ++t) {
           for (size_t j = coarse.at("starts")[c]; j < coarse.at("starts")[c + 1].get<size_t>();
                ++j) {
             sum += single.at("teacher")[t * T + j];
-            largest = std::max(largest, single.at("teacher")[t * T + j]);
           }
         }
         CHECK(block.at("teacher")[4 * r + c] ==
               doctest::Approx(sum / double(end - from)).epsilon(0.06));
-        CHECK(block.at("teacher.most")[4 * r + c] == doctest::Approx(largest).epsilon(0.06));
       }
     }
   }
@@ -158,7 +141,6 @@ TEST_CASE("report: some layers and heads, and a page that may not be larger") {
   REQUIRE(a.at("maps").size() == 2);
   CHECK(a.at("maps")[1].at("layer") == 1);
   CHECK(a.at("maps")[1].at("head") == 3);
-  CHECK(a.at("heat").size() == 2);  // of every layer
   CHECK(written(std::string("student ") + kText + "--max-bytes 1000000").size() <= 1000000);
   check_says(refusal(std::string("student ") + kText + "--layers 2"), {"no layer 2", "0"});
   check_says(refusal(std::string("student ") + kText + "--heads 4"), {"no head 4"});
@@ -169,74 +151,35 @@ TEST_CASE("report: long curves are means on the page") {
   fs::create_directories(w.path("long-log"));
   std::string log;
   for (int step = 1; step <= 2000; ++step) {
-    log += join("{\"type\":\"step\",\"step\":", step, ",\"loss\":", step % 4, ".5}\n");
+    log += join("{\"type\":\"step\",\"step\":", step, ",\"loss\":", step % 4,
+                ".5,\"layer.3\":1,\"layer.3.recall\":2}\n");
   }
   w.write("long-log/log.jsonl", log);
   const Json data = page_data(written("long-log"));
-  const Json& loss = chart_of(data, "curve-loss");
+  const Json& loss = chart_of(data, "loss");
   const Json& points = loss.at("lines")[0].at("points");
   REQUIRE(points.size() == 500);
   CHECK(points[0][0] == 2.5);
   for (const Json& point : points) CHECK(point[1].get<double>() == doctest::Approx(2));
   CHECK(contains(loss.at("note").get<std::string>(), "means of neighbours"));
+  for (const char* of_layer : {"loss by layer, long-log", "recall by layer, long-log"})
+    CHECK(chart_of(data, of_layer).at("lines")[0].at("name") == "layer 3");
 }
 
-TEST_CASE("report: charts have whole layers, marks of single points, and looks of their own") {
-  auto texts = [](const std::string& svg, const std::string& start) {
-    std::vector<std::string> out;
-    for (size_t at = svg.find(start); at != svg.npos; at = svg.find(start, at + 1)) {
-      const size_t begin = svg.find('>', at) + 1;
-      out.push_back(svg.substr(begin, svg.find('<', begin) - begin));
-    }
-    return out;
-  };
-  const std::string below = "y=\"402.0\" text-anchor=\"middle\"";  // numbers of the axis of x
-  figure::LineChart chart{.title = "t", .x_label = "layer", .y_label = "y", .lines = {}};
-  chart.lines = {{.name = "a", .points = {{0, {0.5}}, {1, {0.75}}}}};
-  CHECK(texts(figure::svg(chart), below) == std::vector<std::string>{"0", "1"});
-  chart.lines = {{.name = "a", .points = {{0.5, {0.5}}, {1, {0.75}}}}};
-  CHECK(texts(figure::svg(chart), below).size() > 2);
-  chart.lines = {{.name = "a", .points = {{3, {0.5}}}}};
-  std::string svg = figure::svg(chart);
-  CHECK(texts(svg, below) == std::vector<std::string>{"3"});
-  CHECK(texts(svg, "<circle").size() == 2);  // the point, and the legend's
-  for (int i = 0; i < 100; ++i) chart.lines[0].points[i] = {0.5};
-  svg = figure::svg(chart);
-  CHECK(texts(svg, "<circle").size() == 1);
-  // No two lines look the same.
-  chart.lines.clear();
-  for (int i = 0; i < 38; ++i) {
-    chart.lines.push_back({.name = join("line ", i), .points = {}});
-    chart.lines.back().points[0] = {double(i)};
-  }
-  chart.title = std::string(200, 't');
-  svg = figure::svg(chart);
-  CHECK(contains(svg, "viewBox=\"0 0 1678 824\""));  // has room for the title and all names
-  std::set<std::string> looks;
-  for (size_t at = svg.find("<path class=\"line\""); at != svg.npos;
-       at = svg.find("<path class=\"line\"", at + 1)) {
-    const size_t mark = svg.find("\n<", at) + 2;
-    looks.insert(svg.substr(at, svg.find(" d=", at) - at) + svg.substr(mark, 4));
-  }
-  CHECK(looks.size() == 38);
-}
-
-TEST_CASE("report: the pictures of a page are its charts', logarithmic over decades only") {
+TEST_CASE("report: axes of charts are logarithmic over decades only") {
   const World& w = world();
   w.write("ppl.tsv", "attention\tk\tperplexity\na\t16\t22.5\na\t256\t22.25\n");
-  const Json chart = chart_of(page_data(written("ppl.tsv")), "ppl-perplexity");
-  const figure::LineChart drawn{.title = "perplexity of ppl",
-                                .x_label = "kept keys k",
-                                .y_label = "perplexity",
-                                .log_x = true,
-                                .log_y = false,
-                                .lines = {{.name = "a", .points = {{16, {22.5}}, {256, {22.25}}}}}};
-  CHECK(chart.at("svg") == figure::svg(drawn));
+  const Json chart = chart_of(page_data(written("ppl.tsv")), "perplexity of ppl");
+  CHECK(chart.at("log_x") == true);
+  CHECK(chart.at("log_y") == false);
+  CHECK(chart.at("x") == "kept keys k");
+  CHECK(chart.at("lines") ==
+        Json::parse(R"([{"name": "a", "points": [[16, 22.5], [256, 22.25]]}])"));
 }
 
 TEST_CASE("report: the curves of several runs are those of their logs") {
   const Json data = page_data(written("student teacher"));
-  const Json& loss = chart_of(data, "curve-loss");
+  const Json& loss = chart_of(data, "loss");
   REQUIRE(loss.at("lines").size() == 2);
   CHECK(loss.at("lines")[0].at("name") == "student");
   const auto log = distill::read_log(world().path("teacher/log.jsonl"));
@@ -249,12 +192,11 @@ TEST_CASE("report: the curves of several runs are those of their logs") {
     }
   }
   CHECK(point == 3);
-  for (const char* id :
-       {"curve-approx", "curve-prob", "curve-mask-recall", "curve-valid-perplexity"})
-    chart_of(data, id);
-  const Json& run = data.at("runs")[0];
-  CHECK(run.at("command").get<std::string>().rfind("brine distill --config", 0) == 0);
-  CHECK(contains(run.at("configuration").get<std::string>(), "columns = 12"));
+  for (const char* title : {"approx", "prob", "mask_recall", "valid_perplexity"})
+    chart_of(data, title);
+  const std::string made = data.at("made")[0][1].get<std::string>();
+  CHECK(contains(made, "\nbrine distill --config"));
+  CHECK(contains(made, "columns = 12"));
 }
 
 TEST_CASE("report: keys read against perplexity and recall from a sweep") {
@@ -264,7 +206,7 @@ TEST_CASE("report: keys read against perplexity and recall from a sweep") {
       "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 2 --floors "
       "--out trade.tsv");
   const Json data = page_data(written("trade.tsv student"));
-  const Json& perplexity = chart_of(data, "trade-perplexity");
+  const Json& perplexity = chart_of(data, "perplexity of trade");
   CHECK(perplexity.at("section") == "trade");
   bool found = false;
   std::istringstream table(read_all(w.path("trade.tsv")));
@@ -289,14 +231,14 @@ TEST_CASE("report: keys read against perplexity and recall from a sweep") {
     // At every number of keys that another row reads.
     if (each.at("name") == "teacher, dense") CHECK(each.at("points").size() > 2);
   }
-  chart_of(data, "trade-mask-recall");
+  chart_of(data, "mask_recall of trade");
 }
 
 TEST_CASE("report: the lines of a sweep over f have the names of their f") {
   const World& w = world();
   w.write("skips.tsv", "k\tquery_skip\tperplexity\n2\t1\t9.5\n2\t4\t9.75\n4\t1\t9\n");
   const Json data = page_data(written("skips.tsv"));
-  const Json& lines = chart_of(data, "skips-perplexity").at("lines");
+  const Json& lines = chart_of(data, "perplexity of skips").at("lines");
   REQUIRE(lines.size() == 2);
   CHECK(lines[0].at("name") == "query skip 1");
   CHECK(lines[0].at("points") == Json({{2, 9.5}, {4, 9}}));
@@ -332,12 +274,12 @@ TEST_CASE("report: the Python of docs/evaluation.md reads a capture (needs h5py)
     std::istringstream cells(line);
     double head = 0, recall = 0, kept = 0, distance = 0;
     cells >> head >> recall >> kept >> distance;
-    const auto planes = planes_in(a.at("maps")[4 + h]);
+    const auto planes = planes_in(a, 4 + h);
     double wanted_recall = 0, wanted_kept = 0, wanted_distance = 0;
     for (size_t i = 0; i < T * T; ++i) {
       wanted_recall += planes.at("teacher")[i] * planes.at("mask")[i];
       wanted_kept += planes.at("mask")[i];
-      wanted_distance += std::abs(planes.at("teacher")[i] - planes.at("widened")[i]);
+      wanted_distance += std::abs(planes.at("teacher")[i] - planes.at("estimate")[i]);
     }
     CHECK(head == double(h));
     CHECK(recall == doctest::Approx(wanted_recall / double(T)).epsilon(0.02));

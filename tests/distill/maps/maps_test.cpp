@@ -21,9 +21,9 @@ LayerView layer_view(bool causal, uint64_t seed) {
   view.teacher.q = normal({1, H, T, d}, seed).to(Dtype::f32);
   view.teacher.k = normal({1, H, T, d}, seed + 1).to(Dtype::f32);
   view.estimate = column_softmax(normal({1, H, T, K}, seed + 2).to(Dtype::f32), visible);
-  view.selected =
+  const Tensor selected =
       select_columns(view.estimate, visible, {.k = kKept, .mode = SelectMode::per_query}).selected;
-  view.mask = build_csr(view.selected, visible, kKept);
+  view.mask = build_csr(selected, visible, kKept);
   view.probabilities = uniform({view.mask.entries()}, seed + 3, 0, 1).to(Dtype::f32);
   return view;
 }
@@ -65,53 +65,41 @@ TEST_CASE("maps: blocks cover every token once and differ by one at most") {
   CHECK_FALSE(Blocks(37, 8).refines(Blocks(38, 4)));
 }
 
-TEST_CASE("maps: rows and ranges of a cell map are the sums and maxima of its entries") {
-  const Blocks rows(7, 3), columns(11, 4);
-  CellMap by_row(rows, columns), by_range(rows, columns), by_entry(rows, columns);
+TEST_CASE("maps: rows and ranges of a cell map are the sums of its entries") {
+  const Blocks tokens(11, 4);
+  CellMap by_row(tokens), by_range(tokens), row_entries(tokens), range_entries(tokens);
   for (int64_t r = 0; r < 7; ++r) {
     std::vector<float> values;
     for (int64_t c = 0; c < 11; ++c) values.push_back(float((r * 5 + c * 3) % 7));
     const int64_t n = r + 3;  // entries of this row
     by_row.add_row(r, values.data(), n);
-    for (int64_t c = 0; c < n; ++c) by_entry.add(r, c, values[size_t(c)]);
-    by_range.add_range(r, r, r + 4, float(r));
+    for (int64_t c = 0; c < n; ++c) row_entries.add(r, c, c + 1, values[size_t(c)]);
+    by_range.add(r, r, r + 4, float(r));
+    for (int64_t c = r; c < r + 4; ++c) range_entries.add(r, c, c + 1, float(r));
   }
-  for (int64_t r = 0; r < 3; ++r) {
+  for (int64_t r = 0; r < 4; ++r) {
     for (int64_t c = 0; c < 4; ++c) {
-      CHECK(by_row.sum(r, c) == by_entry.sum(r, c));
-      CHECK(by_row.most(r, c) == by_entry.most(r, c));
-      CHECK(by_row.mass(r, c) == by_entry.sum(r, c) / float(rows.size(r)));
-    }
-  }
-  CellMap naive(rows, columns);
-  for (int64_t r = 0; r < 7; ++r) {
-    for (int64_t c = r; c < r + 4; ++c) naive.add(r, c, float(r));
-  }
-  for (int64_t r = 0; r < 3; ++r) {
-    for (int64_t c = 0; c < 4; ++c) {
-      CHECK(by_range.sum(r, c) == naive.sum(r, c));
-      CHECK(by_range.most(r, c) == naive.most(r, c));
+      CHECK(by_row.sum(r, c) == row_entries.sum(r, c));
+      CHECK(by_row.mass(r, c) == row_entries.sum(r, c) / float(tokens.size(r)));
+      CHECK(by_range.sum(r, c) == range_entries.sum(r, c));
     }
   }
 }
 
 TEST_CASE("maps: coarser cells are those of the entries, not of the cells") {
-  CellMap fine(Blocks(37, 12), Blocks(37, 12)), coarse(Blocks(37, 4), Blocks(37, 4));
+  CellMap fine(Blocks(37, 12)), coarse(Blocks(37, 4));
   for (int64_t r = 0; r < 37; ++r) {
     for (int64_t c = 0; c <= r; ++c) {
       const auto value = float((r * 13 + c * 7) % 17);
-      fine.add(r, c, value);
-      coarse.add(r, c, value);
+      fine.add(r, c, c + 1, value);
+      coarse.add(r, c, c + 1, value);
     }
   }
-  const CellMap made = fine.coarser(Blocks(37, 4), Blocks(37, 4));
+  const CellMap made = fine.coarser(Blocks(37, 4));
   for (int64_t r = 0; r < 4; ++r) {
-    for (int64_t c = 0; c < 4; ++c) {
-      CHECK(made.mass(r, c) == doctest::Approx(coarse.mass(r, c)));
-      CHECK(made.most(r, c) == coarse.most(r, c));
-    }
+    for (int64_t c = 0; c < 4; ++c) CHECK(made.mass(r, c) == doctest::Approx(coarse.mass(r, c)));
   }
-  CHECK_THROWS_AS(fine.coarser(Blocks(37, 5), Blocks(37, 4)), Error);
+  CHECK_THROWS_AS(fine.coarser(Blocks(37, 5)), Error);
 }
 
 TEST_CASE("maps: tiles of the teacher's attention are its softmax, in any number of rows") {
@@ -166,123 +154,85 @@ TEST_CASE("maps: every map of a head is the sum over the entries of its layer") 
     collector.add(0, view);
     const TextMaps maps = collector.take();
     CHECK(maps.cells == 6);
-    CHECK(maps.columns == K);
     REQUIRE(maps.heads.size() == size_t(H));
-    const Blocks tokens(T, 6), columns(K, 4);  // the side below 6
-    std::vector<double> received(size_t(T), 0.0);
     for (int64_t h = 0; h < H; ++h) {
-      CellMap teacher(tokens, tokens), mask(tokens, tokens), student(tokens, tokens),
-          estimate(tokens, columns), selected(tokens, columns);
+      const CellMap none(Blocks(T, 6));
+      HeadMaps wanted{.maps = {none, none, none, none}};
       for (int64_t t = 0; t < T; ++t) {
         const std::vector<double> row = teacher_row(view, h, t);
-        for (int64_t j = 0; j < T; ++j) {
-          teacher.add(t, j, float(row[size_t(j)]));
-          received[size_t(j)] += row[size_t(j)];
-        }
-        for (int64_t c = 0; c < K; ++c) {
-          estimate.add(t, c, view.estimate.data<float>()[(h * T + t) * K + c]);
-          selected.add(t, c, float(view.selected.data<uint8_t>()[(h * T + t) * K + c]));
-        }
+        for (int64_t j = 0; j < T; ++j)
+          wanted[Picture::teacher].add(t, j, j + 1, float(row[size_t(j)]));
         const RowEntries entries = MaskRows(view.mask)(0, h, t);
         for (int64_t e = 0; e < entries.count; ++e) {
           const int64_t key = entries.columns[e] - h * T;
-          mask.add(t, key, 1);
-          student.add(t, key, view.probabilities.data<float>()[entries.first + e]);
+          wanted[Picture::mask].add(t, key, key + 1, 1);
+          wanted[Picture::student].add(t, key, key + 1,
+                                       view.probabilities.data<float>()[entries.first + e]);
         }
       }
-      const HeadMaps& head_maps = maps.heads[size_t(h)];
-      CHECK(head_maps.head == h);
-      for (const auto& [got, wanted] : {std::pair(&head_maps.teacher, &teacher),
-                                        {&head_maps.mask, &mask},
-                                        {&head_maps.student, &student},
-                                        {&head_maps.estimate, &estimate},
-                                        {&head_maps.selected, &selected}}) {
-        for (int64_t r = 0; r < 6; ++r) {
-          for (int64_t c = 0; c < wanted->columns().cells(); ++c) {
-            CHECK(got->mass(r, c) == doctest::Approx(wanted->mass(r, c)).epsilon(1e-4));
-            CHECK(got->most(r, c) == doctest::Approx(wanted->most(r, c)).epsilon(1e-4));
-          }
-        }
-      }
-      double widened = 0;
+      const HeadMaps& head = maps.heads[size_t(h)];
+      CHECK(head.head == h);
+      double estimated = 0;
       for (int64_t r = 0; r < 6; ++r) {
-        for (int64_t c = 0; c < 6; ++c) widened += double(head_maps.widened.sum(r, c));
+        for (int64_t c = 0; c < 6; ++c) {
+          for (const Picture what : {Picture::teacher, Picture::mask, Picture::student})
+            CHECK(head[what].mass(r, c) == doctest::Approx(wanted[what].mass(r, c)).epsilon(1e-4));
+          estimated += double(head[Picture::estimate].sum(r, c));
+        }
       }
-      CHECK(widened == doctest::Approx(double(T)).epsilon(1e-4));
-    }
-    for (int64_t j = 0; j < T; ++j) {
-      const double readers = double(H * (causal ? T - j : T));
-      CHECK(maps.heat[0].teacher[size_t(j)] ==
-            doctest::Approx(received[size_t(j)] / readers).epsilon(1e-4));
+      CHECK(estimated == doctest::Approx(double(T)).epsilon(1e-4));
     }
   }
 }
 
-TEST_CASE("maps: only the layers and heads that were asked for, heat of all") {
+TEST_CASE("maps: only the layers and heads that were asked for") {
   MapCollector collector({.cells = 4, .layers = {1}, .heads = {0}});
   for (int64_t layer = 0; layer < 3; ++layer) collector.add(layer, layer_view(true, 41));
   const TextMaps maps = collector.take();
   REQUIRE(maps.heads.size() == 1);
   CHECK(maps.heads[0].layer == 1);
   CHECK(maps.heads[0].head == 0);
-  CHECK(maps.heat.size() == 3);
 }
 
-TEST_CASE("maps: sides of pictures fit their budget and consist of whole cells") {
-  CHECK(cells_for(100, 4, 40000) == 100);
-  CHECK(cells_for(100, 4, 39999) == 96);
-  CHECK(cells_for(1024, 270, 3000000) == 96);
-  CHECK(cells_for(1 << 20, 1, 1 << 30) == 384);
-  CHECK(cells_for(3, 1000000, 10) == 1);
-  CHECK(coarser_cells(1024, 96, 96) == 48);
-  CHECK(coarser_cells(1024, 96, 48) == 32);
-  CHECK(coarser_cells(1024, 192, 192) == 96);
-  CHECK(coarser_cells(100, 100, 100) == 96);  // single tokens make any cells
-  CHECK(coarser_cells(100, 100, 1) == 0);
-  CHECK(coarser_cells(100, 1, 1) == 0);
-  for (const int64_t cells : {384, 192, 128, 96, 64, 48, 32}) {
-    for (int64_t next = coarser_cells(1000, cells, cells); next;
-         next = coarser_cells(1000, cells, next))
-      CHECK(Blocks(1000, cells).refines(Blocks(1000, next)));
-  }
-}
-
-TEST_CASE("maps: a text of single tokens becomes coarser even if it has more columns than tokens") {
-  LayerView view = layer_view(true, 71);
-  constexpr int64_t kMany = 256;
-  view.estimate = column_softmax(normal({1, H, T, kMany}, 72).to(Dtype::f32), {.causal = true});
-  view.selected = Tensor();
-  MapCollector collector({.cells = T});
-  collector.add(0, view);
-  const TextMaps fine = collector.take();
-  CHECK(fine.heads[0].estimate.columns().cells() == 32);  // a side, not the number of tokens
-  int64_t steps = 0;
-  for (int64_t cells = T; (cells = coarser_cells(T, T, cells)) > 0; ++steps) {
-    const TextMaps coarse = fine.coarser(cells);
-    for (int64_t h = 0; h < H; ++h) {
-      double before = 0, after = 0;
-      const CellMap &a = fine.heads[size_t(h)].estimate, &b = coarse.heads[size_t(h)].estimate;
-      CHECK(b.columns().cells() <= cells);
-      for (int64_t r = 0; r < a.rows().cells(); ++r) {
-        for (int64_t c = 0; c < a.columns().cells(); ++c) before += a.sum(r, c);
-      }
-      for (int64_t r = 0; r < b.rows().cells(); ++r) {
-        for (int64_t c = 0; c < b.columns().cells(); ++c) after += b.sum(r, c);
-      }
-      CHECK(after == doctest::Approx(before));
+TEST_CASE("maps: sides of pictures are at most those asked for and consist of whole cells") {
+  for (const auto& [tokens, most, cells] : {std::array<int64_t, 3>{100, 1000, 100},
+                                            {100, 99, 96},
+                                            {1024, 100, 96},
+                                            {1024, 200, 192},
+                                            {16384, 16384, 384},
+                                            {385, 385, 384},
+                                            {1024, 10, 10},
+                                            {1024, 0, 1}})
+    CHECK(cells_at_most(tokens, most) == cells);
+  CHECK(coarser_cells(1024, 96) == 48);
+  CHECK(coarser_cells(100, 100) == 48);  // single tokens make any cells
+  CHECK(coarser_cells(100, 1) == 0);
+  CHECK(coarser_cells(100, 3) == 0);
+  for (const int64_t tokens : {1, 2, 3, 37, 100, 1000}) {
+    for (int64_t cells = cells_at_most(tokens, 384), next;
+         (next = coarser_cells(tokens, cells)) > 0; cells = next) {
+      CHECK(next < cells);
+      CHECK(Blocks(tokens, cells).refines(Blocks(tokens, next)));
     }
   }
-  CHECK(steps == 7);  // 32, 24, 16, 8, 4, 2, 1
 }
 
-TEST_CASE("maps: cells that were asked for are rounded down to a side") {
-  CHECK(cells_at_most(100, 1000) == 100);
-  CHECK(cells_at_most(100, 99) == 96);
-  CHECK(cells_at_most(1024, 100) == 96);
-  CHECK(cells_at_most(1024, 200) == 192);
-  CHECK(cells_at_most(16384, 16384) == 384);
-  CHECK(cells_at_most(385, 385) == 384);
-  CHECK(cells_at_most(1024, 1) == 1);
+TEST_CASE("maps: all maps of a text become coarser") {
+  MapCollector collector({.cells = T});
+  collector.add(0, layer_view(true, 71));
+  const TextMaps fine = collector.take(), coarse = fine.coarser(coarser_cells(T, T));
+  CHECK(coarse.cells == 16);
+  for (size_t i = 0; i < kPictures; ++i) {
+    const CellMap &a = fine.heads[1].maps[i], &b = coarse.heads[1].maps[i];
+    double before = 0, after = 0;
+    for (int64_t r = 0; r < T; ++r) {
+      for (int64_t c = 0; c < T; ++c) before += double(a.sum(r, c));
+    }
+    for (int64_t r = 0; r < 16; ++r) {
+      for (int64_t c = 0; c < 16; ++c) after += double(b.sum(r, c));
+    }
+    CHECK(after == doctest::Approx(before));
+  }
 }
 
 }  // namespace brine::test
