@@ -20,10 +20,6 @@ add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${BRINE_DNNL_LIBRARY}
                       INTERFACE_INCLUDE_DIRECTORIES ${BRINE_DNNL_INCLUDE})
 
-find_package(Eigen3 CONFIG QUIET)
-if(NOT Eigen3_FOUND)
-  brine_missing("Eigen" "libeigen3-dev")
-endif()
 find_package(spdlog CONFIG QUIET)
 if(NOT spdlog_FOUND)
   brine_missing("spdlog" "libspdlog-dev")

@@ -6,12 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-// Debian has separate folders for these two.
-#if __has_include(<Eigen/Core>)
-#include <Eigen/Core>
-#else
-#include <eigen3/Eigen/Core>
-#endif
+// Debian has a separate folder for this one.
 #if __has_include(<H5public.h>)
 #include <H5public.h>
 #else
@@ -82,8 +77,7 @@ std::string version_text() {
   return join(
       "brine ", BRINE_VERSION, "\ncommit        ", commit_name(), "\ncompiler      ", compiler,
       "\noneDNN        ", dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH),
-      "\nHDF5          ", dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nEigen         ",
-      dotted(EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION), "\nspdlog        ",
+      "\nHDF5          ", dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nspdlog        ",
       dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH), "\nCLI11         ",
       cli_library_version(), "\ntoml++        ", toml_library_version(), "\njson          ",
       dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
