@@ -106,9 +106,12 @@ if(BRINE_CUDA STREQUAL "AUTO")
   endif()
 endif()
 if(BRINE_CUDA)
-  # Code for one GPU, and PTX that drivers compile for any other: that of 8.0 has tensor cores.
+  # Code for the GPU of this machine, or for one of compute capability 9.0.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual 75-virtual)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+    if(EXISTS /dev/nvidiactl)
+      set(CMAKE_CUDA_ARCHITECTURES native)
+    endif()
   elseif(CMAKE_CUDA_ARCHITECTURES STREQUAL "released")
     # The first two of a generation run on all of it; 10.0 and 12.0 need a compiler of CUDA 12.8.
     find_program(BRINE_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
