@@ -20,10 +20,6 @@ add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${BRINE_DNNL_LIBRARY}
                       INTERFACE_INCLUDE_DIRECTORIES ${BRINE_DNNL_INCLUDE})
 
-find_package(Eigen3 CONFIG QUIET)
-if(NOT Eigen3_FOUND)
-  brine_missing("Eigen" "libeigen3-dev")
-endif()
 find_package(spdlog CONFIG QUIET)
 if(NOT spdlog_FOUND)
   brine_missing("spdlog" "libspdlog-dev")
@@ -106,9 +102,12 @@ if(BRINE_CUDA STREQUAL "AUTO")
   endif()
 endif()
 if(BRINE_CUDA)
-  # Code for one GPU, and PTX that drivers compile for any other: that of 8.0 has tensor cores.
+  # Code for the GPU of this machine, or for one of compute capability 9.0.
   if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual 75-virtual)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+    if(EXISTS /dev/nvidiactl)
+      set(CMAKE_CUDA_ARCHITECTURES native)
+    endif()
   elseif(CMAKE_CUDA_ARCHITECTURES STREQUAL "released")
     # The first two of a generation run on all of it; 10.0 and 12.0 need a compiler of CUDA 12.8.
     find_program(BRINE_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)

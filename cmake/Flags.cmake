@@ -14,16 +14,6 @@ brine_options(-Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
   brine_options(-Wno-psabi)
 endif()
-# GCC 12's AVX-512 headers cause these two warnings wherever Eigen is inlined (its bug 105593).
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  set_source_files_properties(
-    ${CMAKE_SOURCE_DIR}/nn/layers/random_features.cpp ${CMAKE_SOURCE_DIR}/tensor/cpu/core/gemm_f64.cpp
-    PROPERTIES COMPILE_OPTIONS "-Wno-uninitialized;-Wno-maybe-uninitialized")
-endif()
-# Of tensor/ this file alone sees Eigen.
-get_target_property(brine_eigen Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
-set_property(SOURCE ${CMAKE_SOURCE_DIR}/tensor/cpu/core/gemm_f64.cpp APPEND PROPERTY
-             COMPILE_OPTIONS -isystem ${brine_eigen})
 if(BRINE_WERROR)
   brine_options(-Werror)
 endif()

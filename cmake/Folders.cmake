@@ -5,7 +5,7 @@ function(brine_optimize target)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3>)
   elseif(target MATCHES "^test_")  # a quarter faster to compile than with -O1
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
-  elseif(target MATCHES "^(apps|autograd|distill|nn|sea)$")  # they call, they do not compute
+  elseif(target MATCHES "^(apps|autograd|bench|data|distill|nn|sea)$")  # they call, they do not compute
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
 endfunction()
@@ -65,9 +65,10 @@ endfunction()
 
 # One folder = one OBJECT library: every object is linked, so a file that only registers itself (for
 # example an attention method) is never dropped by the linker. FOLDER: its path, if not its name;
-# WITHOUT: inner folders that are built separately, as a regular expression.
+# WITHOUT: inner folders that are built separately, as a regular expression; HOT: the files that
+# compute, which are compiled with more optimisation, as another.
 function(brine_folder name)
-  cmake_parse_arguments(arg "" "FOLDER;WITHOUT" "LIBS" ${ARGN})
+  cmake_parse_arguments(arg "" "FOLDER;WITHOUT;HOT" "LIBS" ${ARGN})
   set(folder ${name})
   if(arg_FOLDER)
     set(folder ${arg_FOLDER})
@@ -83,11 +84,24 @@ function(brine_folder name)
     add_library(${name} INTERFACE)
     return()
   endif()
+  set(targets ${name})
+  if(arg_HOT)
+    set(hot ${sources})
+    list(FILTER hot INCLUDE REGEX "${arg_HOT}")
+    list(FILTER sources EXCLUDE REGEX "${arg_HOT}")
+    add_library(${name}_hot OBJECT ${hot})
+    list(APPEND targets ${name}_hot)
+  endif()
   add_library(${name} OBJECT ${sources})
-  brine_shareable(${name})
-  target_link_libraries(${name} PUBLIC brine_flags ${arg_LIBS})
-  brine_optimize(${name})
-  brine_batches(${name})
+  foreach(target ${targets})
+    brine_shareable(${target})
+    target_link_libraries(${target} PUBLIC brine_flags ${arg_LIBS})
+    brine_optimize(${target})
+    brine_batches(${target})
+  endforeach()
+  if(arg_HOT)  # whoever links the folder has these objects, too
+    target_sources(${name} INTERFACE $<TARGET_OBJECTS:${name}_hot>)
+  endif()
 endfunction()
 
 # The objects of folders, in an order with the AVX-512 copies of the kernels last: when two objects
@@ -208,7 +222,7 @@ if(BRINE_TESTS AND BRINE_CUDNN_INCLUDE)
   file(GLOB graph_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/cudnn/*.cu)
   list(FILTER graph_sources EXCLUDE REGEX "/provider.cu$")
   brine_cuda_batches(graph_twins cudnn_graphs cpp ${graph_sources})
-  add_library(cudnn_graphs OBJECT ${graph_twins})
+  add_library(cudnn_graphs OBJECT ${graph_twins} ${CMAKE_SOURCE_DIR}/tensor/base/error.cpp)
   target_link_libraries(cudnn_graphs PUBLIC brine_flags ${CMAKE_DL_LIBS})
   target_include_directories(cudnn_graphs SYSTEM PUBLIC ${BRINE_CUDNN_INCLUDE} ${BRINE_CUDA_INCLUDE})
   add_library(no_driver MODULE ${CMAKE_SOURCE_DIR}/tests/cudnn/driver/no_driver.cpp)

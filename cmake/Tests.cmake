@@ -20,11 +20,13 @@ endfunction()
 
 # tests/<folder>/**.cpp -> one doctest program test_<folder>, linked with the folders named.
 #   NAME   of the program and its entries, where one folder makes several programs
-#   LABEL  unit (default), program or emulator; nightly: a browser, the second MPI library
+#   LABEL  unit (default), program or emulator; nightly: a browser, the second MPI library, all cases
+#          of ROOMS
 #   NEEDS  the words that "(needs X)" in the name of a case may have: a separate entry for each, so
 #          that ctest counts it as skipped if X is absent
 #   COMPILED_FOR  the program of these sources whose objects this one links with other libraries
-#   ROOMS  an entry for each inner folder, to run in parallel
+#   ROOMS  a nightly entry for each inner folder, to run in parallel; of the folders of kernels, one
+#          more entry of LABEL has the first case of each file (whose name is on one line)
 function(brine_tests source_folder)
   cmake_parse_arguments(arg "ROOMS" "NAME;LABEL;COMPILED_FOR" "NEEDS" ${ARGN})
   set(name ${source_folder})
@@ -54,9 +56,21 @@ function(brine_tests source_folder)
       if(room MATCHES "/")
         message(FATAL_ERROR "${room}: a test of ${name} must be in an inner folder, whose entry runs it")
       endif()
-      brine_test_entry(${name}_${room} ${arg_LABEL} test_${name} -sf=*/${source_folder}/${room}/*)
+      brine_test_entry(${name}_${room} nightly test_${name} -sf=*/${source_folder}/${room}/*)
       set_tests_properties(${name}_${room} PROPERTIES COST 1000)  # the first to start
     endforeach()
+    set(cases)
+    list(FILTER sources EXCLUDE REGEX "/(comm|core)/|/attention/attention_test")  # no family
+    set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources})
+    foreach(source ${sources})
+      file(STRINGS ${source} case REGEX "^TEST_CASE\\(\".*\"" LIMIT_COUNT 1)
+      string(REGEX REPLACE "^TEST_CASE\\(\"(.*)\".*" "\\1" case "${case}")
+      string(REGEX REPLACE "[^A-Za-z0-9_ ]" "?" case "${case}")  # commas would end a pattern
+      list(APPEND cases "${case}")
+    endforeach()
+    list(JOIN cases "," cases)
+    brine_test_entry(${name} ${arg_LABEL} test_${name} "-tc=${cases}")
+    set_tests_properties(${name} PROPERTIES COST 1000)
   else()
     brine_test_entry(${name} ${arg_LABEL} test_${name} "-tce=*(needs *")
   endif()

@@ -1,30 +1,37 @@
 // Orthogonal random projections, from counter-based random numbers: one seed gives one matrix on
 // every machine.
-// As in gemm_f64.cpp: the linker keeps one copy of Eigen's functions.
-#define EIGEN_DONT_PARALLELIZE
 #include "nn/layers/random_features.h"
 
-#include <Eigen/QR>
 #include <cmath>
+#include <vector>
 
 namespace brine::nn {
 namespace {
 
 int64_t blocks_of(int64_t m, int64_t d) { return (m + d - 1) / d; }
 
-// An orthogonal [d, d], uniformly distributed: Q of a Gaussian matrix whose R has a positive
-// diagonal (without that, the first entry of every column would never be positive).
-Eigen::MatrixXd orthogonal(int64_t d, const RandomSlice& slice, uint64_t first) {
-  Eigen::MatrixXd gauss(d, d);
-  for (int64_t r = 0; r < d; ++r) {
-    for (int64_t c = 0; c < d; ++c) gauss(r, c) = slice.normal(first + uint64_t(r * d + c));
-  }
-  Eigen::HouseholderQR<Eigen::MatrixXd> qr(gauss);
-  Eigen::MatrixXd Q = qr.householderQ();
+// The columns of an orthogonal [d, d], uniformly distributed: Q of a Gaussian matrix whose R has a
+// positive diagonal, by Gram-Schmidt. Its second pass removes what the rounding of the first left.
+std::vector<double> orthogonal(int64_t d, const RandomSlice& slice, uint64_t first) {
+  std::vector<double> columns(size_t(d * d));
   for (int64_t c = 0; c < d; ++c) {
-    if (qr.matrixQR()(c, c) < 0) Q.col(c) = -Q.col(c);
+    double* x = columns.data() + c * d;
+    for (int64_t r = 0; r < d; ++r) x[r] = slice.normal(first + uint64_t(r * d + c));
+    auto dot = [&](const double* y) {
+      double sum = 0;
+      for (int64_t r = 0; r < d; ++r) sum += x[r] * y[r];
+      return sum;
+    };
+    for (int pass = 0; pass < 2; ++pass) {
+      for (const double* y = columns.data(); y < x; y += d) {
+        const double along = dot(y);
+        for (int64_t r = 0; r < d; ++r) x[r] -= along * y[r];
+      }
+    }
+    const double length = std::sqrt(dot(x));
+    for (int64_t r = 0; r < d; ++r) x[r] /= length;
   }
-  return Q;
+  return columns;
 }
 
 }  // namespace
@@ -45,7 +52,7 @@ Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_
   Tensor R = Tensor::empty({m, d}, Dtype::f64);
   const uint64_t lengths = uint64_t(blocks_of(m, d) * d * d);
   for (int64_t r = 0; r < m;) {
-    const Eigen::MatrixXd Q = orthogonal(d, draw_slice, uint64_t(r / d * d * d));
+    const std::vector<double> Q = orthogonal(d, draw_slice, uint64_t(r / d * d * d));
     for (int64_t i = 0; i < d && r < m; ++i, ++r) {
       double square = 0;
       for (int64_t c = 0; c < d; ++c) {
@@ -53,7 +60,7 @@ Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_
         square += x * x;
       }
       double* row = R.data<double>() + r * d;
-      for (int64_t c = 0; c < d; ++c) row[c] = Q(i, c) * std::sqrt(square);
+      for (int64_t c = 0; c < d; ++c) row[c] = Q[size_t(c * d + i)] * std::sqrt(square);
     }
   }
   return R.to(dtype);

@@ -2,7 +2,8 @@
 // joined.
 #pragma once
 
-#include <sstream>
+#include <initializer_list>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 
@@ -39,12 +40,27 @@ struct Error : std::runtime_error {
   ErrorKind kind;
 };
 
+// A part of a message: a reference, and how it is printed.
+struct MessagePart {
+  const void* value;
+  void (*print)(std::ostream& out, const void* value);
+
+  MessagePart(const char* x)
+      : value(x),
+        print([](std::ostream& out, const void* text) { out << static_cast<const char*>(text); }) {}
+  template <class T>
+  MessagePart(const T& x)
+      : value(&x),
+        print([](std::ostream& out, const void* part) { out << *static_cast<const T*>(part); }) {}
+};
+
+std::string join_parts(std::initializer_list<MessagePart> parts);
+[[noreturn, gnu::cold]] void throw_error(ErrorKind kind, std::initializer_list<MessagePart> parts);
+
 // The parts, concatenated.
 template <class... Parts>
 std::string join(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+  return join_parts({parts...});
 }
 
 // Throws Error("part part ...") when ok is false. A message starts with the op or the file, and
@@ -52,28 +68,28 @@ std::string join(const Parts&... parts) {
 template <class... Parts>
 void check(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    throw Error(join(parts...));
+    throw_error(ErrorKind::invalid_argument, {parts...});
 }
 
 // As above, for the content of a file.
 template <class... Parts>
 void check_format(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    throw Error(join(parts...), ErrorKind::format);
+    throw_error(ErrorKind::format, {parts...});
 }
 
 // As above, for requested memory.
 template <class... Parts>
 void check_memory(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    throw Error(join(parts...), ErrorKind::out_of_memory);
+    throw_error(ErrorKind::out_of_memory, {parts...});
 }
 
 // As above, for a file or directory that must exist.
 template <class... Parts>
 void check_found(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    throw Error(join(parts...), ErrorKind::not_found);
+    throw_error(ErrorKind::not_found, {parts...});
 }
 
 }  // namespace brine

@@ -65,7 +65,6 @@ const std::vector<Home>& homes() {
       {"CLI/", {"apps/cli/options.cpp"}},
       {"toml++", {"apps/cli/config_file.cpp"}},
       {"spdlog/", {"apps/terminal/terminal.cpp"}},
-      {"Eigen/", {"nn/layers/random_features.cpp", "tensor/cpu/core/gemm_f64.cpp"}},
       {"doctest/", {"tests/"}},
       {"cuda", {"tensor/cuda/", "tests/cuda/emulator/"}},
       {"cublas", {"tensor/cuda/", "tests/cuda/emulator/"}},

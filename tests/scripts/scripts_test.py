@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what no other test runs: links of scripts/site, subjects of scripts/style, files that READMEs name."""
+"""Tests of what no other test runs: links of scripts/site, scripts/speed-gate, subjects of scripts/style, files that READMEs name."""
 import importlib.machinery
 import importlib.util
 import os
@@ -13,11 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def site():
-    loader = importlib.machinery.SourceFileLoader("site_script", str(ROOT / "scripts/site"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("site_script", loader))
+def script(name):
+    loader = importlib.machinery.SourceFileLoader(name.replace("-", "_"), str(ROOT / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(module)
     return module
+
+
+def site():
+    return script("site")
 
 
 class Site(unittest.TestCase):
@@ -55,6 +59,13 @@ class Readmes(unittest.TestCase):
 
     def test_a_missing_file_is_found(self):
         self.assertEqual(self.missing("data", "`io/json.h` `json.h` `tensor/tensor.h`"), ["json.h"])
+
+
+class SpeedGate(unittest.TestCase):
+    def test_a_time_a_tenth_above_the_accepted_one_is_named(self):
+        accepted = {"flash, 4096": 100, "blocks, 4096": 50, "sea, 4096": 70}
+        lines = script("speed-gate").slower(accepted, {"flash, 4096": 109, "blocks, 4096": 56})
+        self.assertEqual(lines, ["sea, 4096: not measured", "blocks, 4096: 56.0 ms, accepted 50.0"])
 
 
 class Subjects(unittest.TestCase):

@@ -1,49 +1,40 @@
-// The matrix product in f64, by Eigen. Compiled once, not for each instruction set: the linker
-// would mix Eigen's functions of both.
-#define EIGEN_DONT_PARALLELIZE  // the callers cut the product, by its sizes alone
+// The matrix product in f64, with which tests compare: a plain loop, compiled for one instruction
+// set.
 #include "tensor/cpu/core/gemm_f64.h"
 
-#include <Eigen/Core>
-#include <utility>
+#include <cstddef>
+#include <vector>
 
 namespace brine {
-namespace {
-
-using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using RowStep = Eigen::OuterStride<>;
-using AnyStep = Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>;
-
-// Calls use(x) with the matrix as Eigen's kernels read it, row by row or column by column in
-// memory. A matrix that is neither is copied.
-template <class Use>
-void with_dense(Strided<const double> x, int64_t rows, int64_t columns, const Use& use) {
-  const bool flip = x.row < x.column;
-  if (flip) {
-    std::swap(rows, columns);
-    std::swap(x.row, x.column);
-  }
-  Rows copy;
-  if (x.column != 1) {
-    copy = Eigen::Map<const Rows, 0, AnyStep>(x.data, rows, columns, AnyStep(x.row, x.column));
-    x = {copy.data(), columns, 1};
-  }
-  const Eigen::Map<const Rows, 0, RowStep> dense(x.data, rows, columns, RowStep(x.row));
-  flip ? use(dense.transpose()) : use(dense);
-}
-
-}  // namespace
 
 void gemm_f64(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double> a,
               Strided<const double> b, double beta, Strided<double> c) {
-  Eigen::Map<Rows, 0, RowStep> y(c.data, M, N, RowStep(c.row));
-  if (beta == 0) {
-    y.setZero();
-  } else if (beta != 1) {
-    y *= beta;
+  std::vector<double> rows;  // b, if its rows are not contiguous
+  if (b.column != 1) {
+    rows.resize(size_t(K * N));
+    for (int64_t k = 0; k < K; ++k) {
+      for (int64_t n = 0; n < N; ++n) rows[size_t(k * N + n)] = b.data[k * b.row + n * b.column];
+    }
+    b = {rows.data(), N, 1};
   }
-  with_dense(a, M, K, [&](const auto& left) {
-    with_dense(b, K, N, [&](const auto& right) { y.noalias() += alpha * left * right; });
-  });
+  for (int64_t m = 0; m < M; ++m) {
+    double* y = c.data + m * c.row;
+    for (int64_t n = 0; n < N; ++n) y[n] = beta == 0 ? 0 : beta * y[n];
+    auto factor = [&](int64_t k) { return alpha * a.data[m * a.row + k * a.column]; };
+    int64_t k = 0;
+    for (; k + 4 <= K; k += 4) {  // y is read and written once for four rows of b
+      const double x0 = factor(k), x1 = factor(k + 1), x2 = factor(k + 2), x3 = factor(k + 3);
+      const double *b0 = b.data + k * b.row, *b1 = b0 + b.row, *b2 = b1 + b.row, *b3 = b2 + b.row;
+#pragma omp simd
+      for (int64_t n = 0; n < N; ++n) {
+        y[n] = y[n] + x0 * b0[n] + x1 * b1[n] + x2 * b2[n] + x3 * b3[n];
+      }
+    }
+    for (; k < K; ++k) {
+      const double x = factor(k);
+      for (int64_t n = 0; n < N; ++n) y[n] += x * b.data[k * b.row + n];
+    }
+  }
 }
 
 }  // namespace brine

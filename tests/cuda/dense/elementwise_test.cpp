@@ -9,17 +9,11 @@ namespace {
 const Shape kShapes[] = {{0}, {1}, {3}, {64}, {3, 343}, {2, 5, 512}};
 
 using Map = void (*)(Tensor, Tensor);
-using MapPairs = void (*)(Tensor, Tensor, Tensor);
 
 struct Op {
   const char* name;
   Map run;
 };
-struct PairOp {
-  const char* name;
-  MapPairs run;
-};
-
 const Op kMaps[] = {
     {"relu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::relu); }},
     {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::gelu); }},
@@ -28,31 +22,6 @@ const Op kMaps[] = {
     {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::silu); }},
     {"sigmoid", [](Tensor y, Tensor x) { BRINE_CALL(y, sigmoid, y, x); }},
     {"tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, tanh, y, x); }},
-};
-
-const PairOp kPairMaps[] = {
-    {"add", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, add, y, a, b); }},
-    {"sub", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, sub, y, a, b); }},
-    {"mul", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, mul, y, a, b); }},
-    {"relu_backward",
-     [](Tensor y, Tensor a, Tensor b) {
-       BRINE_CALL(y, activation_backward, y, a, b, Activation::relu);
-     }},
-    {"gelu_backward",
-     [](Tensor y, Tensor a, Tensor b) {
-       BRINE_CALL(y, activation_backward, y, a, b, Activation::gelu);
-     }},
-    {"gelu_tanh_backward",
-     [](Tensor y, Tensor a, Tensor b) {
-       BRINE_CALL(y, activation_backward, y, a, b, Activation::gelu_tanh);
-     }},
-    {"silu_backward",
-     [](Tensor y, Tensor a, Tensor b) {
-       BRINE_CALL(y, activation_backward, y, a, b, Activation::silu);
-     }},
-    {"sigmoid_backward",
-     [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, sigmoid_backward, y, a, b); }},
-    {"tanh_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, tanh_backward, y, a, b); }},
 };
 
 // Normal numbers with a few that are special.
@@ -73,20 +42,6 @@ TEST_CASE("cuda: functions of one number") {
         op.run(y, x);
         op.run(x, x);  // in place
         return std::vector{y, x};
-      });
-    }
-  }
-}
-
-TEST_CASE("cuda: functions of two numbers") {
-  for (const PairOp& op : kPairMaps) {
-    for (const Shape& shape : kShapes) {
-      compare_both(join(op.name, " ", shape), [&](const On& on, Dtype dtype) {
-        Tensor a = on(normal(shape, 1, dtype)), b = on(spiced(shape, 2, dtype));
-        Tensor y = Tensor::like(a);
-        op.run(y, a, b);
-        op.run(a, a, b);
-        return std::vector{y, a};
       });
     }
   }

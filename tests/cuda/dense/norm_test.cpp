@@ -1,29 +1,9 @@
-// LayerNorm and RMSNorm on the device, as on the CPU.
+// LayerNorm and RMSNorm of sums, of nearly constant and of many rows on the device, as on the CPU;
+// others are in ops_test.cpp.
 #include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;
-
-// Rows of few, some and many registers of a warp, and of a block; more rows than one band.
-const std::vector<Shape> kNormShapes = {
-    Shape{1, 3},   Shape{3, 7},   Shape{2, 5, 64}, Shape{530, 33}, Shape{2, 65},
-    Shape{9, 256}, Shape{5, 700}, Shape{3, 1024},  Shape{2, 1025}, Shape{0, 5}};
-
-TEST_CASE("cuda: layernorm and its gradients") {
-  for (const Shape& shape : kNormShapes) {
-    compare_both(join("layernorm ", shape), [&](const On& on, Dtype dtype) {
-      const Shape channels{shape[shape.rank() - 1]};
-      Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
-      Tensor b = on(normal(channels, 3, dtype)), dy = on(normal(shape, 4, dtype));
-      Tensor y = Tensor::like(x), mean = Tensor::empty({x.rows()}, dtype, x.device());
-      Tensor rstd = Tensor::like(mean), dx = Tensor::like(x);
-      Tensor dw = on(normal(channels, 5, dtype)), db = on(normal(channels, 6, dtype));
-      BRINE_CALL(x, layernorm, y, {}, mean, rstd, x, {}, w, b, 1e-5);
-      BRINE_CALL(x, layernorm_backward, dx, dw, db, dy, {}, x, w, mean, rstd);
-      return std::vector{y, mean, rstd, dx, dw, db};
-    });
-  }
-}
 
 // A rounding of the mean is 100 times the tolerance after the division by the spread.
 TEST_CASE("cuda: layernorm of rows that are nearly constant") {
@@ -36,21 +16,6 @@ TEST_CASE("cuda: layernorm of rows that are nearly constant") {
       Tensor rstd = Tensor::like(mean);
       BRINE_CALL(x, layernorm, y, {}, mean, rstd, x, {}, w, b, 1e-5);
       return std::vector{y, rstd};
-    });
-  }
-}
-
-TEST_CASE("cuda: rmsnorm and its gradients") {
-  for (const Shape& shape : kNormShapes) {
-    compare_both(join("rmsnorm ", shape), [&](const On& on, Dtype dtype) {
-      const Shape channels{shape[shape.rank() - 1]};
-      Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
-      Tensor dy = on(normal(shape, 4, dtype)), y = Tensor::like(x), dx = Tensor::like(x);
-      Tensor rstd = Tensor::empty({x.rows()}, dtype, x.device());
-      Tensor dw = on(normal(channels, 5, dtype));
-      BRINE_CALL(x, rmsnorm, y, {}, rstd, x, {}, w, 1e-6);
-      BRINE_CALL(x, rmsnorm_backward, dx, dw, dy, {}, x, w, rstd);
-      return std::vector{y, rstd, dx, dw};
     });
   }
 }
