@@ -158,20 +158,21 @@ TEST_CASE("configs/paper: --recipe paper has the values of these files") {
     data::Schema keys = data::schema_of(file);
     apply_config_file(keys, brine::test::source_dir() + "/configs/paper/" + name + ".toml");
     recipe.task.task = file.task.task;
-    recipe.recipe.epochs = file.recipe.epochs;
-    recipe.recipe.name = distill::RecipeName::paper;
-    CHECK(file.recipe.name == distill::RecipeName::paper);
-    const distill::RunFacts facts{.causal = !file.on_task(), .task = file.task.task};
+    recipe.epochs = file.epochs;
+    recipe.recipe = distill::Recipe::paper;
+    CHECK(file.recipe == distill::Recipe::paper);
+    const distill::TeacherFacts facts{.causal = !file.on_task(), .massive = {}};
     if (file.on_task()) {
-      distill::Recipe by_name;
-      by_name.name = distill::RecipeName::paper;
+      distill::Distillation by_name;
+      by_name.task.task = file.task.task;
+      by_name.recipe = distill::Recipe::paper;
       by_name.resolve(facts);
-      CHECK(by_name.epochs == file.recipe.epochs);
+      CHECK(by_name.epochs == file.epochs);
     }
-    file.recipe.resolve(facts);
-    recipe.recipe.resolve(facts);
+    file.resolve(facts);
+    recipe.resolve(facts);
     // OPT has 2048 positions; the recipe takes as many as the model has.
-    if (!file.on_task()) recipe.recipe.training.sequence_length = 2048;
+    if (!file.on_task()) recipe.training.sequence_length = 2048;
     CHECK(data::differences(data::schema_of(file).to_json(), data::schema_of(recipe).to_json()) ==
           std::vector<std::string>{});
   }
