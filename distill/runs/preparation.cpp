@@ -334,6 +334,8 @@ void Preparation::mix_windows(const TextFiles& files) {
   Retrieval retrieval(corpus.tokens, nn::tokenizer_of(teacher.directory),
                       run.tokenizer->vocab_size());
   run.train = std::make_unique<MixedSource>(corpus.tokens, std::move(retrieval), config);
+  run.windows = join("of ", *what.text.lengths, " tokens, a share of ", *what.text.retrieval_share,
+                     " with retrieval");
   use_valid_text(run, files, host);
 }
 

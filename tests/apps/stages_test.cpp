@@ -74,10 +74,12 @@ TEST_CASE("distill: stage joint goes on from stage attention in the same run") {
   CHECK(perplexity("staged-merged") == doctest::Approx(perplexity("staged-apart")).epsilon(1e-5));
 }
 
-TEST_CASE("distill: a dry run writes nothing; settings of stages that are not run are refused") {
+TEST_CASE("distill: a plan before the run; settings of stages that are not run are refused") {
   const World& w = world();
   const Finished dry = w.must(staged("--out dry --dry-run"));
-  CHECK(contains(dry.out, "memory at peak"));
+  check_says(dry.out, {"attention         sea, preset \"light\", k 4, columns 12", "approx 10",
+                       "steps             2 of 2 x 1 windows of 32 tokens, a share of 0.25",
+                       "memory at peak", "the run"});
   CHECK_FALSE(fs::exists(w.path("dry")));
   for (const auto& [flag, key] : {std::pair("--loss-from 3", "loss_from"),
                                   {"--recompute", "recompute"},
