@@ -16,9 +16,9 @@ struct Distill {
 
   int run(const RunContext& context) {
     for (const distill::StagePlan& plan : distill::plan_stages(what, options)) {
-      const int status = run_training(
-          context, what.training, plan.options,
-          [&](const distill::RunHost& host) { return distill::prepare(what, plan, host); });
+      const int status = run_training(context, plan.options, [&](const distill::RunHost& host) {
+        return distill::prepare(what, plan, host);
+      });
       if (status != 0) return status;
     }
     return 0;
