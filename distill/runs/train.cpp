@@ -37,7 +37,8 @@ std::string attention_text(const nn::ModelConfig& config) {
   data::Schema keys;
   config.method().describe(keys);
   std::string out = config.attention;
-  for (const char* key : {"preset", "k", "columns", "block", "candidates"})
+  const char* scored = keys.find("candidates") ? "candidates" : "columns";
+  for (const char* key : {"preset", "k", "block", scored})
     if (const data::Schema::Field* field = keys.find(key))
       out += join(", ", key, " ", field->toml());
   return out;

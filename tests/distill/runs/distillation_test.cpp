@@ -5,6 +5,7 @@
 
 #include "data/io/file_io.h"
 #include "data/safetensors/safetensors.h"
+#include "distill/changed_settings.h"
 #include "distill/runs/distillation.h"
 #include "distill/runs/memory_check.h"
 #include "nn/io/shared_student.h"
@@ -395,6 +396,20 @@ TEST_CASE("distillation: a student that learned by layers learns on") {
   // It started from that student: with rates of 0 it stays what it was.
   CHECK(nn::load_model(place.run("joint")).hash() == before.hash());
   CHECK(distil_to(place, "joint", what, true).outcome.steps == 0);
+}
+
+TEST_CASE("distillation: records of runs from before the stages were one command go on") {
+  Distillation what;
+  what.stages = Stages::attention;
+  what.resolve({});
+  Json now = data::schema_of(what).to_json(), before = now;
+  before["stage"] = "attention";
+  for (const char* key : {"stages", "model", "task", "train_split", "copies"}) before.erase(key);
+  before["losses"].erase("kl");
+  before["optimizer"].erase("feature_learning_rate");
+  CHECK(changed_settings(before, now).empty());
+  before["lengths"] = "64";
+  CHECK(changed_settings(before, now).size() == 1);
 }
 
 TEST_CASE("stages: what is refused") {
