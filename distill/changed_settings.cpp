@@ -9,10 +9,15 @@ namespace {
 
 using data::Json;
 
-// A recipe is recorded as its values, too. The others say how long a run continues, and how often
-// it is saved, evaluated and shown.
-constexpr const char* kFree[] = {"recipe",       "max_seconds", "save_every", "keep",
-                                 "keep_moments", "eval_every",  "log_steps"};
+// A recipe is recorded as its values, too, and the stage beside the configuration. The others say
+// how long a run continues, and how often it is saved, evaluated and shown.
+constexpr const char* kFree[] = {"recipe",       "stage",      "stages",
+                                 "max_seconds",  "save_every", "keep",
+                                 "keep_moments", "eval_every", "log_steps"};
+// Keys that the checkpoints of older conversions do not have.
+constexpr const char* kLater[] = {
+    "/model",        "/task",   "/top_logits", "/train_split", "/valid_split",
+    "/warmup_ratio", "/copies", "/losses/kl",  "/losses/mse",  "/optimizer/feature_learning_rate"};
 // Keys with one input, recorded under their name, and with a list of files, recorded under the name
 // and the path of each.
 constexpr const char* kInputs[] = {"teacher", "model", "tokenizer", "dump"};
@@ -91,6 +96,10 @@ std::vector<std::string> changed_settings(Json before, Json now) {
   for (const char* key : kFree) {
     before.erase(key);
     now.erase(key);
+  }
+  for (const char* key : kLater) {
+    const Json::json_pointer at(key);
+    if (!before.contains(at) && now.contains(at)) now.at(at.parent_pointer()).erase(at.back());
   }
   const bool recorded = before.contains("inputs") && before.at("inputs").is_object() &&
                         now.contains("inputs") && now.at("inputs").is_object();

@@ -60,7 +60,7 @@ struct TrainerParts {
   LossConfig losses = {};
   std::unique_ptr<StepObjective> objective = {};  // null: `losses`
   nn::ParameterPlanner plan = {};                 // of rates and clipping; empty: as in Adamw
-  std::string stage = {};  // of a conversion, for the checkpoint; empty: none
+  std::string stage = {};  // of a distillation, for the checkpoint; empty: none
   TrainerConfig trainer = {};
 };
 

@@ -37,17 +37,18 @@ std::string section_of(const std::string& key) {
   return end == std::string::npos ? "" : key.substr(0, end);
 }
 
-// Whether no other key or flag ends in the last part of `key`.
+// Whether no other key with as few sections, and no flag, ends in the last part of `key`.
 bool has_short_flag(const data::Schema& schema, const std::string& key) {
   const std::string last = last_part(key);
   const char* reserved[] = {"help", "help_all", "version", "quiet", "verbose", "config"};
   if (last == key || std::find(reserved, std::end(reserved), last) != std::end(reserved)) {
     return false;
   }
-  return std::none_of(
-      schema.fields().begin(), schema.fields().end(), [&](const data::Schema::Field& other) {
-        return (other.key != key && last_part(other.key) == last) || other.options.alias == last;
-      });
+  const auto sections = std::ranges::count(key, '.');
+  return std::ranges::none_of(schema.fields(), [&](const data::Schema::Field& other) {
+    const bool nearer = other.key != key && std::ranges::count(other.key, '.') <= sections;
+    return (nearer && last_part(other.key) == last) || other.options.alias == last;
+  });
 }
 
 // "--attention.k" and the other names of the same value.

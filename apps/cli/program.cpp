@@ -49,7 +49,8 @@ const Subcommand& find_subcommand(const std::string& name) {
     if (command.name == name) return command;
     if (!command.hidden) names.push_back(command.name);
   }
-  std::string best = data::nearest(name, names);
+  const bool gone = name == "convert";  // of former versions
+  const std::string best = gone ? "brine distill --stages attention" : data::nearest(name, names);
   throw Error(join("unknown subcommand \"", name, "\"",
                    best.empty() ? "" : "; the nearest is \"" + best + "\""));
 }
@@ -287,9 +288,9 @@ std::string configuration_page() {
       "# Configuration\n\n"
       "Written by `brine docs-config --out docs/configuration.md`; do not edit it by hand.\n\n"
       "Every key is a flag (`learning_rate` is `--learning-rate`, `attention.k` is\n"
-      "`--attention.k`, or `--k` if no other key ends in k) and a key of the TOML files given\n"
-      "with `--config FILE` (`[attention]`, then `k = 16`). Files win over defaults, later files\n"
-      "over earlier ones, flags over files. An unknown key is an error.\n\n"
+      "`--attention.k`, or `--k` if no other key of as few sections ends in k) and a key of the\n"
+      "TOML files given with `--config FILE` (`[attention]`, then `k = 16`). Files win over\n"
+      "defaults, later files over earlier ones, flags over files. An unknown key is an error.\n\n"
       "## Everywhere\n\n" +
       data::schema_of(common).to_markdown() + tables_of_commands();
   return page;

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "apps/cli/ranks.h"
-#include "apps/cli/unused_flags.h"
 #include "apps/terminal/commit.h"
 #include "apps/terminal/stop_signals.h"
 #include "apps/terminal/terminal.h"
@@ -17,9 +16,8 @@
 
 namespace brine {
 
-int run_training(const RunContext& context, const distill::TrainingSettings& settings,
-                 const distill::RunOptions& options, const Prepare& prepare) {
-  refuse_unused_loss_scale(context, settings.rest.loss_scale);
+int run_training(const RunContext& context, const distill::RunOptions& options,
+                 const Prepare& prepare) {
   Communicator& ranks = process_ranks({.seconds = options.rank_seconds, .nccl = options.nccl});
   const bool bar = is_terminal() && !context.quiet;
   distill::RunHost host{

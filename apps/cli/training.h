@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "apps/cli/program.h"
-#include "distill/runs/settings/training_settings.h"
 #include "distill/runs/training_run.h"
 
 namespace brine {
@@ -14,7 +13,7 @@ using Prepare = std::function<std::unique_ptr<distill::TrainingRun>(const distil
 
 // Trains the run that `prepare` makes. The exit status: 0, or 130 when a signal ended the run early
 // (its checkpoint is saved).
-int run_training(const RunContext& context, const distill::TrainingSettings& settings,
-                 const distill::RunOptions& options, const Prepare& prepare);
+int run_training(const RunContext& context, const distill::RunOptions& options,
+                 const Prepare& prepare);
 
 }  // namespace brine

@@ -12,11 +12,6 @@ namespace {
 
 using Field = data::Schema::Field;
 
-bool counts(const Field* field, Given which) {
-  if (!field || !field->given) return false;
-  return which == Given::any || field->toml() != field->initial;
-}
-
 [[noreturn]] void refuse(const RunContext& context, std::string key, const std::string& because) {
   std::replace(key.begin(), key.end(), '_', '-');
   throw Error(join(context.command, ": --", key, " has no effect ", because));
@@ -25,9 +20,11 @@ bool counts(const Field* field, Given which) {
 }  // namespace
 
 void refuse_unused(const RunContext& context, std::initializer_list<const char*> keys,
-                   const std::string& because, Given which) {
-  for (const char* key : keys)
-    if (counts(context.keys.find(key), which)) refuse(context, key, because);
+                   const std::string& because) {
+  for (const char* key : keys) {
+    const Field* field = context.keys.find(key);
+    if (field && field->given) refuse(context, key, because);
+  }
 }
 
 void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
@@ -38,8 +35,7 @@ void refuse_all_but(const RunContext& context, std::initializer_list<const char*
     const bool of_every_command = of_all.find(field.key) != nullptr;
     const bool named = std::any_of(used.begin(), used.end(),
                                    [&](std::string_view key) { return field.key == key; });
-    if (!of_every_command && !named && counts(&field, Given::any))
-      refuse(context, field.key, because);
+    if (!of_every_command && !named && field.given) refuse(context, field.key, because);
   }
 }
 
@@ -73,7 +69,7 @@ namespace {
 // The values of the key k of a command: one or a list.
 std::vector<int64_t> given_k(const RunContext& context) {
   const Field* field = context.keys.find("k");
-  if (!counts(field, Given::any)) return {};
+  if (!field || !field->given) return {};
   if (const auto* one = std::get_if<int64_t*>(&field->target)) return {**one};
   if (const auto* list = std::get_if<std::vector<int64_t>*>(&field->target)) return **list;
   return {};
@@ -92,12 +88,6 @@ void refuse_unused_options(const RunContext& context, const nn::Model& model, bo
     log_messages().info("k = ", k, " is rounded up to ", (k + step - 1) / step * step,
                         ": this attention keeps whole blocks of ", step, " keys");
   }
-}
-
-void refuse_unused_loss_scale(const RunContext& context, const distill::LossScaleConfig& config) {
-  if (config.active()) return;
-  refuse_unused(context, {"loss_scale.initial", "loss_scale.growth_interval"},
-                "without --compute f16 or --loss-scale.enabled on", Given::non_default);
 }
 
 }  // namespace brine

@@ -6,19 +6,14 @@
 
 #include "apps/cli/program.h"
 #include "distill/evaluation/evaluation.h"
-#include "distill/losses/loss_scale.h"
 #include "distill/runs/dump_run.h"
 #include "nn/models/model.h"
 
 namespace brine {
 
-// Which flags count as given. A run saves its configuration with every key, and starting again from
-// that file must be the same run: for such commands only keys with a non-default value are refused.
-enum class Given { any, non_default };
-
 // Throws "COMMAND: --KEY has no effect BECAUSE" for the first of the keys that was given.
 void refuse_unused(const RunContext& context, std::initializer_list<const char*> keys,
-                   const std::string& because, Given which = Given::any);
+                   const std::string& because);
 // The same for every key of the command except these and the common ones.
 void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
                     const std::string& because);
@@ -31,7 +26,5 @@ void refuse_mixed(const RunContext& context, const distill::DumpRequest& what);
 // With `others`, methods that use k are evaluated next to it. A line says to what a k
 // that is not in whole blocks is rounded.
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others = false);
-// The keys of the loss scale, if the run does not scale its loss.
-void refuse_unused_loss_scale(const RunContext& context, const distill::LossScaleConfig& config);
 
 }  // namespace brine

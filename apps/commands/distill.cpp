@@ -1,6 +1,5 @@
 // brine distill: a student with another attention method learns from a teacher.
 #include "apps/cli/training.h"
-#include "apps/cli/unused_flags.h"
 #include "distill/runs/distillation.h"
 
 namespace brine {
@@ -16,23 +15,20 @@ struct Distill {
   }
 
   int run(const RunContext& context) {
-    if (what.on_task()) {
-      refuse_unused(context,
-                    {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"},
-                    "on a task", Given::non_default);
-    } else {
-      refuse_unused(context, {"train_split", "valid_split", "epochs", "warmup_ratio"},
-                    "without --task", Given::non_default);
+    for (const distill::StagePlan& plan : distill::plan_stages(what, options)) {
+      const int status = run_training(context, plan.options, [&](const distill::RunHost& host) {
+        return distill::prepare(what, plan, host);
+      });
+      if (status != 0) return status;
     }
-    return run_training(context, what.recipe.training, options, [&](const distill::RunHost& host) {
-      return distill::prepare(what, options, host);
-    });
+    return 0;
   }
 };
 
 const RegisterSubcommand<Distill> registration(
-    "distill", "Distil a teacher into a student with SEA",
-    {"brine distill --teacher TEACHER --dump DUMP --out RUN --attention sea", "docs/guide.md"},
+    "distill", "Distil a teacher into a student with sparse attention",
+    {"brine distill --teacher MODEL --data book.txt --attention blocks --out RUN",
+     "docs/distillation.md"},
     Ranks::divided);
 
 }  // namespace

@@ -1,7 +1,6 @@
 // brine finetune: trains a pretrained (or new) encoder on a task; it becomes the teacher of
 // `distill --task`.
 #include "apps/cli/training.h"
-#include "apps/cli/unused_flags.h"
 #include "distill/runs/finetuning.h"
 
 namespace brine {
@@ -17,8 +16,7 @@ struct Finetune {
   }
 
   int run(const RunContext& context) {
-    refuse_unused(context, {"loss_from"}, "on a task", Given::non_default);
-    return run_training(context, what.training, options, [&](const distill::RunHost& host) {
+    return run_training(context, options, [&](const distill::RunHost& host) {
       return distill::prepare(what, options, host);
     });
   }

@@ -15,7 +15,7 @@ struct Train {
   }
 
   int run(const RunContext& context) {
-    return run_training(context, what.training, options, [&](const distill::RunHost& host) {
+    return run_training(context, options, [&](const distill::RunHost& host) {
       return distill::prepare(what, options, host);
     });
   }

@@ -46,7 +46,7 @@ std::vector<int64_t> parse_lengths(const std::string& text) {
 void TextMixture::describe(data::Schema& s) {
   s.field("lengths", lengths,
           "Tokens of the windows: one length, a list like 512,1024 or a range like 512-2048",
-          {.unset = "sequence_length; convert: 512 to 2048 by doubling, with blocks 8192"});
+          {.unset = "sequence_length; stage attention: 512 to 2048 by doubling; blocks: 8192"});
   s.field("retrieval_share", retrieval_share,
           "Share of the windows that are made for retrieval: copies and facts asked for later",
           {.min = 0, .max = 1, .unset = "by stage"});

@@ -1,248 +1,51 @@
-// A distillation from start to end: what is read, checked and decided before training starts.
+// The settings of a distillation: their keys, their defaults, and which stages have them.
 #include "distill/runs/distillation.h"
 
 #include <nlohmann/json.hpp>
 
-#include "data/codec/sha256.h"
-#include "data/io/json.h"
-#include "distill/batches/task_source.h"
-#include "distill/losses/loss_table.h"
-#include "distill/runs/run_windows.h"
-#include "distill/teachers/dump_teacher.h"
-#include "distill/teachers/massive_activation.h"
-#include "distill/teachers/self_teacher.h"
-#include "nn/io/shared_student.h"
-
 namespace brine::distill {
 namespace {
 
-// The common state of a preparation's parts.
-struct Preparation {
-  Distillation& what;
-  const RunOptions& options;
-  const RunHost& host;
-  TrainingRun& run;
-
-  // teacher: null if the student is the teacher, too.
-  void resolve(bool causal, nn::Model* teacher = nullptr);
-  int64_t window() const {
-    return window_of(*what.recipe.training.sequence_length, what.recipe.student, "distill");
-  }
-  TextFiles text() const {
-    return {.role = "data",
-            .train = what.data,
-            .valid = what.valid,
-            .window = window(),
-            .copies = what.copies};
-  }
-  void from_self();
-  void from_teacher();
-  void continue_student(const nn::LoadedModel& teacher);
-  void on_text(const nn::LoadedModel& teacher);
-  void mix(const nn::LoadedModel& teacher, const TextFiles& files);
-  void on_task(const nn::LoadedModel& teacher);
-};
-
-void Preparation::resolve(bool causal, nn::Model* teacher) {
-  RunFacts facts{.causal = causal, .task = what.task.task, .self_taught = what.self_taught()};
-  if (!what.dump.empty()) {
-    const data::DumpSpec spec = data::read_manifest(what.dump).spec;
-    facts.pooled = spec.columns;
-    std::optional<int64_t>& length = what.recipe.training.sequence_length;
-    if (!what.on_task() && !length) length = spec.tokens;
-  }
-  if (options.resume) what.recipe.keep(stored_configuration(options.out));
-  if (teacher && !what.recipe.losses["kd"]) {
-    const std::optional<MassiveActivation> massive = massive_activation(*teacher);
-    if (massive) facts.massive = massive->text();
-  }
-  for (const std::string& note : what.recipe.resolve(facts)) {
-    host.messages.info(what.dump.empty() ? what.teacher : what.dump, ": ", note);
-  }
-  run.losses = what.recipe.losses.resolved();
-}
-
-void Preparation::from_self() {
-  Recipe& recipe = what.recipe;
-  check(!what.model.empty(), "distill: --teacher self needs --model, the student");
-  check(what.dump.empty() && !what.on_task() && what.top_logits == 0,
-        "distill: --teacher self takes text, without dump, task and top_logits");
-  check(!what.mixes(), "distill: lengths and retrieval_share are not for --teacher self");
-  check(!what.data.empty(), "distill: --data is needed");
-  nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
-  check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
-        loaded.config.attention, "', which cannot learn from its own dense attention");
-  run.tokenizer = tokenizer_of(loaded, host.messages);
-  refuse_other_attention(recipe.attention_keys, recipe.student, loaded, what.model);
-  resolve(loaded.config.shape().causal);
-  train_on(run, recipe.student, std::move(loaded));
-  run.config = recipe.student;
-  run.inputs["tokenizer"] = run.tokenizer->hash();
-  run.teacher = std::make_unique<SelfTeacher>();
-  run.subject = join("student ", run.config.attention, " in ", what.model, ", its own teacher");
-  use_text(run, text(), host);
-}
-
-void Preparation::from_teacher() {
-  Recipe& recipe = what.recipe;
-  bool calibrate = false;
-  nn::LoadedModel teacher = load_model(what.teacher, host.messages);
-  check(nn::is_full_attention(teacher.config.attention), "distill: the teacher ", what.teacher,
-        " has attention '", teacher.config.attention, "'; its losses are defined for a dense one");
-  check(what.dump.empty() || what.top_logits == 0,
-        "distill: top_logits needs a teacher that runs next to the student");
-  run.tokenizer = tokenizer_of(teacher, host.messages);
-  recipe.student.copy_sizes(teacher.config);
-  resolve(teacher.config.shape().causal, teacher.model.get());
-  window();  // throws for one that is too long before any slow work
-  run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
-  if (what.model.empty()) {
-    run.config = recipe.student;
-    run.model = nn::make_student(run.config, *teacher.model, host.seed);
-    run.store = std::make_unique<nn::ParameterStore>(*run.model);
-    calibrate = run.model->attention_traits().calibrates && !options.resume;
-  } else {
-    continue_student(teacher);
-  }
-  run.subject = join("student ", run.config.attention, ", teacher ", what.teacher,
-                     what.dump.empty() ? " next to it" : " from " + what.dump);
-  if (what.on_task()) {
-    on_task(teacher);
-  } else {
-    on_text(teacher);
-  }
-  if (!calibrate) return;
-  const int64_t tokens =
-      nn::calibrate_attention(*run.model, *teacher.model, run.train->batch(0, 1).ids);
-  host.messages.info(run.config.attention, ": calibrated on a window of ", tokens, " tokens");
-}
-
-// A student that learned before, from stage attention for example.
-void Preparation::continue_student(const nn::LoadedModel& teacher) {
-  Recipe& recipe = what.recipe;
-  nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
-  const std::vector<std::string> others =
-      data::differences(nn::sizes_to_json(teacher.config), nn::sizes_to_json(loaded.config));
-  check(others.empty(), "distill: the student ", what.model, " has other sizes than the teacher; ",
-        others.empty() ? "" : others.front());
-  refuse_other_attention(recipe.attention_keys, recipe.student, loaded, what.model);
-  train_on(run, recipe.student, std::move(loaded));
-  run.config = recipe.student;
-}
-
-void Preparation::on_text(const nn::LoadedModel& teacher) {
-  const TextFiles files = text();
-  if (what.dump.empty()) {
-    check(!what.data.empty(), "distill: --data is needed");
-    run.teacher = std::make_unique<OnlineTeacher>(teacher.model, what.top_logits);
-    if (what.mixes()) {
-      mix(teacher, files);
-    } else {
-      use_text(run, files, host);
-    }
-    return;
-  }
-  check(!what.mixes(), "distill: lengths and retrieval_share need a teacher that runs next to the ",
-        "student, not a dump");
-  check(what.copies == 1,
-        "distill: copies need a teacher that runs next to the student, not a dump");
-  std::shared_ptr<DumpTeacher> dump =
-      use_dump(run, {what.dump, what.trust_dump}, teacher, files, host);
-  dump->require(run.losses.needs());
-  run.teacher = std::move(dump);
-  use_valid_text(run, files, host);
-}
-
-void Preparation::mix(const nn::LoadedModel& teacher, const TextFiles& files) {
-  check(what.copies == 1, "distill: copies are for windows of one length without retrieval");
-  if (!what.text.lengths) what.text.lengths = std::to_string(files.window);
-  if (!what.text.retrieval_share) what.text.retrieval_share = 0;
-  run.trainer = what.recipe.training.resolved();
-  use_mixed_text(run, {.text = what.text, .files = files, .model_directory = teacher.directory},
-                 host);
-}
-
-void Preparation::on_task(const nn::LoadedModel& teacher) {
-  const data::Task& task = data::task_named(what.task.task);
-  Recipe& recipe = what.recipe;
-  check(what.data.size() <= 1, "distill: a task has one directory of data, not ", what.data.size());
-  check(teacher.model->labels() > 0, "distill: ", teacher.directory,
-        " has no classification head; brine finetune makes one");
-  TaskSettings settings = what.task;
-  if (!what.data.empty()) settings.data = what.data.front();
-  const std::vector<std::string> labels = data::labels_of(task, settings.data);
-  check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
-        " are in another order than the task's");
-  use_task(run, settings, *recipe.training.sequence_length, host);
-  auto plan = [&] {
-    recipe.training.plan_epochs(*recipe.epochs, settings.warmup_ratio, run.train->size());
+void give_mask(nn::ModelConfig& student, std::set<std::string>& set, const nn::MaskSettings& mask) {
+  data::Schema keys;
+  student.describe_attention(keys);
+  keys.collect("attention", set);
+  auto give = [&](const char* key, const auto& value) {
+    if (value) keys.set(join("attention.", key), *value);
   };
-  if (what.dump.empty()) {
-    plan();
-    run.teacher = std::make_unique<OnlineTeacher>(teacher.model);
-    return;
-  }
-  auto dump = std::make_shared<DumpTeacher>(
-      what.dump,
-      DumpTeacher::Expected{.source = {.teacher_hash = teacher.hash(),
-                                       .tokenizer_hash = run.tokenizer->hash(),
-                                       .corpus_hash = run.inputs.at(settings.train_split)},
-                            .window = 0,
-                            .shape = run.config.shape(),
-                            .columns = columns_of(run.config)});
-  dump->require(run.losses.needs());
-  run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
-  const auto split = dynamic_cast<const TaskSource&>(*run.train).shared_tokens();
-  const auto texts = dump->texts(split);
-  if (texts != split) {
-    host.messages.info(what.dump, ": ", texts->texts.size(), " of these texts");
-    run.train = std::make_unique<TaskSource>(texts, host.seed);
-  }
-  plan();
-  if (!what.trust_dump)
-    dump->check_sample(teacher.model, dynamic_cast<const TaskSource&>(*run.train).gather({0}));
-  run.teacher = std::move(dump);
+  give("preset", mask.preset);
+  give("k", mask.k);
+  give("block", mask.block);
+  give("columns", mask.columns);
+  if (mask.mode) keys.set("attention.mode", name_of(*mask.mode));
 }
 
-// Stage attention alone; the decided settings are those of the distillation.
-std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions& options,
-                                            const RunHost& host) {
-  check(!what.self_taught() && what.model.empty() && !what.on_task() && what.copies == 1 &&
-            what.top_logits == 0,
-        "distill: stage attention takes a teacher and text, or a dump, without model, task, copies "
-        "and top_logits");
-  Recipe& recipe = what.recipe;
-  check(!recipe.name && !recipe.epochs, "distill: recipe and epochs are for stage joint");
-  for (const Loss& loss : losses()) {
-    const bool learned = loss.name == "approx" || loss.name == "context";
-    check(learned || recipe.losses[loss.name].value_or(0) == 0, "distill: losses.", loss.name,
-          " is for stage joint; stage attention has approx and context");
+nn::AttentionTraits traits_of(nn::ModelConfig& student, bool causal) {
+  nn::Init init{.random = {}, .device = Device::meta};
+  nn::AttentionShape shape = student.shape().attention();
+  shape.causal = causal;
+  return student.method().make(init, shape)->traits();
+}
+
+// Keys that were not set get the defaults, unless a preset was chosen.
+void choose_attention(Distillation& what, bool causal) {
+  if (what.attention_keys.count("preset")) return;
+  data::Schema keys;
+  what.student.method().describe(keys);
+  if (!keys.find("preset")) return;
+  for (const auto& [key, value] : what.attention_defaults(causal)) {
+    if (what.attention_keys.count(key) || !keys.find(key)) continue;
+    // Who chooses a decoder chooses a block with the method's defaults around it.
+    if (key == "preset" && what.attention_keys.count("decoder")) continue;
+    keys.set_text(key, {value});
   }
-  // Without a method or one of its keys, as a conversion decides.
-  if (recipe.attention_keys.empty() && recipe.student.attention == Recipe().student.attention)
-    recipe.student.attention = Conversion().student.attention;
-  Conversion c;
-  c.teacher = what.teacher;
-  c.dump = what.dump;
-  c.trust_dump = what.trust_dump;
-  c.data = what.data;
-  c.valid = what.valid;
-  c.stages = Stages::attention;
-  c.text = what.text;
-  c.training = recipe.training;
-  c.approx = recipe.losses["approx"];
-  c.context = recipe.losses["context"];
-  c.student = recipe.student;
-  c.attention_keys = recipe.attention_keys;
-  std::unique_ptr<TrainingRun> run =
-      prepare(c, {.stage = Stage::attention, .options = options}, host);
-  what.text = c.text;
-  recipe.student.attention = c.student.attention;
-  recipe.training = c.training;
-  recipe.losses["approx"] = c.approx;
-  recipe.losses["context"] = c.context;
-  run->settings = json_text(data::schema_of(what).to_json());
-  return run;
+}
+
+// Gives the weight 0 unless it has one; whether it had none.
+bool leave_out(std::optional<double>& weight) {
+  const bool open = !weight.has_value();
+  if (open) weight = 0;
+  return open;
 }
 
 }  // namespace
@@ -250,44 +53,112 @@ std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions
 void Distillation::describe(data::Schema& s) {
   s.field("teacher", teacher,
           "Teacher whose weights the student starts from; self: its dense attention; none: blocks "
-          "alone");
+          "alone, from a dump");
   s.field("model", model, "Student that learns on, a model or run; none: a new one");
-  s.choice("stage", stage, kStages,
-           "attention: each layer learns from the teacher, base frozen; joint: the whole student "
-           "learns");
+  s.choice("stages", stages, kStageLists,
+           "attention: each layer learns from the teacher or is calibrated, base frozen; joint: "
+           "the whole student learns",
+           {.alias = "stage", .unset = "attention for blocks, else joint"});
   text.describe(s);
   s.field("dump", dump, "Dump of the teacher; none: the teacher runs next to the student");
-  s.field("trust_dump", trust_dump, kTrustDumpHelp, {.transient = true});
+  s.field("trust_dump", trust_dump, "Do not compare a sample of the dump with the teacher first",
+          {.transient = true});
   s.field("data", data, "Text files or token shards to train on, or the directory of the task");
   s.field("task", task.task, "Task of a fine-tuned encoder to distil (finetune --help: names)");
   s.field("top_logits", top_logits,
           "Logits per row of a teacher without a dump that kd_task uses; 0 = all", {.min = 0});
   task.describe(s);
-  s.field("epochs", recipe.epochs,
+  s.field("epochs", epochs,
           "Passes over a task's texts, which give the steps; recipe short: 300 steps",
           {.above = 0, .unset = "20.0"});
   s.field("valid", valid, "Text files or token shards to evaluate on");
   s.field("copies", copies, "How often a window repeats its first tokens; 1 = plain text",
           {.min = 1});
-  recipe.describe(s);
+  s.choice("recipe", recipe, kRecipes,
+           "Defaults of stage joint alone: for runs of minutes, or of SEA's paper (configs/paper)",
+           {.unset = "short"});
+  training.describe(s);
+  s.field("optimizer.feature_learning_rate", feature_rate,
+          "Peak rate of the features of a learned prior in stage attention",
+          {.min = 0, .unset = "0.02"});
+  s.section("losses", losses);
+  s.field("joint.steps", joint.training.steps, "Steps of stage joint after stage attention",
+          {.min = 0, .alias = "joint_steps", .unset = "300; 24 for blocks"});
+  s.field("joint.batch_size", joint.training.batch_size, "Windows of its micro-batch",
+          {.min = 1, .unset = "2; 1 for blocks"});
+  s.field("joint.warmup", joint.training.warmup_steps, "Steps of its linear warm-up",
+          {.min = 0, .unset = "10"});
+  s.field("joint.attention_rate", joint.training.attention_learning_rate,
+          "Peak rate of the attention method's parameters in it", {.min = 0, .unset = "1e-3"});
+  s.field("joint.base_rate", joint.training.learning_rate,
+          "Peak rate of the base or its low-rank additions in it; 0 = frozen base",
+          {.min = 0, .unset = "with lora_rank 1e-4 (blocks: 3e-4), else 0"});
+  s.field("joint.lora_rank", lora_rank,
+          "Rank of low-rank additions to linear maps in stage joint; 0 = none",
+          {.min = 0, .unset = "0; 16 for blocks without a rate of the base"});
+  s.field("joint.recompute", joint.training.recompute,
+          "Keep only layer inputs in it, run layers again", {.unset = "false; true for blocks"});
+  s.section("joint.losses", joint.losses);
+  student.describe_attention(s);
+  s.collect("attention", attention_keys);
 }
 
-std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
-                                     const RunHost& host) {
-  check(!what.teacher.empty() || (what.stage == Stage::attention && !what.dump.empty()),
-        "distill: --teacher is needed; only --stage attention with --dump learns without one");
-  if (what.stage == Stage::attention) return prepare_blocks(what, options, host);
-  auto run = std::make_unique<TrainingRun>();
-  Preparation preparation{what, options, host, *run};
-  claim_directory(*run, options, host);
-  if (what.self_taught()) {
-    preparation.from_self();
-  } else {
-    preparation.from_teacher();
+bool Distillation::has(Stage stage) const {
+  return follows() || (stages == Stages::attention) == (stage == Stage::attention);
+}
+
+void Distillation::keep(const data::Json& stored) {
+  data::Schema keys;
+  keys.choice("recipe", recipe, kRecipes, "");
+  keys.field("losses.kd", losses["kd"], "");
+  keys.fill(stored);
+}
+
+std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
+  std::vector<std::string> notes;
+  if (self_taught()) {
+    leave_out(losses["prob"]);  // for a student without another teacher it is 0, and costs T x T
+    for (const char* loss : {"context", "kd", "kd_task"}) leave_out(losses[loss]);
   }
-  run->trainer = what.recipe.training.resolved();
-  run->settings = json_text(data::schema_of(what).to_json());
-  return run;
+  if (facts.pooled && leave_out(losses["prob"]))
+    notes.push_back("its attention is pooled into columns, so losses.prob is 0");
+  give_mask(student, attention_keys, mask);
+  if (!stages) stages = defaults(facts).stages;
+  Distillation by_default = defaults(facts);
+  if (!recipe) recipe = by_default.recipe;
+  if (recipe == Recipe::short_run && !facts.massive.empty() && leave_out(losses["kd"]))
+    notes.push_back("it has massive activations (" + facts.massive +
+                    "), of which the loss kd would be almost all, so losses.kd is 0");
+  choose_attention(*this, facts.causal);
+  // What has no estimate learns from the output of the model, or of a layer in stage attention.
+  const nn::AttentionTraits traits = traits_of(student, facts.causal);
+  if (!traits.estimates && !self_taught()) {
+    if (has(Stage::attention)) leave_out(losses["approx"]);
+    bool open = false;
+    for (const char* loss : {"approx", "prob", "context"}) {
+      if (!has(Stage::joint)) break;
+      LossWeights& weights = follows() ? joint.losses : losses;
+      LossWeights& otherwise = follows() ? by_default.joint.losses : by_default.losses;
+      if (leave_out(weights[loss])) open = open || *otherwise[loss] > 0;
+    }
+    if (open)
+      notes.push_back("attention '" + student.attention + "' is trained without attention losses");
+  }
+  data::schema_of(*this).fill(data::schema_of(by_default).to_json());
+  check(!has(Stage::attention) || !traits.calibrates || *training.steps == 1,
+        "distill: attention '", student.attention, "' is calibrated in one pass, not in ",
+        *training.steps, " steps; those of stage joint are --joint-steps");
+  // These have one value for both stages.
+  joint.training.rest = training.rest;
+  joint.training.sequence_length = training.sequence_length;
+  joint.training.eval_every = training.eval_every;
+  joint.training.schedule = training.schedule;
+  if (facts.pooled && !attention_keys.count("columns")) {
+    std::set<std::string> given;  // a default may still change it
+    give_mask(student, given, {.columns = facts.pooled});
+    notes.push_back(join("attention.columns is the dump's, ", facts.pooled));
+  }
+  return notes;
 }
 
 }  // namespace brine::distill

@@ -1,40 +1,111 @@
-// A distillation from start to end: a student with another attention method learns from a teacher,
-// which runs next to it or was dumped before.
+// A distillation: a student with another attention method learns from a teacher, which runs or was
+// dumped before, in one or two stages (docs/distillation.md).
 #pragma once
 
+#include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "distill/runs/settings/recipe.h"
-#include "distill/runs/stages/conversion.h"
+#include "distill/batches/mixed_source.h"
+#include "distill/runs/settings/training_settings.h"
 #include "distill/runs/task_run.h"
 
 namespace brine::distill {
 
-// What is distilled: the sources and the recipe.
-struct Distillation {
-  std::string teacher = {};  // directory of the teacher, or "self"
-  std::string model = {};    // a student, a model or run, that learns on; empty: a new one
-  std::string dump = {};     // of the teacher; empty: the teacher runs next to the student
-  bool trust_dump = false;   // no sample of it is compared with the teacher
-  std::vector<std::string> data = {},
-                           valid = {};  // text files or token shards; data: of a task a directory
-  int64_t top_logits = 0;
-  int64_t copies = 1;          // see WindowSource
-  Stage stage = Stage::joint;  // attention: as a Conversion of that stage alone
-  TextMixture text = {};       // of text; empty members: windows of sequence_length tokens
-  TaskSettings task = {};
-  Recipe recipe = {};
+// attention: each layer learns from the teacher by itself, the base is frozen, and a method that
+// calibrates is not trained; joint: the student learns as a whole.
+enum class Stage : uint8_t { attention, joint };
+inline constexpr data::Named<Stage> kStages[] = {{Stage::attention, "attention"},
+                                                 {Stage::joint, "joint"}};
+enum class Stages : uint8_t { attention, joint, both };
+inline constexpr data::Named<Stages> kStageLists[] = {
+    {Stages::attention, "attention"}, {Stages::joint, "joint"}, {Stages::both, "attention,joint"}};
 
-  void describe(data::Schema& s);
-  bool on_task() const { return !task.task.empty(); }
-  bool mixes() const { return text.lengths || text.retrieval_share; }
-  bool self_taught() const { return teacher == "self"; }
+// Defaults of stage joint alone: for runs of minutes; those of SEA's paper (configs/paper).
+enum class Recipe : uint8_t { short_run, paper };
+inline constexpr data::Named<Recipe> kRecipes[] = {{Recipe::short_run, "short"},
+                                                   {Recipe::paper, "paper"}};
+
+// What is known of the teacher and its dump before the defaults are chosen.
+struct TeacherFacts {
+  bool causal = true;
+  int64_t positions = 2048;
+  int64_t pooled = 0;        // columns of a dump that has the teacher's attention only by columns
+  int64_t dump_tokens = 0;   // of a window of the dump; 0: there is none
+  std::string massive = {};  // the teacher's massive activation in words; empty: it has none
 };
 
-// Loads teacher, student and data and resolves the recipe of `what`; a resumed run keeps its
-// recipe unless one is named. The result refers to itself and to nothing of `what`.
-std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
+// A run as its user describes it; empty settings are decided by resolve().
+struct Distillation {
+  std::string teacher = {};  // a model's directory; "self"; empty: a dump makes blocks alone
+  std::string dump = {};     // of the teacher; empty: it runs
+  bool trust_dump = false;   // no sample of it is compared with the teacher
+  int64_t top_logits = 0;
+
+  std::vector<std::string> data = {},
+                           valid = {};  // text files or token shards; data: of a task a directory
+  TextMixture text = {};                // empty members: windows of sequence_length tokens
+  int64_t copies = 1;                   // see WindowSource
+  TaskSettings task = {};               // a name: the run uses its texts
+  std::optional<double> epochs = {};    // for a task whose steps are empty
+
+  std::string model = {};  // a student, a model or run, that learns on; empty: a new one
+  nn::ModelConfig student = of_sea();         // the attention settings; sizes are the teacher's
+  nn::MaskSettings mask = {};                 // settings of it that a library call gives
+  std::set<std::string> attention_keys = {};  // keys of it that no default may change
+  std::optional<int64_t> lora_rank = {};      // of additions to the base in stage joint; 0: none
+
+  std::optional<Stages> stages = {};
+  std::optional<Recipe> recipe = {};
+  TrainingSettings training = {};           // of the only stage, or of stage attention
+  LossWeights losses = {};                  // the same
+  std::optional<double> feature_rate = {};  // of the features of a learned prior
+  struct {
+    TrainingSettings training = {};
+    LossWeights losses = {};
+  } joint = {};  // what stage joint has for itself where it follows stage attention
+
+  // The keys of a configuration. Keys of [attention] that are set through this schema are added to
+  // attention_keys.
+  void describe(data::Schema& s);
+  // Takes what is not given from the configuration of a run that continues: its recipe, and the
+  // weight of kd, which was decided by a measurement of the teacher.
+  void keep(const data::Json& stored);
+  // Decides everything that is empty, by the stages, the method, the task and the teacher. A task's
+  // steps stay empty when they follow from its epochs. A second call changes nothing. Returns what
+  // was decided because of the teacher or its dump, as ends of sentences about it.
+  std::vector<std::string> resolve(const TeacherFacts& facts);
+  // The defaults of what is empty, from the table of defaults.cpp.
+  Distillation defaults(const TeacherFacts& facts) const;
+  // Keys of the student's attention with their values as text, if its method is SEA.
+  std::vector<std::pair<std::string, std::string>> attention_defaults(bool causal) const;
+
+  bool has(Stage stage) const;
+  bool follows() const { return stages == Stages::both; }  // stage joint, stage attention
+  bool on_task() const { return !task.task.empty(); }
+  bool mixes() const { return text.lengths || text.retrieval_share; }
+  bool self_taught() const { return teacher == kSelf; }
+  static nn::ModelConfig of_sea();
+};
+
+// A stage of a run directory: what prepare() and train() need.
+struct StagePlan {
+  Stage stage = Stage::joint;
+  RunOptions options;
+};
+// Decides the stages and returns those that are left to do. A directory that contains a stage is
+// continued with options.resume alone. Throws for a setting that no stage of the run has.
+std::vector<StagePlan> plan_stages(Distillation& what, const RunOptions& options);
+
+// Loads teacher, student and data and resolves `what`. Call it when the stages before are done:
+// stage joint starts from the newest checkpoint in the directory. The result refers to itself and
+// to nothing of `what`.
+std::unique_ptr<TrainingRun> prepare(Distillation& what, const StagePlan& plan,
                                      const RunHost& host);
+
+// All stages that are left, one after another.
+RunResult distil(Distillation& what, const RunOptions& options, const RunHost& host);
 
 }  // namespace brine::distill

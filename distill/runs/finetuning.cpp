@@ -55,6 +55,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
                                      const RunHost& host) {
   auto run = std::make_unique<TrainingRun>();
   const data::Task& task = data::task_named(what.task.task);
+  check(what.training.rest.loss_from == 0, "finetune: --loss-from has no effect on a task");
   claim_directory(*run, options, host);
   what.training.fill(finetuning_settings());
   nn::LoadedModel loaded = load_or_make(what.model, host);

@@ -5,14 +5,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
-#include <sstream>
 
 #include "data/io/human.h"
 #include "data/io/json.h"
 #include "distill/log/device_memory.h"
+#include "distill/losses/loss_table.h"
 #include "distill/ranks/exchange.h"
 #include "distill/runs/memory_check.h"
 #include "distill/runs/training_run.h"
+#include "nn/models/model_costs.h"
 #include "tensor/comm/shared_work.h"
 #include "tensor/device/allocator.h"
 #include "tensor/device/machine_memory.h"
@@ -25,6 +26,50 @@ int64_t trained_count(const TrainingRun& run) {
   int64_t sum = 0;
   for (const auto& e : run.store->entries()) sum += e.size;
   return sum;
+}
+
+std::string row(const std::string& name, const std::string& value) {
+  return name + std::string(std::max<size_t>(name.size() + 1, 18) - name.size(), ' ') + value;
+}
+
+// The method of the student with the settings that decide what it keeps.
+std::string attention_text(const nn::ModelConfig& config) {
+  data::Schema keys;
+  config.method().describe(keys);
+  std::string out = config.attention;
+  const char* scored = keys.find("candidates") ? "candidates" : "columns";
+  for (const char* key : {"preset", "k", "block", scored})
+    if (const data::Schema::Field* field = keys.find(key))
+      out += join(", ", key, " ", field->toml());
+  return out;
+}
+
+// What a run will do, as lines.
+std::vector<std::string> plan_lines(TrainingRun& run) {
+  const TrainerConfig& c = run.trainer;
+  std::vector<std::string> out = {row("attention", attention_text(run.config))};
+  if (!run.store) return out;
+  std::string weights;
+  for (const Loss& loss : losses())
+    weights += join(weights.empty() ? "" : ", ", loss.name, " ", run.losses[loss.name]);
+  const int64_t T = run.train->window(), windows = c.steps * c.batch_size * c.accumulate;
+  out.push_back(row("losses", weights));
+  out.push_back(row("steps", join(c.steps, " of ", c.batch_size, " x ", c.accumulate, " windows ",
+                                  run.windows.empty() ? join("of ", T, " tokens") : run.windows)));
+  out.push_back(row("rates", join("base ", c.optimizer.learning_rate, ", attention ",
+                                  c.optimizer.attention_learning_rate, ", ",
+                                  data::name_of(c.schedule.schedule, nn::kDecayNames), " after ",
+                                  c.schedule.warmup_steps, " steps of warm-up")));
+  std::string work = join("at most ", human_count(double(windows) * double(T)), " tokens");
+  if (run.tokenizer) {  // a whole model
+    nn::MetaModel meta(run.config);
+    const double passes = 3 * double(windows);  // backward costs about two
+    work +=
+        join(", about ", human_count(passes * nn::total(nn::forward_costs(*meta.model, T)).macs),
+             " multiply-adds of the student");
+  }
+  out.push_back(row("work", work));
+  return out;
 }
 
 // Memory and the time of a step, from steps that are discarded: a first one that fills caches and
@@ -54,16 +99,18 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
   const double limit = config.max_seconds.value_or(0);
   if (limit > 0) total = std::min(total, limit);
   const double memory = double(allocator_stats().peak_live) + 8.0 * double(trained);
-  std::ostringstream out;
-  out << run.subject << "\n"
-      << "parameters        " << human_count(double(parameters)) << "\n"
-      << "memory at peak    " << human_bytes(memory) << "\n"
-      << "a checkpoint      " << human_bytes(4.0 * double(parameters) + 8.0 * double(trained))
-      << " on disk\n"
-      << "tokens a step     " << config.batch_size * config.accumulate * run.train->window() << "\n"
-      << "a step            " << human_seconds(step) << "\n"
-      << "the run           " << human_seconds(total) << "\n";
-  return out.str();
+  std::string out = run.subject + "\n";
+  for (const std::string& line : plan_lines(run)) out += line + "\n";
+  const double checkpoint = 4.0 * double(parameters) + 8.0 * double(trained);
+  const int64_t tokens = config.batch_size * config.accumulate * run.train->window();
+  for (const auto& [name, value] : {std::pair("parameters", human_count(double(parameters))),
+                                    {"memory at peak", human_bytes(memory)},
+                                    {"a checkpoint", human_bytes(checkpoint) + " on disk"},
+                                    {"tokens a step", std::to_string(tokens)},
+                                    {"a step", human_seconds(step)},
+                                    {"the run", human_seconds(total)}})
+    out += row(name, value) + "\n";
+  return out;
 }
 
 void make_directory(const std::string& path) {
@@ -95,7 +142,7 @@ std::string time_limit_note(const Trainer& trainer, const TrainerConfig& config)
               " steps; --resume with a larger --max-seconds goes on, with 0 without limit");
 }
 
-void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
+void report_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
   if (done.skipped) {
     messages.warning(done.skipped, " steps were skipped: their loss was not finite");
   }
@@ -118,7 +165,7 @@ void compare_ranks(const TrainingRun& run, const RunOptions& options, const RunH
 }
 
 // Bytes that this rank sent for a step, on average.
-void say_traffic(const Communicator& ranks, int64_t steps, const Messages& messages) {
+void report_traffic(const Communicator& ranks, int64_t steps, const Messages& messages) {
   if (ranks.size() == 1 || steps == 0) return;
   const Traffic& t = ranks.traffic();
   messages.info(ranks.size(), " ranks; rank 0 sent ", human_bytes(double(t.bytes) / double(steps)),
@@ -146,7 +193,8 @@ bool resume(Trainer& trainer, const TrainingRun& run, const std::string& out,
 RunResult write_student(TrainingRun& run, const RunOptions& options, const RunHost& host) {
   RunResult result;
   if (options.dry_run) {
-    if (host.is_first()) result.dry_run = run.subject + "\nnothing is trained\n";
+    if (host.is_first())
+      result.dry_run = run.subject + "\n" + plan_lines(run)[0] + "\nnothing is trained\n";
     return result;
   }
   compare_ranks(run, options, host);
@@ -160,6 +208,7 @@ RunResult write_student(TrainingRun& run, const RunOptions& options, const RunHo
       return;
     }
     host.messages.info(run.subject, ", ", out);
+    host.messages.info(plan_lines(run)[0]);
     make_directory(out);
     claim_directory(run, options, host);
     if (host.keep_configuration) host.keep_configuration(out);
@@ -196,6 +245,12 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
                      trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
+  if (host.is_first() && !options.dry_run) {
+    for (const std::string& line : plan_lines(run)) host.messages.info(line);
+    const double bytes = 4.0 * double(parameters) + 12.0 * double(trained);
+    host.messages.info(
+        row("memory", join(human_bytes(bytes), " of weights, gradients and moments")));
+  }
   if (!options.force && host.is_first() && default_device().is_cpu())
     check_memory(run, host.seed, available_memory());
   if (options.dry_run) {
@@ -237,10 +292,10 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   result.outcome = trainer.run(log ? &*log : nullptr);
   result.interrupted = result.outcome.interrupted;
   if (run.after) run.after();
-  say_end(result.outcome, out, host.messages);
+  report_end(result.outcome, out, host.messages);
   const std::string limit = result.interrupted ? "" : time_limit_note(trainer, run.trainer);
   if (!limit.empty()) host.messages.info(limit);
-  if (host.ranks) say_traffic(*host.ranks, trainer.step() - first, host.messages);
+  if (host.ranks) report_traffic(*host.ranks, trainer.step() - first, host.messages);
   return result;
 }
 

@@ -57,6 +57,7 @@ struct TrainingRun : TrainerParts {
   std::function<void()> after;           // called when training has ended; may throw
   std::string settings;                  // of the run as JSON, when all of them are decided
   std::string subject;                   // "student sea, teacher runs/teacher"
+  std::string windows;                   // lengths in words; empty: one length
   // SHA-256 of the run's inputs, by role and file: "teacher", "train.bible.txt". Recorded with the
   // configuration; a resumed run with another hash is an error.
   std::map<std::string, std::string> inputs;

@@ -149,7 +149,8 @@ void check_key_scales(Model& model, const std::string& source) {
     if (!b.path.ends_with(".key_scale")) continue;
     for (const double x : b.buffer->value.to(Device{}).to_vector()) {
       check(std::isfinite(x) && x > 0, source, ": tensor ", b.path, " contains ", x,
-            ", must be finite and above 0; calibrate the attention again (brine convert)");
+            ", must be finite and above 0; calibrate the attention again (brine distill "
+            "--attention blocks)");
     }
   }
 }

@@ -172,7 +172,7 @@ void refuse_first_blocks(const std::string& key, const data::Json& value,
   const bool first = (key == "mask" || key == "preset") && value == "blocks";
   check(!first, source,
         ": this student has blocks of the first edition (clusters); convert its "
-        "teacher again: brine convert --attention blocks --teacher MODEL --data TEXT --out RUN");
+        "teacher again: brine distill --attention blocks --teacher MODEL --data TEXT --out RUN");
 }
 
 ModelConfig from_hf_config(const data::Json& json, const std::string& source) {

@@ -65,7 +65,7 @@ void SeaConfig::apply(Preset named) {
 void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
   s.choice("preset", preset, kPresets,
-           "Defaults of other keys (docs/method.md); distill and convert take light",
+           "Defaults of other keys (docs/method.md); distill takes light",
            {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate",

@@ -90,7 +90,7 @@ TEST_CASE(
         "sweep --data text.txt --model more-student",
         "train --train text.txt --steps 1 --out never --model more-teacher",
         "train --config model.toml --train text.txt --tokenizer more-teacher --out never",
-        "convert --teacher more-teacher --data text.txt --steps 1 --columns 12 --k 4 --out never",
+        "distill --stages attention --teacher more-teacher --data text.txt --steps 1 --out never",
         "distill --teacher more-teacher --data text.txt --steps 1 --out never",
         "distill --teacher self --model more-student --data text.txt --steps 1 --out never",
         "bench trained --quick --model more-student --data text.txt"}) {

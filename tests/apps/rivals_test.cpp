@@ -56,22 +56,23 @@ TEST_CASE("distill: a selection's own loss is a mean over micro-batches and laye
   CHECK(together > 1.05 * without);
 }
 
-TEST_CASE("convert: a selection is learned by its own loss and the output of its layer") {
+TEST_CASE("distill: a selection is learned by its own loss and the output of its layer") {
   const World& w = world();
   for (const char* method :
        {"indexer", "tdsa", "block-topk --attention.block 4 --attention.gate"}) {
     CAPTURE(std::string(method));
     const std::string run = std::string("learned-") + method[0];
-    w.must(std::string("convert --teacher teacher --data text.txt --lengths 32 --batch-size 2 ") +
-           "--steps 12 --k 4 --attention " + method + " --out " + run);
+    w.must(
+        std::string("distill --stages attention --teacher teacher --data text.txt --lengths 32 ") +
+        "--batch-size 2 --steps 12 --k 4 --attention " + method + " --out " + run);
     const std::vector<data::Json> lines = logged(w, run, "selection");
     REQUIRE(lines.size() >= 2);
     CHECK(lines.back().at("selection").get<double>() < lines[0].at("selection").get<double>());
     CHECK_FALSE(lines[0].contains("approx"));
   }
   const Finished f = w.run(
-      "convert --teacher teacher --data text.txt --lengths 32 --steps 2 --attention reformer "
-      "--out nothing");
+      "distill --stages attention --teacher teacher --data text.txt --lengths 32 --steps 2 "
+      "--attention reformer --out nothing");
   CHECK(f.status == 1);
   check_says(f.error, {"reformer", "no parameters"});
 }

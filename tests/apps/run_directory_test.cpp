@@ -158,8 +158,7 @@ TEST_CASE("run directory: the configuration that a run has written starts the sa
   again("train", "--model export/config.json --tokenizer tok --train text.txt --seed 4", 2);
   again("distill", "--teacher teacher --model student --data text.txt", 2);
   again("distill", "--teacher self --model student --data text.txt --seed 2", 2);
-  again("distill", "--teacher teacher --data text.txt --stage attention --columns 12 --k 4", 2);
-  again("convert", "--teacher teacher --data text.txt --attention sea --columns 12 --k 4", 2);
+  again("distill", "--teacher teacher --data text.txt --stages attention --columns 12 --k 4", 2);
   say(refused_run("train --config " + on + "/config.toml --hidden-size 48 --out never"),
       "model.hidden_size cannot be set, student has its own; given 48, there 32");
   say(refused_run("train --config " + on + "/config.toml --attention.k 5 --out never"),
@@ -240,8 +239,7 @@ TEST_CASE("run directory: what is a model, a run, a dump or a tokenizer stays it
   const std::string distill = "distill --teacher teacher --data text.txt --columns 12 --k 4";
   const std::string commands[] = {World::train(),
                                   distill,
-                                  distill + " --stage attention",
-                                  "convert --teacher teacher --data text.txt --attention sea",
+                                  distill + " --stages attention",
                                   "dump --model teacher --data text.txt --windows 2",
                                   "export --checkpoint student",
                                   "extend --model student --positions 48"};

@@ -319,6 +319,16 @@ TEST_CASE("tasks by the program: errors are one line") {
   CHECK_FALSE(fs::exists(w.path("never")));
 }
 
+TEST_CASE("tasks by the program: stage attention learns from the task's texts, or from a dump") {
+  const TaskWorld& w = tasks();
+  const std::string how = TaskWorld::distill() + " --stages attention";
+  w.must("dump --task cola --data glue --model teacher --value --dtype f32 --out valued");
+  w.must(how + " --out by-layer");
+  CHECK(contains(w.must(how + " --dump valued --out by-layer-2").error, "stage attention"));
+  CHECK(contains(read_all(w.path("by-layer/log.jsonl")), "worst_layer"));
+  CHECK(w.score("--model by-layer").contains("matthews_correlation"));
+}
+
 TEST_CASE("tasks by the program: WordNet's glosses (needs WordNet)") {
   if (!fs::exists("/usr/share/wordnet/data.noun")) {
     return test::skip("the package wordnet-base is not installed");

@@ -1,6 +1,6 @@
 """Blocks of Brine in live models of transformers, of any family whose attention goes through its interface.
 
-    brine_sea.attach(model, "BLOCKS")     # the blocks of `brine distill --stage attention`, or settings of new ones
+    brine_sea.attach(model, "BLOCKS")     # the blocks of `brine distill --stages attention`, or settings of new ones
     optimizer = torch.optim.AdamW([*model.parameters(), *brine_sea.blocks(model).parameters()])
     brine_sea.save(model, "DIR", base=True)
     brine_sea.detach(model)               # dense again

@@ -73,7 +73,7 @@ layers = brine_sea.layers(model)  # those without a sliding window
 brine_sea.detach(model)
 with tempfile.TemporaryDirectory() as work:
     brine_sea.dump(model, tokenizer, text, f"{work}/dump", length=length, layers=layers, value=True)
-    command = [given.brine, "distill", "--stage", "attention", "--dump", f"{work}/dump", "--out", f"{work}/blocks"]
+    command = [given.brine, "distill", "--stages", "attention", "--dump", f"{work}/dump", "--out", f"{work}/blocks"]
     subprocess.run([*command, *(f"--{key}={SETTINGS[key]}" for key in SETTINGS)], check=True)
     brine_sea.attach(model, f"{work}/blocks")
 print(f"calibrated {perplexity(model, ids[-8:]):.3f}")

@@ -6,34 +6,30 @@
 #include <nlohmann/json.hpp>
 
 #include "data/config/schema_text.h"
+#include "distill/losses/loss_table.h"
 
 namespace brine::distill {
 namespace {
 
 template <class T>
 const T& decided(const std::optional<T>& value, const char* name) {
-  check(value.has_value(), "training: ", name, " is not decided; resolve the recipe first");
+  check(value.has_value(), "training: ", name, " is not decided");
   return *value;
 }
 
 template <class T>
-std::string shown(const std::optional<T>& value, const char* otherwise = "by recipe") {
+std::string shown(const std::optional<T>& value, const char* otherwise = "by stage and method") {
   return value ? data::toml_value(*value) : std::string(otherwise);
 }
 
 }  // namespace
 
-void TrainingSettings::describe(data::Schema& s, const TrainingSettings& defaults,
-                                const std::string& default_steps) {
+void TrainingSettings::describe(data::Schema& s, const TrainingSettings& defaults) {
   s.field("sequence_length", sequence_length,
           "Tokens of a window or of a task's longest text; 0 = the model's positions",
           {.min = 0, .unset = shown(defaults.sequence_length, "0")});
-  s.field(
-      "steps", steps, "Optimizer steps",
-      {.min = 1,
-       .unset = !default_steps.empty()
-                    ? default_steps
-                    : shown(defaults.steps, defaults.batch_size ? "from epochs" : "by recipe")});
+  const char* otherwise = defaults.batch_size ? "from epochs" : "by stage and method";
+  s.field("steps", steps, "Optimizer steps", {.min = 1, .unset = shown(defaults.steps, otherwise)});
   s.field("batch_size", batch_size, "Windows, or texts of a task, of a micro-batch",
           {.min = 1, .unset = shown(defaults.batch_size)});
   s.field("eval_every", eval_every,
@@ -52,7 +48,7 @@ void TrainingSettings::describe(data::Schema& s, const TrainingSettings& default
            "Shape of the learning rate after the warm-up",
            {.unset = defaults.schedule
                          ? join('"', data::name_of(*defaults.schedule, nn::kDecayNames), '"')
-                         : "by recipe"});
+                         : "by stage and method"});
   s.field("schedule.warmup_steps", warmup_steps, "Steps of linear warm-up from 0",
           {.min = 0, .unset = shown(defaults.warmup_steps, "0")});
 }
@@ -85,7 +81,39 @@ TrainerConfig TrainingSettings::resolved() const {
   c.optimizer.attention_learning_rate = decided(attention_learning_rate, "attention_learning_rate");
   c.schedule.schedule = decided(schedule, "schedule");
   c.schedule.warmup_steps = decided(warmup_steps, "warmup_steps");
+  const LossScaleConfig unscaled;
+  const char* idle = c.loss_scale.active()                                      ? nullptr
+                     : c.loss_scale.initial != unscaled.initial                 ? "initial"
+                     : c.loss_scale.growth_interval != unscaled.growth_interval ? "growth-interval"
+                                                                                : nullptr;
+  check(!idle, "--loss-scale.", idle ? idle : "",
+        " has no effect without --compute f16 or --loss-scale.enabled on");
   return c;
+}
+
+LossWeights::LossWeights() {
+  for (const Loss& loss : distill::losses()) weights_[loss.name] = std::nullopt;
+}
+
+std::optional<double>& LossWeights::operator[](const std::string& loss) {
+  const auto found = weights_.find(loss);
+  check(found != weights_.end(), "losses: unknown loss '", loss, "'");
+  return found->second;
+}
+
+void LossWeights::describe(data::Schema& s) {
+  for (const Loss& loss : distill::losses())
+    s.field(loss.name, weights_[loss.name], loss.help, {.min = 0, .unset = "by stage and method"});
+  s.field("kl", kl, "Weight of the KL part inside approx and prob", {.min = 0});
+  s.field("mse", mse, "Weight of the squared part inside approx and prob", {.min = 0});
+}
+
+LossConfig LossWeights::config() const {
+  LossConfig config;
+  config.kl = kl;
+  config.mse = mse;
+  for (const auto& [name, weight] : weights_) config[name] = weight.value_or(0);
+  return config;
 }
 
 }  // namespace brine::distill

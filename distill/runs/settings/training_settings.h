@@ -1,7 +1,10 @@
 // The settings of a training run before all of them are decided.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "data/config/schema.h"
 #include "distill/trainer.h"
@@ -20,8 +23,7 @@ struct TrainingSettings {
 
   // Help and documentation show the values of `defaults` as defaults; for empty ones they say that
   // the recipe decides.
-  void describe(data::Schema& s, const TrainingSettings& defaults = {},
-                const std::string& default_steps = "");
+  void describe(data::Schema& s, const TrainingSettings& defaults = {});
   // Gives every empty setting its value in `defaults`.
   void fill(TrainingSettings defaults);
   // Steps, warm-up and evaluations of a task, where they are empty: `epochs` passes over `texts`
@@ -30,6 +32,22 @@ struct TrainingSettings {
   void plan_epochs(double epochs, double warmup_ratio, int64_t texts);
   // Throws an Error that names a setting which is still empty.
   TrainerConfig resolved() const;
+};
+
+// Weights of the losses (losses/loss_table.h) before all of them are decided; see LossConfig.
+class LossWeights {
+ public:
+  LossWeights();             // every weight is empty
+  double kl = 0.1, mse = 1;  // as in LossConfig
+
+  // Throws for an unknown loss.
+  std::optional<double>& operator[](const std::string& loss);
+  void describe(data::Schema& s);
+  // Weights that are empty are 0.
+  LossConfig config() const;
+
+ private:
+  std::map<std::string, std::optional<double>> weights_;
 };
 
 }  // namespace brine::distill

@@ -1,5 +1,5 @@
-// Stage `attention` of a conversion (docs/conversion.md): the attention method
-// of each layer learns by itself from the teacher's layer.
+// Stage `attention` (docs/distillation.md): the attention method of each layer learns by itself
+// from the teacher's layer.
 #pragma once
 
 #include <functional>

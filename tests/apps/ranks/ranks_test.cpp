@@ -31,12 +31,12 @@ void same_students(const Launcher& launcher) {
       {"dump", World::distill("--steps 3 --columns 12 --k 4 --accumulate 4") + " --dump dump"},
       {"online", World::distill("--steps 2 --columns 12 --k 4 --accumulate 4 --compute bf16")},
       {"f16", World::distill("--steps 4 --columns 12 --k 4 --accumulate 4 --compute f16")},
-      {"convert",
-       "convert --teacher teacher --data text.txt --batch-size 2 --steps 3 --joint-steps 2 "
+      {"stages",
+       "distill --teacher teacher --data text.txt --batch-size 2 --steps 3 --joint-steps 2 "
        "--accumulate 4 --stages attention,joint --attention sea --columns 12 --k 4"},
       {"blocks",
-       "convert --teacher teacher --data text.txt --joint.batch-size 2 --joint-steps 2 "
-       "--accumulate 4 --stages attention,joint --k 16 --block 4 --tile 2"}};
+       "distill --teacher teacher --data text.txt --joint.batch-size 2 --joint-steps 2 "
+       "--accumulate 4 --stages attention,joint --attention blocks --k 16 --block 4 --tile 2"}};
   for (const auto& [name, command] : runs) {
     const std::string keys = command + " --valid text.txt --keep 0 --out ";
     const std::string run = launcher.id + "-" + name;

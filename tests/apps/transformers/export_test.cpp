@@ -51,9 +51,8 @@ TEST_CASE("export for transformers: the sources of apps/python, and where they a
 TEST_CASE("export for transformers: a student with blocks, whose scale of channels goes along") {
   const World& w = world();
   w.must(
-      "convert --teacher teacher --data text.txt --stages attention --lengths 32 --block 4 --tile "
-      "2 "
-      "--k 16 --out blocks-run");
+      "distill --attention blocks --teacher teacher --data text.txt --block 4 --tile 2 --k 16 "
+      "--out blocks-run");
   w.must("export --checkpoint blocks-run --out hf-blocks --format transformers");
   const Json config = config_of("hf-blocks");
   CHECK(config.at("brine").at("attention").at("method") == "blocks");

@@ -74,7 +74,7 @@ TEST_CASE("cuda: stage joint, evaluation and generation with blocks as on the cp
   const test::SmallDevice small(Dtype::f32);
   // A choice does not change with roundings of queries and keys if every block is chosen.
   const std::string how =
-      "convert --teacher teacher --data text.txt --joint-steps 2 --lengths 32 --batch-size 2 "
+      "distill --teacher teacher --data text.txt --joint-steps 2 --lengths 32 --batch-size 2 "
       "--attention blocks --block 4 --tile 2 --k 32";
   device_world().must(how + " --out blocks-here --device cpu");
   device_world().must(how + " --out blocks-there --device cuda");

@@ -7,7 +7,7 @@
 #include "data/dump/dump_reader.h"
 #include "data/hdf5/hdf5_file.h"
 #include "distill/losses/loss_table.h"
-#include "distill/runs/settings/recipe.h"
+#include "distill/runs/settings/training_settings.h"
 #include "distill/teachers/self_teacher.h"
 #include "tests/distill/losses/evaluated.h"
 #include "tests/distill/setup.h"

@@ -1,116 +1,338 @@
-// A distillation as a library call: three steps without a command line, and resumed runs.
-#include "distill/runs/distillation.h"
-
+// Distillations in stages as library calls: their boundary, interruptions, and what they leave.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
+#include "data/safetensors/safetensors.h"
+#include "distill/changed_settings.h"
+#include "distill/runs/distillation.h"
 #include "distill/runs/memory_check.h"
+#include "nn/io/shared_student.h"
 #include "tensor/device/allocator.h"
 #include "tests/distill/attention_keys.h"
+#include "tests/distill/runs.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
 #include "tests/small_models.h"
 
-using namespace brine;
-using namespace brine::test;
-
+namespace brine::test {
 namespace {
 
 // A teacher in a directory, with a tokenizer of bytes, and a text.
-struct Place {
+struct Site {
   Scratch scratch;
   std::string teacher = (scratch / "teacher").string(), text = (scratch / "text.txt").string();
 
-  Place() {
-    nn::ModelConfig config = small_opt(260, 16, 0.15);
+  explicit Site(const std::string& family = "opt") {
+    nn::ModelConfig config;
+    if (family == "bert") {
+      config = encoder_config("flash", 0);
+      config.as<nn::BertConfig>().max_position_embeddings = 48;
+    } else {
+      config = small_opt(260, 48, 0.15);
+    }
     config.attention = "flash";
     const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
     nn::ParameterStore store(*model);
     nn::export_model(config, *model, byte_tokenizer().get(), teacher);
     std::string words;
-    for (int i = 0; i < 40; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
+    for (int i = 0; i < 60; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
     data::write_file_atomic(text, words);
   }
   std::string run(const std::string& name) const { return (scratch / name).string(); }
 
-  Distillation what() const {
-    Distillation d{.teacher = teacher, .data = {text}, .valid = {text}};
-    d.recipe.training.steps = 3;
-    d.recipe.training.batch_size = 2;
-    d.recipe.training.rest.save_every = 2;
-    d.recipe.training.rest.keep = 0;
-    set_attention(d.recipe, "k", "3");
-    set_attention(d.recipe, "columns", "12");
-    return d;
+  Distillation what(bool joint = false) const {
+    Distillation c{.teacher = teacher};
+    c.data = {text};
+    c.valid = {text};
+    c.text.lengths = "24,48";
+    c.training.steps = 6;
+    c.training.batch_size = 1;
+    c.training.rest.accumulate = 2;
+    c.training.rest.save_every = 3;
+    c.training.rest.keep = 0;
+    c.training.rest.eval_windows = 2;
+    c.mask = {.preset = "light", .k = 3, .columns = 12};
+    c.stages = joint ? Stages::both : Stages::attention;
+    if (joint) c.joint.training.steps = 6;
+    return c;
+  }
+  // Stage joint alone.
+  Distillation whole(int64_t batch_size = 2) const {
+    Distillation c{.teacher = teacher, .data = {text}, .valid = {text}};
+    c.training.steps = 3;
+    c.training.batch_size = batch_size;
+    c.training.rest.save_every = 2;
+    c.training.rest.keep = 0;
+    c.mask = {.k = 3, .columns = 12};
+    return c;
   }
 };
 
-RunResult run_of(Distillation& what, const RunOptions& options, RunHost host = {}) {
-  const std::unique_ptr<TrainingRun> run = prepare(what, options, host);
-  return train(*run, options, host);
+RunResult distil_to(const Site& place, const std::string& name, Distillation what,
+                    bool resume = false, RunHost host = {}) {
+  return distil(what, {.out = place.run(name), .resume = resume}, host);
 }
 
-std::string weights(const std::string& run, const char* step) {
-  return data::read_file(run + "/step-0000000" + step + "/model.safetensors");
+RunHost stopping_after(int steps) {
+  RunHost host;
+  host.stop = [asked = 0, steps]() mutable { return ++asked > steps ? "asked to" : ""; };
+  return host;
 }
 
-// The settings of a run, as they are recorded.
-std::function<std::string()> settings_of(Distillation& what) {
-  return [&what] { return data::schema_of(what).to_json().dump(); };
+// The parts of a student that are not its attention's.
+std::string base_hash(const std::string& path) {
+  const nn::LoadedModel m = nn::load_model(path);
+  std::vector<NamedTensor> base;
+  for (NamedTensor& t : nn::tensors_of(*m.model)) {
+    if (!m.model->is_attention_tensor(t.name)) base.push_back(t);
+  }
+  return nn::tensor_hash(base);
+}
+
+int64_t steps_with(const fs::path& run, const char* term) {
+  int64_t n = 0;
+  for (const std::string& line : log_lines(run)) n += Json::parse(line).contains(term);
+  return n;
+}
+
+// A term of the line of a step.
+double term_at(const fs::path& run, int64_t step, const char* term) {
+  for (const std::string& line : log_lines(run)) {
+    const Json json = Json::parse(line);
+    if (json.value("step", int64_t(0)) == step && json.contains(term)) return json.at(term);
+  }
+  FAIL("no step " << step << " with " << term);
+  return 0;
 }
 
 }  // namespace
 
-TEST_CASE("distillation: a library call distils three steps and saves a model that loads") {
-  const Place place;
-  Distillation what = place.what();
-  std::vector<std::string> said;
-  const RunHost host{.messages = Messages(
-                         [&](Messages::Level, const std::string& text) { said.push_back(text); })};
-  const std::string out = place.run("run");
-  const RunResult done = run_of(what, {.out = out}, host);
-  CHECK(done.outcome.steps == 3);
-  CHECK_FALSE(done.interrupted);
-  CHECK(done.dry_run.empty());
-  CHECK(done.outcome.last.count("approx") == 1);
-  CHECK(done.outcome.last.count("kd_task") == 1);
-  CHECK(said.size() >= 4);  // the inputs, the training, the end
-  const nn::LoadedModel student = nn::load_model(out);
-  CHECK(student.config.attention == "sea");
-  CHECK(student.config.shape().hidden_size == 24);
-  CHECK(nn::load_model(place.teacher).hash() != student.hash());
-  CHECK(what.recipe.training.learning_rate == 3e-4);
+TEST_CASE("stages: stage attention leaves a student that loads, with the teacher's base") {
+  for (const char* family : {"opt", "bert"}) {
+    INFO(family);
+    const Site place(family);
+    Distillation what = place.what();
+    if (family == std::string("bert")) what.valid.clear();  // no next tokens to predict
+    const RunResult done = distil_to(place, "run", what);
+    CHECK(done.outcome.steps == 6);
+    const nn::LoadedModel student = nn::load_model(place.run("run"));
+    CHECK(student.config.attention == "sea");
+    CHECK(base_hash(place.run("run")) == nn::load_model(place.teacher).hash());
+    for (const char* term : {"approx", "context", "worst_loss", "worst_layer", "rate"}) {
+      CHECK_MESSAGE(steps_with(place.run("run"), term) >= 6, term);
+    }
+    if (what.valid.empty()) continue;
+    const Json last = Json::parse(log_lines(place.run("run")).back());
+    CHECK(last.contains("valid_perplexity"));
+    bool measured = false;
+    for (const std::string& line : log_lines(place.run("run"))) {
+      const Json json = Json::parse(line);
+      if (!json.contains("block_mask_recall")) continue;
+      measured = true;
+      CHECK(json.at("block_mask_recall") > 0);
+      CHECK(json.at("block_mask_recall_min") <= json.at("block_mask_recall"));
+      CHECK(json.at("layer.1.recall") > 0);
+      CHECK(json.at("layer.1.loss") > 0);
+    }
+    CHECK(measured);
+  }
 }
 
-TEST_CASE("distillation: a stop ends the run, and resuming gives the bits of one without a stop") {
-  const Place place;
-  Distillation whole = place.what(), cut = place.what(), rest = place.what();
-  run_of(whole, {.out = place.run("whole")});
-  int asked = 0;
-  RunHost host;
-  host.stop = [&] { return ++asked > 2 ? "asked to" : ""; };
-  CHECK(run_of(cut, {.out = place.run("cut")}, host).interrupted);
-  CHECK(run_of(rest, {.out = place.run("cut"), .resume = true}).outcome.steps == 3);
-  CHECK(weights(place.run("cut"), "3") == weights(place.run("whole"), "3"));
+TEST_CASE("stages: a run that was killed or stopped continues to the bits of a whole one") {
+  const Site place;
+  const std::string whole = place.run("whole");
+  auto what = [&] {
+    Distillation c = place.what();
+    c.mask.preset = "paper";
+    return c;
+  };
+  distil_to(place, "whole", what());
+  copy_killed(whole, place.run("killed"));
+  distil_to(place, "killed", what(), true);
+  check_same_run(whole, place.run("killed"), 6);
+  CHECK(distil_to(place, "stopped", what(), false, stopping_after(4)).interrupted);
+  distil_to(place, "stopped", what(), true);
+  CHECK(file(place.run("stopped"), 6, "model.safetensors") == file(whole, 6, "model.safetensors"));
+  // A damaged newest checkpoint falls back to the one before.
+  fs::resize_file(data::checkpoint_path(whole, 6) / "optimizer.safetensors", 100);
+  distil_to(place, "whole", what(), true);
+  check_same_run(place.run("killed"), whole, 6);
 }
 
-TEST_CASE("distillation: a dry run measures and writes nothing") {
-  const Place place;
-  Distillation what = place.what();
-  const RunResult done = run_of(what, {.out = place.run("dry"), .dry_run = true});
-  CHECK(done.dry_run.find("tokens a step     32\n") != std::string::npos);
-  CHECK_FALSE(std::filesystem::exists(place.run("dry")));
+// Blocks of 4 keys, of which a row keeps 3 by itself.
+Distillation of_blocks(const Site& place, bool joint) {
+  Distillation c = place.what(joint);
+  c.student.attention = "blocks";
+  c.mask = {.k = 16, .block = 4};
+  c.training.steps.reset();
+  set_attention(c, "tile", "4");
+  return c;
+}
+
+TEST_CASE("stages: blocks are calibrated on the start of the text, then trained through") {
+  const Site place;
+  const std::string whole = place.run("whole");
+  CHECK(distil_to(place, "apart", of_blocks(place, false)).outcome.steps == 1);
+  const nn::LoadedModel student = nn::load_model(place.run("apart"));
+  CHECK(student.config.attention == "blocks");
+  CHECK(base_hash(place.run("apart")) == nn::load_model(place.teacher).hash());
+  // As a model that was never converted is calibrated on the same tokens.
+  nn::LoadedModel direct = nn::load_model(place.teacher);
+  use_attention(direct, "blocks", {{"k", 16}, {"block", 4}, {"tile", 4}});
+  CHECK(direct.uncalibrated);
+  const std::vector<int32_t> ids = byte_tokenizer()->encode(data::read_file(place.text));
+  CHECK(nn::calibrate_attention(direct, Tensor::from(ids, {1, int64_t(ids.size())})) == 48);
+  CHECK_FALSE(direct.uncalibrated);
+  const auto theirs = student.model->named_buffers(), ours = direct.model->named_buffers();
+  REQUIRE(ours.size() == 2);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    CHECK(same_bits(ours[i].buffer->value, theirs[i].buffer->value));
+    for (const double x : ours[i].buffer->value.to_vector()) CHECK(x > 0);
+  }
+  CHECK(distil_to(place, "apart", of_blocks(place, false), true).outcome.steps == 0);
+  check_says(message([&] {
+               Distillation other = of_blocks(place, false);
+               other.mask.k = 20;
+               distil_to(place, "apart", other, true);
+             }),
+             {"attention.k", "16", "20"});
+  distil_to(place, "whole", of_blocks(place, true));
+  distil_to(place, "apart", of_blocks(place, true), true);
+  check_same_run(whole, place.run("apart"), 7);
+  CHECK(steps_with(whole, "kd_task") == 6);
+  CHECK(steps_with(whole, "valid_perplexity") == 2);
+  // Without stage attention the student is calibrated, too.
+  Distillation alone = of_blocks(place, false);
+  alone.stages = Stages::joint;
+  alone.training.steps = 2;
+  distil_to(place, "alone", alone);
+  for (const auto& b : nn::load_model(place.run("alone")).model->named_buffers())
+    CHECK_FALSE(b.buffer->value.to_vector() ==
+                std::vector<double>(size_t(b.buffer->value.numel()), 1));
+}
+
+TEST_CASE("stages: a damaged key_scale, a student of the first edition and steps are refused") {
+  const Site place;
+  distil_to(place, "run", of_blocks(place, false));
+  const data::Path checkpoint = data::checkpoint_path(place.run("run"), 1);
+  auto copied = [&](const std::string& name) {  // without the manifest
+    const std::string copy = place.run(name);
+    fs::create_directories(copy);
+    for (const char* file : {"config.json", "model.safetensors"})
+      fs::copy(checkpoint / file, data::Path(copy) / file);
+    return copy;
+  };
+  for (const double bad : {0.0, -1.0, double(NAN), double(INFINITY)}) {
+    const std::string copy = copied(join("bad", bad));
+    nn::LoadedModel m = nn::load_model(copy);
+    std::vector<NamedTensor> tensors = nn::tensors_of(*m.model);
+    for (NamedTensor& t : tensors) {
+      if (!t.name.ends_with("key_scale")) continue;
+      t.tensor = t.tensor.clone();
+      t.tensor.data<float>()[3] = float(bad);
+    }
+    data::save_safetensors(data::Path(copy) / "model.safetensors", tensors);
+    const std::string error = message([&] { nn::load_model(copy); });
+    check_says(error, {copy, "key_scale", "above 0"});
+    CHECK(error.find('\n') == error.npos);
+  }
+  auto edited = [&](const char* name, const Json& attention) {
+    const std::string copy = copied(name);
+    Json config = Json::parse(data::read_file(copy + "/config.json"));
+    config["brine"]["attention"] = attention;
+    data::write_file_atomic(copy + "/config.json", config.dump());
+    return message([&] { nn::load_config(copy); });
+  };
+  for (const Json& first : {Json{{"method", "sea"}, {"mask", "blocks"}, {"parts", 4}},
+                            Json{{"method", "sea"}, {"preset", "blocks"}}}) {
+    const std::string error = edited(first.contains("mask") ? "mask" : "preset", first);
+    check_says(error, {"first edition", "brine distill --attention blocks"});
+    CHECK(error.find('\n') == error.npos);
+  }
+  CHECK(edited("columns", {{"method", "sea"}, {"mask", "columns"}, {"parts", 1}, {"k", 8}}) ==
+        "no error");
+  Distillation steps = of_blocks(place, false);
+  steps.training.steps = 5;
+  check_says(message([&] { distil_to(place, "no", steps); }),
+             {"blocks", "5 steps", "--joint-steps"});
+}
+
+TEST_CASE("stages: stage 2 after stage 1 is one run through both, bit for bit") {
+  const Site place;
+  struct Kind {
+    const char* name;
+    int64_t rank;
+    double rate;
+  };
+  for (const Kind kind : {Kind{"frozen", 0, 0}, Kind{"lora", 2, 1e-2}, Kind{"all", 0, 1e-3}}) {
+    INFO(kind.name);
+    auto name = [&](const char* part) { return join(kind.name, part); };
+    auto what = [&](bool joint) {
+      Distillation c = place.what(joint);
+      if (!joint) return c;
+      c.lora_rank = kind.rank;
+      c.joint.training.learning_rate = kind.rate;
+      return c;
+    };
+    const std::string whole = place.run(name("-whole"));
+    distil_to(place, name("-whole"), what(true));
+    // Two processes.
+    distil_to(place, name("-parts"), what(false));
+    CHECK(file(whole, 6, "model.safetensors") ==
+          file(place.run(name("-parts")), 6, "model.safetensors"));
+    distil_to(place, name("-parts"), what(true), true);
+    check_same_run(whole, place.run(name("-parts")), 12);
+    // Killed inside stage 2.
+    const std::string killed = place.run(name("-killed"));
+    fs::create_directories(killed);
+    for (const int64_t step : {6, 9}) {
+      fs::copy(data::checkpoint_path(whole, step), data::checkpoint_path(killed, step),
+               fs::copy_options::recursive);
+    }
+    fs::copy(fs::path(whole) / "log.jsonl", fs::path(killed) / "log.jsonl");
+    distil_to(place, name("-killed"), what(true), true);
+    check_same_run(whole, killed, 12);
+    // What was trained.
+    const bool frozen = kind.rank == 0 && kind.rate == 0;
+    const nn::LoadedModel student = nn::load_model(whole);
+    CHECK(student.config.lora_rank == kind.rank);
+    if (kind.rank == 0) {
+      CHECK((base_hash(whole) == nn::load_model(place.teacher).hash()) == frozen);
+    }
+    CHECK(file(whole, 9, "model.safetensors") != file(whole, 12, "model.safetensors"));
+    CHECK(steps_with(whole, "kd_task") == 6);
+    // It begins with the blocks of stage 1: new ones are further from the teacher on the same text.
+    if (frozen) {
+      Distillation alone = what(false);
+      alone.stages = Stages::joint;
+      alone.losses["approx"] = 1;
+      distil_to(place, name("-alone"), alone);
+      CHECK(term_at(whole, 7, "approx") < .97 * term_at(place.run(name("-alone")), 1, "approx"));
+    }
+    CHECK(distil_to(place, name("-killed"), what(true), true).outcome.steps == 0);  // finished
+  }
+}
+
+TEST_CASE("stages: 1, 2 and 3 threads convert to the same bits") {
+  const Site place;
+  for (const int n : {1, 2, 3}) {
+    Threads set(n);
+    Distillation what = place.what();
+    what.training.steps = 3;
+    distil_to(place, join("run", n), what);
+    if (n > 1) check_same_run(place.run("run1"), place.run(join("run", n)), 3);
+  }
 }
 
 TEST_CASE(
     "distillation: a step's memory is known from small ones, and what does not fit is refused") {
-  const Place place;
-  Distillation what = place.what();
-  what.recipe.training.batch_size = 8;
-  const std::unique_ptr<TrainingRun> eight = prepare(what, {.out = place.run("measured")}, {});
+  const Site place;
+  Distillation what = place.whole(8);
+  const std::unique_ptr<TrainingRun> eight =
+      prepare(what, {.options = {.out = place.run("measured")}}, {});
   // What a step of 8 windows takes, and its moments.
   Objective objective(*eight->model, eight->teacher.get(), eight->losses);
   const Batch batch = eight->train->batch(0, 8);
@@ -128,93 +350,101 @@ TEST_CASE(
   // It measured nothing that a run could notice.
   const RunOptions options{.out = place.run("measured")};
   train(*eight, options, {});
-  Distillation plain = place.what();
-  plain.recipe.training.batch_size = 8;
-  run_of(plain, {.out = place.run("plain")});
-  CHECK(weights(place.run("measured"), "3") == weights(place.run("plain"), "3"));
+  distil_to(place, "plain", place.whole(8));
+  CHECK(file(place.run("measured"), 3, "model.safetensors") ==
+        file(place.run("plain"), 3, "model.safetensors"));
 }
 
 TEST_CASE("distillation: a resumed run has its own recipe, and other settings are refused") {
-  const Place place;
-  auto start = [&](const char* name, RecipeName recipe) {
-    Distillation what = place.what();
-    what.recipe.name = recipe;
-    RunHost host;
-    host.configuration = settings_of(what);
-    host.stop = [asked = 0]() mutable { return ++asked > 2 ? "enough" : ""; };
-    run_of(what, {.out = place.run(name)}, host);
+  const Site place;
+  auto start = [&](const char* name, Recipe recipe) {
+    Distillation what = place.whole();
+    what.recipe = recipe;
+    distil_to(place, name, what, false, stopping_after(2));
   };
-  auto resume = [&](const char* name, std::optional<RecipeName> recipe = std::nullopt,
+  auto resume = [&](const char* name, std::optional<Recipe> recipe = std::nullopt,
                     const char* prior = nullptr) {
-    Distillation what = place.what();
-    what.recipe.name = recipe;
-    if (prior) set_attention(what.recipe, "prior", prior);
-    RunHost host;
-    host.configuration = settings_of(what);
-    run_of(what, {.out = place.run(name), .resume = true}, host);
+    Distillation what = place.whole();
+    what.recipe = recipe;
+    if (prior) set_attention(what, "prior", prior);
+    distil(what, {.out = place.run(name), .resume = true}, {});
     return what.recipe;
   };
-  start("paper", RecipeName::paper);
-  CHECK(resume("paper").name == RecipeName::paper);
-  start("other", RecipeName::short_run);
+  start("paper", Recipe::paper);
+  CHECK(resume("paper") == Recipe::paper);
+  start("other", Recipe::short_run);
   check_says(message([&] { resume("other", std::nullopt, "none"); }),
              {"attention.prior: \"learned\" -> \"none\""});
-  const std::string refused = message([&] { resume("other", RecipeName::paper); });
+  const std::string refused = message([&] { resume("other", Recipe::paper); });
   CHECK(refused.find("optimizer.learning_rate: 0.0003 -> 2e-06") != std::string::npos);
   CHECK(refused.find("recipe") == std::string::npos);  // values are compared, not names
 }
 
-TEST_CASE("distillation: stage attention, then stage joint from its student") {
-  const Place place;
-  Distillation blocks = place.what();
-  set_attention(blocks.recipe, "method", "sea");
-  blocks.stage = Stage::attention;
-  blocks.text.lengths = "8,16";
-  run_of(blocks, {.out = place.run("blocks")});
-  CHECK(blocks.recipe.losses["approx"] == 10);
-  const nn::LoadedModel before = nn::load_model(place.run("blocks"));
-  CHECK(before.config.attention == "sea");
-  Distillation joint = place.what();
-  joint.recipe.attention_keys.clear();
-  joint.model = place.run("blocks");
-  joint.text.retrieval_share = 0.5;
-  joint.recipe.training.learning_rate = 0;
-  joint.recipe.training.attention_learning_rate = 0;
-  joint.recipe.training.rest.optimizer.weight_decay = 0;
-  const RunResult done = run_of(joint, {.out = place.run("joint")});
+TEST_CASE("distillation: a student that learned by layers learns on") {
+  const Site place;
+  distil_to(place, "layers", place.what());
+  const nn::LoadedModel before = nn::load_model(place.run("layers"));
+  Distillation what = place.whole();
+  what.mask = {};
+  what.model = place.run("layers");
+  what.text.retrieval_share = 0.5;
+  what.training.learning_rate = what.training.attention_learning_rate = 0;
+  what.training.rest.optimizer.weight_decay = 0;
+  const RunResult done = distil_to(place, "joint", what);
   CHECK(done.outcome.last.count("kd_task") == 1);
   // It started from that student: with rates of 0 it stays what it was.
   CHECK(nn::load_model(place.run("joint")).hash() == before.hash());
-  Distillation again = place.what();
-  again.recipe.attention_keys.clear();
-  again.model = place.run("blocks");
-  again.text.retrieval_share = 0.5;
-  again.recipe.training = joint.recipe.training;
-  CHECK(run_of(again, {.out = place.run("joint"), .resume = true}).outcome.steps == 0);
-  Distillation resumed = place.what();
-  set_attention(resumed.recipe, "method", "sea");
-  resumed.stage = Stage::attention;
-  resumed.text.lengths = "8,16";
-  CHECK(run_of(resumed, {.out = place.run("blocks"), .resume = true}).outcome.steps == 0);
+  CHECK(distil_to(place, "joint", what, true).outcome.steps == 0);
 }
 
-TEST_CASE("distillation: what does not go together is refused before anything is written") {
-  const Place place;
+TEST_CASE("distillation: records of runs from before the stages were one command go on") {
+  Distillation what;
+  what.stages = Stages::attention;
+  what.resolve({});
+  Json now = data::schema_of(what).to_json(), before = now;
+  before["stage"] = "attention";
+  for (const char* key : {"stages", "model", "task", "train_split", "copies"}) before.erase(key);
+  before["losses"].erase("kl");
+  before["optimizer"].erase("feature_learning_rate");
+  CHECK(changed_settings(before, now).empty());
+  before["lengths"] = "64";
+  CHECK(changed_settings(before, now).size() == 1);
+}
+
+TEST_CASE("stages: what is refused") {
+  const Site place;
   auto refused = [&](const std::function<void(Distillation&)>& change) {
     Distillation what = place.what();
     change(what);
-    return message([&] { run_of(what, {.out = place.run("no")}); });
+    return message([&] { distil_to(place, "no", what); });
   };
-  CHECK(refused([](Distillation& d) { d.data.clear(); }) == "distill: --data is needed");
-  check_says(refused([](Distillation& d) { d.model = "x"; }), {"x", "no such model"});
-  check_says(refused([](Distillation& d) {
-               d.stage = Stage::attention;
-               d.copies = 2;
-             }),
-             {"distill", "stage attention", "copies"});
-  check_says(refused([](Distillation& d) { d.recipe.training.sequence_length = 17; }),
-             {"distill", "sequence_length", "17", "16"});
-  CHECK(refused([](Distillation& d) { d.teacher = "self"; }) ==
-        "distill: --teacher self needs --model, the student");
-  CHECK_FALSE(std::filesystem::exists(place.run("no")));
+  check_says(refused([](Distillation& w) { w.text.lengths = "49"; }), {"windows", "49", "48"});
+  CHECK(refused([](Distillation& w) { w.data.clear(); }) == "distill: --data or --dump is needed");
+  check_says(refused([](Distillation& w) { w.stages = Stages::joint, w.model = "x"; }),
+             {"x", "no such model"});
+  check_says(refused([](Distillation& w) { w.training.sequence_length = 49; }),
+             {"distill", "sequence_length", "49", "48"});
+  check_says(refused([](Distillation& w) { w.losses["approx"] = w.losses["context"] = 0; }),
+             {"stage attention"});
+  // Settings of stages that are not run.
+  const std::pair<const char*, std::function<void(Distillation&)>> others[] = {
+      {"joint.steps", [](Distillation& w) { w.joint.training.steps = 3; }},
+      {"joint.lora_rank", [](Distillation& w) { w.lora_rank = 2; }},
+      {"losses.kd", [](Distillation& w) { w.losses["kd"] = 1; }},
+      {"recipe", [](Distillation& w) { w.recipe = Recipe::paper; }},
+      {"copies", [](Distillation& w) { w.copies = 2; }},
+      {"optimizer.learning_rate", [](Distillation& w) { w.training.learning_rate = 1; }}};
+  for (const auto& [key, change] : others)
+    check_says(refused(change), {"distill: ", key, " is a setting of stage joint"});
+  CHECK_FALSE(fs::exists(place.run("no")));
+  distil_to(place, "run", place.what());
+  check_says(message([&] { distil_to(place, "run", place.what()); }), {"--resume"});
+  Distillation other = place.what(true);
+  other.mask.k = 4;
+  check_says(message([&] { distil_to(place, "run", other, true); }), {"attention.k", "3", "4"});
+  Distillation student = place.what();
+  student.teacher = place.run("run");
+  check_says(message([&] { distil_to(place, "no", student); }), {"distill", "sea", "flash"});
 }
+
+}  // namespace brine::test

@@ -5,8 +5,9 @@
 
 #include "data/hdf5/hdf5_file.h"
 #include "data/safetensors/safetensors.h"
+#include "distill/runs/distillation.h"
 #include "distill/runs/dump_run.h"
-#include "distill/runs/stages/conversion.h"
+#include "distill/runs/stages/attention_stage.h"
 #include "distill/teachers/dump_check.h"
 #include "nn/io/shared_student.h"
 #include "tests/distill/attention_keys.h"
@@ -60,10 +61,9 @@ struct DumpSite {
   }
   std::string path(const std::string& name) const { return (scratch / name).string(); }
 
-  Conversion what(bool with_teacher = true) const {
-    Conversion c;
-    if (with_teacher) c.teacher = teacher;
-    c.dump = dump;
+  Distillation what(bool with_teacher = true) const {
+    Distillation c{.teacher = with_teacher ? teacher : "", .dump = dump};
+    c.stages = Stages::attention;
     c.training.steps = 4;
     c.training.batch_size = 2;
     c.training.rest.save_every = 2;
@@ -77,8 +77,8 @@ struct DumpSite {
     }
     return c;
   }
-  Conversion of_blocks(bool with_teacher = true) const {
-    Conversion c = what(with_teacher);
+  Distillation of_blocks(bool with_teacher = true) const {
+    Distillation c = what(with_teacher);
     c.attention_keys.clear();
     c.training.steps.reset();
     for (const auto& [key, value] :
@@ -87,9 +87,9 @@ struct DumpSite {
     }
     return c;
   }
-  RunResult convert_to(const std::string& name, Conversion c, bool resume = false,
-                       const RunHost& host = {}) const {
-    return convert(c, {.out = path(name), .resume = resume}, host);
+  RunResult distil_to(const std::string& name, Distillation c, bool resume = false,
+                      const RunHost& host = {}) const {
+    return distil(c, {.out = path(name), .resume = resume}, host);
   }
 };
 
@@ -130,8 +130,8 @@ std::string changed_dump(const DumpSite& site, const std::string& name,
 
 TEST_CASE("stage attention: from a dump in f32 the blocks have the bits of a teacher that runs") {
   const DumpSite site;
-  Conversion from_dump = site.what();
-  site.convert_to("dumped", from_dump);
+  Distillation from_dump = site.what();
+  site.distil_to("dumped", from_dump);
   // The same windows in the same order: those of the dump's source.
   const data::DumpReader reader(site.dump);
   const data::DumpBatch stored = reader.read(std::vector<int64_t>{0, 3});
@@ -162,10 +162,10 @@ TEST_CASE("stage attention: from a dump in f32 the blocks have the bits of a tea
 
 TEST_CASE("stage attention: q and k of a dump are turned back for a prior that reads them") {
   const DumpSite site;
-  Conversion what = site.what();
+  Distillation what = site.what();
   set_attention(what, "prior", "learned");
   what.training.steps = 1;
-  site.convert_to("run", what);
+  site.distil_to("run", what);
   nn::ModelConfig config = nn::load_config(site.path("run"));
   const auto student = nn::make_shared_student(config, *site.loaded.model, 5);
   CHECK(student->attention_traits().reads_content);
@@ -193,8 +193,8 @@ TEST_CASE("stage attention: q and k of a dump are turned back for a prior that r
 
 TEST_CASE("stage attention: without the teacher a dump makes the same blocks, killed or not") {
   const DumpSite site;
-  site.convert_to("model", site.what());
-  site.convert_to("blocks", site.what(false));
+  site.distil_to("model", site.what());
+  site.distil_to("blocks", site.what(false));
   const auto whole = tensors_in(site.path("model") + "/step-00000004/model.safetensors", ".sea.");
   const auto alone = tensors_in(site.path("blocks") + "/model.safetensors", "layers.0.");
   REQUIRE(alone.size() > 2);
@@ -210,8 +210,8 @@ TEST_CASE("stage attention: without the teacher a dump makes the same blocks, ki
   CHECK_FALSE(config.contains("layers"));
   RunHost host;
   host.stop = [asked = 0]() mutable { return ++asked > 2 ? "asked to" : ""; };
-  CHECK(site.convert_to("killed", site.what(false), false, host).interrupted);
-  site.convert_to("killed", site.what(false), true);
+  CHECK(site.distil_to("killed", site.what(false), false, host).interrupted);
+  site.distil_to("killed", site.what(false), true);
   CHECK(data::read_file(site.path("killed") + "/model.safetensors") ==
         data::read_file(site.path("blocks") + "/model.safetensors"));
   check_says(message([&] {
@@ -250,8 +250,8 @@ std::vector<double> scale_of(const Tensor& keys, int64_t block) {
 TEST_CASE(
     "stage attention: a dump calibrates blocks, with the teacher or without, and its values") {
   const DumpSite site(false);  // keys are enough
-  CHECK(site.convert_to("model", site.of_blocks()).outcome.steps == 1);
-  site.convert_to("blocks", site.of_blocks(false));
+  CHECK(site.distil_to("model", site.of_blocks()).outcome.steps == 1);
+  site.distil_to("blocks", site.of_blocks(false));
   const nn::LoadedModel model = nn::load_model(site.path("model"));
   const data::DumpReader reader(site.dump);
   const data::DumpBatch stored = reader.read(std::vector<int64_t>{0, 1, 2, 3, 4, 5});
@@ -267,18 +267,19 @@ TEST_CASE(
   const Json config = Json::parse(data::read_file(site.path("blocks") + "/config.json"));
   CHECK(config["model_type"] == "brine_blocks");
   CHECK(config["brine"]["attention"]["method"] == "blocks");
-  Conversion joint = site.of_blocks();
-  joint.joint.steps = 2;
-  joint.joint.batch_size = 2;
-  site.convert_to("joint", joint);
+  Distillation joint = site.of_blocks();
+  joint.stages = Stages::both;
+  joint.joint.training.steps = 2;
+  joint.joint.training.batch_size = 2;
+  site.distil_to("joint", joint);
   CHECK(std::filesystem::exists(site.path("joint") + "/step-00000003"));
 }
 
 TEST_CASE("stage attention: some layers of a model keep their numbers") {
   const DumpSite site;
-  Conversion what = site.what(false);
+  Distillation what = site.what(false);
   what.dump = changed_dump(site, "some", [](data::DumpSpec& s) { s.model_layers = {3, 7}; }, {});
-  site.convert_to("blocks", what);
+  site.distil_to("blocks", what);
   const Json config = Json::parse(data::read_file(site.path("blocks") + "/config.json"));
   CHECK(config["layers"] == Json({3, 7}));
   CHECK(nn::load_config(site.path("blocks")).shape().layers == 2);
@@ -286,10 +287,11 @@ TEST_CASE("stage attention: some layers of a model keep their numbers") {
 
 TEST_CASE("stage joint: follows on a dump") {
   const DumpSite site;
-  Conversion what = site.what();
-  what.joint.steps = 3;
-  what.joint.batch_size = 2;
-  site.convert_to("run", what);
+  Distillation what = site.what();
+  what.stages = Stages::both;
+  what.joint.training.steps = 3;
+  what.joint.training.batch_size = 2;
+  site.distil_to("run", what);
   const Json state = Json::parse(data::read_file(site.path("run") + "/step-00000007/trainer.json"));
   CHECK(state["stage"] == "joint");
   CHECK(state["configuration"]["inputs"].contains("dump"));
@@ -298,51 +300,51 @@ TEST_CASE("stage joint: follows on a dump") {
 TEST_CASE("stage attention: what a dump lacks is named") {
   const DumpSite site(false);
   auto refused = [&](auto change) {
-    Conversion what = site.what();
+    Distillation what = site.what();
     change(what);
-    return message([&] { site.convert_to("x", what); });
+    return message([&] { site.distil_to("x", what); });
   };
-  check_says(refused([](Conversion&) {}), {site.dump, "no values", "--value", "value=True"});
-  check_says(refused([](Conversion& c) { c.text.lengths = "16,32"; }), {"lengths", "dump"});
+  check_says(refused([](Distillation&) {}), {site.dump, "no values", "--value", "value=True"});
+  check_says(refused([](Distillation& c) { c.text.lengths = "16,32"; }), {"lengths", "dump"});
   {
     const DumpSite plain(true, data::DumpLogits::none, false);
-    Conversion joint = plain.what();
-    joint.joint.steps = 2;
-    check_says(message([&] { plain.convert_to("x", joint); }),
-               {plain.dump, "no logits", "kd_task"});
+    Distillation joint = plain.what();
+    joint.stages = Stages::both;
+    joint.joint.training.steps = 2;
+    check_says(message([&] { plain.distil_to("x", joint); }), {plain.dump, "no logits", "kd_task"});
     CHECK_FALSE(std::filesystem::exists(plain.path("x")));
-    check_says(message([&] { plain.convert_to("y", plain.what()); }), {"attention outputs"});
-    Conversion without = plain.what();
-    without.context = 0;
-    CHECK(message([&] { plain.convert_to("z", without); }) == "no error");
+    check_says(message([&] { plain.distil_to("y", plain.what()); }), {"attention outputs"});
+    Distillation without = plain.what();
+    without.losses["context"] = 0;
+    CHECK(message([&] { plain.distil_to("z", without); }) == "no error");
   }
-  check_says(refused([&](Conversion& c) {
+  check_says(refused([&](Distillation& c) {
                c.teacher.clear();
                c.valid = {site.text};
              }),
              {"without --teacher", "--valid"});
   const DumpSite valued;
-  Conversion learned = valued.what();
+  Distillation learned = valued.what();
   set_attention(learned, "prior", "learned");
-  CHECK(message([&] { valued.convert_to("z", learned); }) == "no error");
+  CHECK(message([&] { valued.distil_to("z", learned); }) == "no error");
   learned.teacher.clear();  // its blocks have a prior of rotated q and k alone
-  CHECK(message([&] { valued.convert_to("x", learned); }) == "no error");
-  Conversion sizes = valued.what();
+  CHECK(message([&] { valued.distil_to("x", learned); }) == "no error");
+  Distillation sizes = valued.what();
   sizes.dump =
       changed_dump(valued, "half", [](data::DumpSpec& s) { s.vocab = 259, s.top_n = 64; }, {});
-  check_says(message([&] { valued.convert_to("y", sizes); }),
+  check_says(message([&] { valued.distil_to("y", sizes); }),
              {"half", "259 words", "the model 260"});
 }
 
 TEST_CASE("dumps that are not what the teacher gives are named with the likely reason") {
   const DumpSite site;
   auto refused = [&](const char* name, const std::function<void(data::DumpBatch&)>& edit) {
-    Conversion what = site.what();
+    Distillation what = site.what();
     what.dump = changed_dump(site, name, {}, edit);
-    const std::string error = message([&] { site.convert_to(std::string("run_") + name, what); });
+    const std::string error = message([&] { site.distil_to(std::string("run_") + name, what); });
     CHECK(error.find('\n') == error.npos);
     what.trust_dump = true;
-    CHECK(message([&] { site.convert_to(std::string("trusted_") + name, what); }) == "no error");
+    CHECK(message([&] { site.distil_to(std::string("trusted_") + name, what); }) == "no error");
     return error;
   };
   auto layer_of = [](const char* tensor, int64_t layer, double factor) {
@@ -358,9 +360,9 @@ TEST_CASE("dumps that are not what the teacher gives are named with the likely r
   };
   // Without the teacher the context shows it.
   auto alone = [&](const char* name, const std::function<void(data::DumpBatch&)>& edit) {
-    Conversion what = site.what(false);
+    Distillation what = site.what(false);
     what.dump = changed_dump(site, name, {}, edit);
-    return message([&] { site.convert_to(std::string("alone_") + name, what); });
+    return message([&] { site.distil_to(std::string("alone_") + name, what); });
   };
   check_says(
       alone("scaled_alone", every("query", 1 / std::sqrt(8.0))),
@@ -405,7 +407,7 @@ TEST_CASE("dumps that are not what the teacher gives are named with the likely r
 TEST_CASE("dumps: logits of the whole vocabulary, sorted, are those of the teacher") {
   const DumpSite site(true, data::DumpLogits::top, true, 1000);
   CHECK(data::DumpReader(site.dump).spec().top_n == 260);
-  CHECK(message([&] { site.convert_to("run", site.what()); }) == "no error");
+  CHECK(message([&] { site.distil_to("run", site.what()); }) == "no error");
 }
 
 TEST_CASE("dumps: q and k from before the rotation are named without values, too") {

@@ -1,4 +1,4 @@
-// brine convert: stages on the command line, what they leave, and flags without effect.
+// brine distill --stages: what the stages leave, and settings of stages that are not run.
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
@@ -9,19 +9,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string convert(const std::string& keys) {
-  return "convert --teacher teacher --data text.txt --batch-size 2 --steps 2 --attention sea "
-         "--columns 12 --k 4 " +
-         keys;
+std::string staged(const std::string& keys, const std::string& stages = "attention") {
+  return "distill --stages " + stages +
+         " --teacher teacher --data text.txt --batch-size 2 --steps 2 --columns 12 --k 4 " + keys;
 }
 
 using Json = nlohmann::json;
 
-// A causal model becomes a student with blocks unless told otherwise; these fit 32 positions.
-const World& converted() {
+// A student with blocks that fit 32 positions.
+const World& with_blocks() {
   static const bool made = [] {
     world().must(
-        "convert --teacher teacher --data text.txt --valid text.txt --out blocks "
+        "distill --attention blocks --teacher teacher --data text.txt --valid text.txt --out "
+        "blocks "
         "--joint-steps 2 --lengths 32 --block 4 --tile 2 --k 16");
     return true;
   }();
@@ -30,35 +30,37 @@ const World& converted() {
 }
 
 Json json_of(const std::string& arguments) {
-  return Json::parse(converted().must(arguments + " --json").out);
+  return Json::parse(with_blocks().must(arguments + " --json").out);
 }
 
 }  // namespace
 
-TEST_CASE("convert: stage attention, then evaluation, generation and export of the student") {
+TEST_CASE("distill: stage attention, then evaluation, generation and export of the student") {
   const World& w = world();
-  const Finished done = w.must(convert("--valid text.txt --lengths 16,32 --out converted"));
+  const Finished done = w.must(staged("--valid text.txt --lengths 16,32 --out layered"));
   CHECK(contains(done.error, "stage attention"));
   CHECK(contains(done.error, "trained"));
-  CHECK(contains(read_all(w.path("converted/log.jsonl")), "\"block_mask_recall\""));
-  w.must("eval --model converted --teacher teacher --data text.txt");
-  w.must("generate --model converted --prompt the --tokens 4");
-  w.must("export --checkpoint converted --out converted-sea --sea-only --base-model teacher");
-  w.must("eval --model converted-sea --data text.txt");
-  const Finished again =
-      w.must(convert("--valid text.txt --lengths 16,32 --out converted --resume"));
+  CHECK(contains(read_all(w.path("layered/log.jsonl")), "\"block_mask_recall\""));
+  w.must("eval --model layered --teacher teacher --data text.txt");
+  w.must("generate --model layered --prompt the --tokens 4");
+  w.must("export --checkpoint layered --out layered-sea --sea-only --base-model teacher");
+  w.must("eval --model layered-sea --data text.txt");
+  const Finished again = w.must(staged("--valid text.txt --lengths 16,32 --out layered --resume"));
   CHECK(contains(again.error, "nothing left to do"));
 }
 
-TEST_CASE("convert: stage joint goes on from stage attention in the same run") {
+TEST_CASE("distill: stage joint goes on from stage attention in the same run") {
   const World& w = world();
-  w.must(convert("--out staged"));
-  CHECK(w.run(convert("--joint-steps 2 --lora-rank 2 --out staged")).status == 1);
-  const Finished joint = w.must(convert("--joint-steps 2 --lora-rank 2 --out staged --resume"));
+  const std::string both = "attention,joint", keys = "--joint-steps 2 --lora-rank 2 --out ";
+  w.must(staged("--out staged"));
+  CHECK(w.run(staged(keys + "staged", both)).status == 1);
+  CHECK(
+      contains(w.run(staged("--out staged --resume", "joint")).error, "--stages attention,joint"));
+  const Finished joint = w.must(staged(keys + "staged --resume", both));
   CHECK(contains(joint.error, "stage joint"));
   CHECK(contains(joint.error, "rank 2"));
   CHECK(fs::exists(w.path("staged/step-00000004")));
-  w.must(convert("--stages attention,joint --joint-steps 2 --lora-rank 2 --out at-once"));
+  w.must(staged(keys + "at-once", both));
   CHECK(read_all(w.path("staged/step-00000004/model.safetensors")) ==
         read_all(w.path("at-once/step-00000004/model.safetensors")));
   w.must("export --checkpoint staged --out staged-apart");
@@ -72,28 +74,34 @@ TEST_CASE("convert: stage joint goes on from stage attention in the same run") {
   CHECK(perplexity("staged-merged") == doctest::Approx(perplexity("staged-apart")).epsilon(1e-5));
 }
 
-TEST_CASE("convert: a dry run writes nothing; flags without effect are refused") {
+TEST_CASE("distill: a plan before the run; settings of stages that are not run are refused") {
   const World& w = world();
-  const Finished dry = w.must(convert("--out dry --dry-run"));
-  CHECK(contains(dry.out, "memory at peak"));
+  const Finished dry = w.must(staged("--out dry --dry-run"));
+  check_says(dry.out, {"attention         sea, preset \"light\", k 4, columns 12", "approx 10",
+                       "steps             2 of 2 x 1 windows of 32 tokens, a share of 0.25",
+                       "memory at peak", "the run"});
   CHECK_FALSE(fs::exists(w.path("dry")));
-  for (const char* flag : {"--loss-from 3", "--recompute", "--learning-rate 1", "--lora-rank 2",
-                           "--joint.recompute", "--stages joint"}) {
-    const Finished f = w.run(convert(std::string(flag) + " --out no"));
+  for (const auto& [flag, key] : {std::pair("--loss-from 3", "loss_from"),
+                                  {"--recompute", "recompute"},
+                                  {"--learning-rate 1", "optimizer.learning_rate"},
+                                  {"--lora-rank 2", "joint.lora_rank"},
+                                  {"--joint.batch-size 2", "joint.batch_size"}}) {
+    const Finished f = w.run(staged(std::string(flag) + " --out no"));
     CHECK(f.status == 1);
-    CHECK(contains(f.error, "has no effect"));
+    CHECK(contains(f.error, key + std::string(" is a setting of stage joint")));
   }
-  Finished f = w.run(convert("--out student --resume"));
+  Finished f = w.run(
+      "distill --teacher teacher --data text.txt --steps 2 --attention top "
+      "--stages attention --out none");
   CHECK(f.status == 1);
-  CHECK(contains(f.error, "not the run of a conversion"));
-  f = w.run("convert --teacher teacher --data text.txt --steps 2 --attention top --out none");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "attention 'top' has no parameters, so nothing to learn"));
+  CHECK(contains(f.error, "attention 'top' has no parameters"));
+  f = w.run("convert --teacher teacher --data text.txt --out none");
+  CHECK(contains(f.error, "brine distill --stages attention"));
   CHECK(w.run("export --checkpoint student --out no --merge").status == 1);
 }
 
-TEST_CASE("blocks: convert takes them for a causal model, and every command knows them") {
-  const World& w = converted();
+TEST_CASE("blocks: every command knows them") {
+  const World& w = with_blocks();
   CHECK(contains(read_all(w.path("blocks/config.toml")), "method = \"blocks\""));
   const Json eval = json_of("eval --model blocks --data text.txt --max-windows 2");
   const Json beside =
@@ -127,11 +135,13 @@ TEST_CASE("blocks: convert takes them for a causal model, and every command know
 }
 
 TEST_CASE("blocks: any causal model takes them, calibrated on what it reads first") {
-  const World& w = converted();
+  const World& w = with_blocks();
   const std::string blocks = " --attention blocks --block 4 --tile 2 --attention.k 16 ";
   const char* said = "blocks: key_scale calibrated on the first ";
-  // As a conversion calibrates its student: on the start of the same text.
-  w.must("convert --teacher teacher --data text.txt --out calibrated --block 4 --tile 2 --k 16");
+  // As a distillation calibrates its student: on the start of the same text.
+  w.must(
+      "distill --attention blocks --teacher teacher --data text.txt --out calibrated --block 4 "
+      "--tile 2 --k 16");
   const Finished direct =
       w.must("eval --model teacher --data text.txt --max-windows 2 --json" + blocks);
   CHECK(contains(direct.error, said + std::string("32 tokens")));
@@ -157,7 +167,7 @@ TEST_CASE("blocks: any causal model takes them, calibrated on what it reads firs
 }
 
 TEST_CASE("blocks: generate with any k; all keys give the perplexity of full attention") {
-  const World& w = converted();
+  const World& w = with_blocks();
   for (const char* k : {"4", "16", "32"}) {
     const Finished f = w.must(
         std::string("generate --model blocks --prompt 'the king said unto' --tokens 12 --k ") + k);
@@ -170,7 +180,7 @@ TEST_CASE("blocks: generate with any k; all keys give the perplexity of full att
 }
 
 TEST_CASE("blocks: floors read as many keys as the student") {
-  const World& w = converted();
+  const World& w = with_blocks();
   w.must(
       "sweep --model blocks --teacher teacher --data text.txt --k 16 --max-windows 2 --floors "
       "--out "
@@ -199,7 +209,7 @@ TEST_CASE("blocks: floors read as many keys as the student") {
 
 TEST_CASE(
     "blocks: k in parts of a block is rounded and said; settings that do not fit are refused") {
-  const World& w = converted();
+  const World& w = with_blocks();
   const Finished rounded = w.must("eval --model blocks --data text.txt --max-windows 1 --k 5");
   CHECK(contains(rounded.error + rounded.out, "k = 5 is rounded up to 8"));
   auto refused = [&](const std::string& command, std::initializer_list<std::string> words) {
@@ -208,13 +218,14 @@ TEST_CASE(
     check_says(f.error, words);
     CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
   };
-  const std::string convert = "convert --teacher teacher --data text.txt --out no ";
-  refused(convert + "--block 6 --tile 4", {"tile = 4", "block = 6", "2"});
-  refused(convert + "--block 4 --tile 4 --k 32 --candidates 2", {"candidates", "2", "5"});
-  refused(convert + "--k 0", {"k", "1"});
-  refused(convert + "--sinks -1", {"sinks", "0"});
-  refused(convert + "--gates head", {"gates"});
-  refused(convert + "--steps 9", {"blocks", "9 steps", "--joint-steps"});
+  const std::string distill =
+      "distill --attention blocks --teacher teacher --data text.txt --out no ";
+  refused(distill + "--block 6 --tile 4", {"tile = 4", "block = 6", "2"});
+  refused(distill + "--block 4 --tile 4 --k 32 --candidates 2", {"candidates", "2", "5"});
+  refused(distill + "--k 0", {"k", "1"});
+  refused(distill + "--sinks -1", {"sinks", "0"});
+  refused(distill + "--gates head", {"gates"});
+  refused(distill + "--steps 9", {"blocks", "9 steps", "--joint-steps"});
   for (const char* command :
        {"eval --data text.txt --max-windows 1 ", "generate --prompt king --tokens 2 ",
         "sweep --data text.txt --max-windows 1 "}) {
@@ -224,7 +235,7 @@ TEST_CASE(
   for (const char* setting : {"mask = \"blocks\"", "preset = \"blocks\""}) {
     data::write_file_atomic(w.path("first.toml"),
                             join("[attention]\nmethod = \"sea\"\n", setting, "\n"));
-    refused(convert + "--config first.toml", {"first edition", "brine convert --attention blocks"});
+    refused(distill + "--config first.toml", {"first edition", "brine distill --attention blocks"});
   }
 }
 

@@ -1,7 +1,7 @@
 // A student of a teacher, whose settings are fields and whose results are structs.
 #include <brine/distill/evaluation/evaluate_text.h>
 #include <brine/distill/inputs/models.h>
-#include <brine/distill/runs/stages/conversion.h>
+#include <brine/distill/runs/distillation.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -10,17 +10,17 @@ using namespace brine;
 
 int main(int argc, char** argv) try {
   if (argc != 5) {
-    std::cerr << "usage: convert TEACHER TEXT NEW_DIRECTORY K\n";
+    std::cerr << "usage: distill TEACHER TEXT NEW_DIRECTORY K\n";
     return 1;
   }
-  distill::Conversion what;
-  what.teacher = argv[1];
-  what.data = {argv[2]};
-  what.mask = {.preset = "light", .k = std::atoi(argv[4])};
-  what.text.lengths = "16";
+  distill::Distillation what{.teacher = argv[1],
+                             .data = {argv[2]},
+                             .text = {.lengths = "16"},
+                             .mask = {.preset = "light", .k = std::atoi(argv[4])},
+                             .stages = distill::Stages::attention};
   what.training.steps = 4;
   what.training.batch_size = 1;
-  distill::convert(what, {.out = argv[3]}, {});
+  distill::distil(what, {.out = argv[3]}, {});
 
   nn::LoadedModel student = distill::load_model(argv[3], {});
   const auto tokenizer = distill::tokenizer_of(student, {});

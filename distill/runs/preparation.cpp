@@ -1,0 +1,555 @@
+// A distillation from its settings to a run that is ready: what is read, checked and decided before
+// training starts.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/checkpoint/checkpoint.h"
+#include "data/codec/sha256.h"
+#include "data/io/human.h"
+#include "data/io/json.h"
+#include "data/safetensors/safetensors.h"
+#include "distill/batches/task_source.h"
+#include "distill/losses/loss_table.h"
+#include "distill/ranks/exchange.h"
+#include "distill/ranks/run_weights.h"
+#include "distill/runs/distillation.h"
+#include "distill/runs/stages/attention_stage.h"
+#include "distill/runs/stages/block_report.h"
+#include "distill/teachers/dump_teacher.h"
+#include "distill/teachers/massive_activation.h"
+#include "distill/teachers/self_teacher.h"
+#include "nn/io/shared_student.h"
+#include "nn/layers/low_rank.h"
+#include "nn/models/blocks/blocks.h"
+
+namespace brine::distill {
+namespace {
+
+// The newest intact checkpoint of a run directory.
+struct Found {
+  data::Path path;
+  int64_t step = 0, first_step = 0;
+  Stage stage = Stage::joint;
+};
+
+std::optional<Found> newest(const std::string& run_dir) {
+  if (!std::filesystem::is_directory(run_dir)) return std::nullopt;
+  const data::LatestCheckpoint latest = data::latest_good_checkpoint(run_dir);
+  if (!latest.good) return std::nullopt;
+  Found found{.path = latest.good->path, .step = latest.good->step};
+  const std::string file = (found.path / "trainer.json").string();
+  if (!std::filesystem::exists(file)) return found;
+  const data::Json state = parse_ordered_json(data::read_file(file), file);
+  found.first_step = state.value("first_step", int64_t(0));
+  found.stage = data::value_of(state.value("stage", ""), kStages).value_or(Stage::joint);
+  return found;
+}
+
+// The attention of a checkpoint must be what the settings describe.
+void check_same_attention(const std::string& checkpoint, nn::ModelConfig config) {
+  nn::ModelConfig theirs = nn::load_config(checkpoint);
+  data::Schema before, now;
+  theirs.describe_attention(before);
+  config.describe_attention(now);
+  for (const std::string& line : data::differences(before.to_json(), now.to_json()))
+    throw Error(join(checkpoint, ": the attention of stage attention was another; ", line));
+}
+
+// Losses and recall of the blocks over the windows to evaluate on.
+Values evaluate_blocks(const AttentionStage& stage, const TrainingRun& run) {
+  const int64_t all = run.valid->size(), limit = run.trainer.eval_windows;
+  const int64_t windows = limit > 0 ? std::min(all, limit) : all;
+  BlockReport report(run.config);
+  for (int64_t at = 0; at < windows; at += run.trainer.batch_size) {
+    const int64_t count = std::min(run.trainer.batch_size, windows - at);
+    const double share = double(count) / double(windows);
+    stage.evaluate(run.valid->in_order(at, count),
+                   [&](const BlockView& view) { report.add(view, share); });
+  }
+  return report.values();
+}
+
+// The common state of a preparation's parts.
+struct Preparation {
+  Distillation& what;
+  const StagePlan& plan;
+  const RunHost& host;
+  TrainingRun& run;
+  nn::LoadedModel teacher = {};
+  std::optional<Found> before = {};  // the checkpoint that stage joint starts from
+  std::shared_ptr<DumpTeacher> dump = {};
+  Tensor start = {};  // i32 [1, T] of the text, for a method that calibrates
+
+  bool is_joint() const { return plan.stage == Stage::joint; }
+  bool follows() const { return is_joint() && what.follows(); }
+  TrainingSettings& training() const { return follows() ? what.joint.training : what.training; }
+  bool calibrates() const { return run.model->attention_traits().calibrates; }
+  TextFiles text() const;
+  void number_steps();
+  void resolve(const nn::ModelShape& shape);
+  void set_trainer();
+  void from_self();
+  void from_teacher();
+  void load_teacher();
+  void make_student();
+  void continue_student();
+  void use_data();
+  std::shared_ptr<DumpTeacher> open_dump(const data::DumpSource& source, int64_t window,
+                                         bool own_tokens);
+  void use_dump(const TextFiles& files);
+  void mix_windows(const TextFiles& files);
+  void use_task_texts();
+  void calibrate();
+  void learn_layers();
+  void keep_blocks();
+  void keep_base();
+};
+
+// Stage joint continues the numbers of the steps.
+void Preparation::number_steps() {
+  run.stage = data::name_of(plan.stage, kStages);
+  if (!is_joint() || !(what.follows() || plan.options.resume)) return;
+  const std::optional<Found> found = newest(plan.options.out);
+  if (!found) return;
+  if (plan.options.resume) {
+    run.trainer.first_step = found->first_step;
+  } else {
+    run.trainer.first_step = found->step;
+    before = found;
+  }
+}
+
+void Preparation::resolve(const nn::ModelShape& shape) {
+  TeacherFacts facts{.causal = shape.causal, .positions = shape.max_positions};
+  if (!what.dump.empty()) {
+    const data::DumpSpec spec = data::read_manifest(what.dump).spec;
+    facts.pooled = spec.columns;
+    if (!what.on_task()) facts.dump_tokens = spec.tokens;
+  }
+  if (plan.options.resume) what.keep(stored_configuration(plan.options.out));
+  if (teacher.model && !what.losses["kd"] && what.defaults(facts).losses["kd"].value_or(0) > 0) {
+    if (const auto massive = massive_activation(*teacher.model)) facts.massive = massive->text();
+  }
+  for (const std::string& note : what.resolve(facts))
+    host.messages.info(what.dump.empty() ? what.teacher : what.dump, ": ", note);
+  // What differs between the stages of one run, or is of another stage.
+  run.other_stage = {"stages"};
+  if (!is_joint() || (!what.follows() && *what.lora_rank == 0)) run.other_stage.push_back("joint");
+  run.losses = (follows() ? what.joint.losses : what.losses).config();
+}
+
+void Preparation::set_trainer() {
+  const int64_t first_step = run.trainer.first_step;
+  run.trainer = training().resolved();
+  run.trainer.first_step = first_step;
+}
+
+TextFiles Preparation::text() const {
+  return {.role = "data",
+          .train = what.data,
+          .valid = what.valid,
+          .window = window_of(*what.training.sequence_length, what.student, "distill"),
+          .copies = what.copies};
+}
+
+void Preparation::from_self() {
+  check(!what.model.empty(), "distill: --teacher self needs --model, the student");
+  check(what.dump.empty() && !what.on_task() && what.top_logits == 0,
+        "distill: --teacher self takes text, without dump, task and top_logits");
+  check(!what.mixes(), "distill: lengths and retrieval_share are not for --teacher self");
+  nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
+  check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
+        loaded.config.attention, "', which cannot learn from its own dense attention");
+  run.tokenizer = tokenizer_of(loaded, host.messages);
+  refuse_other_attention(what.attention_keys, what.student, loaded, what.model);
+  resolve(loaded.config.shape());
+  train_on(run, what.student, std::move(loaded));
+  run.config = what.student;
+  run.inputs["tokenizer"] = run.tokenizer->hash();
+  run.teacher = std::make_unique<SelfTeacher>();
+  run.subject = join("student ", run.config.attention, " in ", what.model, ", its own teacher");
+  set_trainer();
+  use_text(run, text(), host);
+}
+
+void Preparation::load_teacher() {
+  if (!what.teacher.empty()) {
+    teacher = load_model(what.teacher, host.messages, {.map = true});
+    check(nn::is_full_attention(teacher.config.attention), "distill: the teacher ", what.teacher,
+          " has attention '", teacher.config.attention,
+          "', wanted 'flash' or 'dense': its losses are defined for a dense one");
+    run.tokenizer = tokenizer_of(teacher, host.messages);
+    what.student.copy_sizes(teacher.config);
+    run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
+    return;
+  }
+  // The attention blocks of a model that is not here.
+  check(
+      plan.stage == Stage::attention && !what.follows() && !what.dump.empty() && what.valid.empty(),
+      "distill: --teacher is needed; without --teacher there is stage attention from a --dump "
+      "alone, "
+      "without --valid");
+  const data::DumpSpec spec = data::read_manifest(what.dump).spec;
+  what.student.model_type = nn::BlocksConfig::kName;
+  what.student.as<nn::BlocksConfig>() = {.num_hidden_layers = spec.layers,
+                                         .num_attention_heads = spec.heads,
+                                         .num_key_value_heads = spec.key_heads,
+                                         .head_dim = spec.head_size,
+                                         .max_position_embeddings = spec.tokens,
+                                         .causal = spec.causal,
+                                         .layers = spec.model_layers,
+                                         .teacher_hash = spec.teacher_hash};
+}
+
+void Preparation::from_teacher() {
+  check(what.dump.empty() || what.top_logits == 0,
+        "distill: top_logits needs a teacher that runs next to the student");
+  load_teacher();
+  resolve(what.student.shape());
+  text();  // throws for windows that are too long before any slow work
+  run.subject = join("stage ", run.stage, ", student ", what.student.attention, ", ");
+  if (what.model.empty()) {
+    make_student();
+  } else {
+    continue_student();
+  }
+  const std::string from = what.dump.empty() ? what.teacher : "from " + what.dump;
+  run.subject += join("teacher ", from);
+  if (!what.on_task()) set_trainer();
+  use_data();
+  const bool begins = what.model.empty() && !before && !plan.options.resume;
+  if (calibrates() && begins && !plan.options.dry_run) calibrate();
+  if (!is_joint()) {
+    if (!calibrates()) learn_layers();
+  } else if (dump) {
+    dump->require(run.losses.needs());
+  } else {
+    run.teacher = std::make_shared<OnlineTeacher>(teacher.model, what.top_logits);
+  }
+  if (what.teacher.empty()) keep_blocks();
+}
+
+void Preparation::make_student() {
+  run.config = what.student;
+  const int64_t rank = is_joint() ? *what.lora_rank : 0;
+  const bool whole =
+      is_joint() && rank == 0 && (what.recipe.has_value() || *training().learning_rate > 0);
+  if (is_joint())
+    run.subject += join("base ",
+                        whole      ? "trained"
+                        : rank > 0 ? join("with additions of rank ", rank)
+                                   : std::string("frozen"),
+                        ", ");
+  if (whole && !follows()) {
+    run.model = nn::make_student(run.config, *teacher.model, host.seed);
+    run.store = std::make_unique<nn::ParameterStore>(*run.model);
+    return;
+  }
+  run.model = teacher.model ? nn::make_shared_student(run.config, *teacher.model, host.seed)
+                            : nn::make_model(run.config, host.seed);
+  if (teacher.model) keep_base();
+  if (!is_joint()) {
+    check(calibrates() || !run.model->attention(0).named_parameters().empty(),
+          "distill: attention '", run.config.attention,
+          "' has no parameters, so stage attention has nothing to learn");
+    return;
+  }
+  if (rank > 0) {
+    nn::Init init{.random = {.seed = host.seed, .stream = 3}};
+    nn::add_low_rank(*run.model, rank, init);
+    run.config.lora_rank = rank;
+  }
+  run.store = std::make_unique<nn::ParameterStore>(
+      *run.model, [whole](const nn::Module::NamedParameter& p) {
+        return whole || p.group == nn::ParameterGroup::attention || nn::is_low_rank(p.path);
+      });
+  if (!before) return;
+  check(before->stage == Stage::attention, before->path.string(),
+        ": is not a checkpoint of stage attention");
+  check_same_attention(before->path.string(), run.config);
+  load_weights(data::Safetensors(before->path / "model.safetensors"), *run.model, *run.store,
+               nn::is_low_rank);
+}
+
+// A student that learned before, in stage attention for example.
+void Preparation::continue_student() {
+  check(what.lora_rank == 0, "distill: a student that learns on gets no low-rank additions");
+  nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
+  const std::vector<std::string> others =
+      data::differences(nn::sizes_to_json(teacher.config), nn::sizes_to_json(loaded.config));
+  for (const std::string& line : others)
+    throw Error(
+        join("distill: the student ", what.model, " has other sizes than the teacher; ", line));
+  refuse_other_attention(what.attention_keys, what.student, loaded, what.model);
+  train_on(run, what.student, std::move(loaded));
+  run.config = what.student;
+}
+
+std::shared_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source, int64_t window,
+                                                    bool own_tokens) {
+  // The columns of the student's estimate; 0 when its attention method has none.
+  data::Schema keys;
+  run.config.method().describe(keys);
+  const int64_t columns = keys.find("columns") ? keys.to_json()["columns"].get<int64_t>() : 0;
+  run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
+  return std::make_shared<DumpTeacher>(what.dump, DumpTeacher::Expected{.source = source,
+                                                                        .window = window,
+                                                                        .shape = run.config.shape(),
+                                                                        .columns = columns,
+                                                                        .own_tokens = own_tokens});
+}
+
+void Preparation::use_data() {
+  if (what.on_task()) return use_task_texts();
+  const TextFiles files = text();
+  if (!what.dump.empty()) return use_dump(files);
+  check(!what.data.empty(), "distill: --data or --dump is needed");
+  if (!is_joint() && calibrates()) {
+    const data::TokenCorpus corpus = load_run_texts(run, files.role, files.train, files, host);
+    const int64_t tokens = std::min(files.window, nn::kCalibrationTokens);
+    start = Tensor::empty({1, tokens}, Dtype::i32);
+    corpus.tokens->read(0, {start.data<int32_t>(), size_t(tokens)});
+    use_valid_text(run, files, host);
+  } else if (what.mixes()) {
+    mix_windows(files);
+  } else {
+    use_text(run, files, host);
+  }
+}
+
+// Windows of mixed lengths with retrieval among them.
+void Preparation::mix_windows(const TextFiles& files) {
+  check(what.copies == 1, "distill: copies are for windows of one length without retrieval");
+  if (!what.text.lengths) what.text.lengths = std::to_string(files.window);
+  // Stage joint of a shared base has another order and other retrieval with the same seed.
+  const uint64_t variant = is_joint() && !what.recipe;
+  MixedSource::Config config{.lengths = parse_lengths(*what.text.lengths),
+                             .retrieval_share = *what.text.retrieval_share,
+                             .step_windows = run.trainer.batch_size * run.trainer.accumulate,
+                             .seed = host.seed + (variant << 32)};
+  for (const int64_t n : config.lengths) window_of(n, run.config, "windows");
+  data::TokenCorpus corpus = load_run_texts(run, files.role, files.train, files, host);
+  Retrieval retrieval(corpus.tokens, nn::tokenizer_of(teacher.directory),
+                      run.tokenizer->vocab_size());
+  run.train = std::make_unique<MixedSource>(corpus.tokens, std::move(retrieval), config);
+  run.windows = join("of ", *what.text.lengths, " tokens, a share of ", *what.text.retrieval_share,
+                     " with retrieval");
+  use_valid_text(run, files, host);
+}
+
+// The samples of a dump: windows of the text, or where there is none of their stored tokens.
+void Preparation::use_dump(const TextFiles& files) {
+  check(!what.mixes() && what.copies == 1, "distill: lengths, retrieval_share and copies need a ",
+        "teacher that runs, not a dump");
+  const data::DumpSpec spec = data::read_manifest(what.dump).spec;
+  const bool from_dump =
+      spec.stores_tokens && (!spec.has_windows() || files.train.empty() || !run.tokenizer);
+  check(from_dump || !files.train.empty(), what.dump,
+        ": has the numbers of its windows, not their tokens, so --data is needed");
+  check(from_dump || run.tokenizer, what.dump,
+        ": has no tokens, and there is no teacher whose tokenizer reads --data");
+  data::TokenCorpus corpus;
+  if (!from_dump) corpus = load_run_texts(run, files.role, files.train, files, host);
+  dump = open_dump({.teacher_hash = teacher.model ? teacher.hash() : "",
+                    .tokenizer_hash = run.tokenizer ? run.tokenizer->hash() : "",
+                    .corpus_hash = from_dump ? "" : corpus.hash()},
+                   files.window, from_dump);
+  auto windows = dump->samples(corpus.tokens, host.seed);
+  if (!what.trust_dump) dump->check_sample(teacher.model, windows->in_order(0, 1));
+  run.train = std::move(windows);
+  run.teacher = dump;
+  host.messages.info(what.dump, ": ", run.train->size(),
+                     from_dump ? " windows of its own tokens" : " of these windows",
+                     from_dump && !files.train.empty() ? "; the text of --data is not read" : "");
+  // Before stage attention: what stage joint will need of the dump.
+  if (what.follows()) dump->require(what.joint.losses.config().needs());
+  if (run.tokenizer) use_valid_text(run, files, host);
+}
+
+void Preparation::use_task_texts() {
+  const data::Task& task = data::task_named(what.task.task);
+  check(what.data.size() <= 1, "distill: a task has one directory of data, not ", what.data.size());
+  check(teacher.model->labels() > 0, "distill: ", teacher.directory,
+        " has no classification head; brine finetune makes one");
+  TaskSettings settings = what.task;
+  if (!what.data.empty()) settings.data = what.data.front();
+  const std::vector<std::string> labels = data::labels_of(task, settings.data);
+  check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
+        " are in another order than the task's");
+  use_task(run, settings, *what.training.sequence_length, host);
+  if (!what.dump.empty()) {
+    dump = open_dump({.teacher_hash = teacher.hash(),
+                      .tokenizer_hash = run.tokenizer->hash(),
+                      .corpus_hash = run.inputs.at(settings.train_split)},
+                     0, false);
+    dump->require(run.losses.needs());
+    const auto split = dynamic_cast<const TaskSource&>(*run.train).shared_tokens();
+    const auto texts = dump->texts(split);
+    if (texts != split) {
+      host.messages.info(what.dump, ": ", texts->texts.size(), " of these texts");
+      run.train = std::make_unique<TaskSource>(texts, host.seed);
+    }
+    if (!what.trust_dump)
+      dump->check_sample(teacher.model, dynamic_cast<const TaskSource&>(*run.train).gather({0}));
+    run.teacher = dump;
+  }
+  training().plan_epochs(what.epochs.value_or(0), settings.warmup_ratio, run.train->size());
+  set_trainer();
+}
+
+// Of a new student, by keys of the teacher.
+void Preparation::calibrate() {
+  const auto begin = std::chrono::steady_clock::now();
+  nn::move_buffers(*run.model, default_device());
+  std::string source;
+  if (dump) {
+    const auto& windows = dynamic_cast<const WindowSource&>(*run.train);
+    const Batch batch =
+        windows.in_order(0, std::max<int64_t>(1, nn::kCalibrationTokens / windows.window()));
+    calibrate_from(*dump, batch, *run.model);
+    source = join(batch.tokens, " tokens of ", what.dump);
+  } else {
+    if (!start.defined()) start = run.train->batch(0, 1).ids;
+    const int64_t tokens = nn::calibrate_attention(*run.model, *teacher.model, start);
+    source = join("the first ", tokens, " tokens of ", what.data.front());
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  host.messages.info("calibrated in ", human_seconds(seconds.count()));
+  const std::string done = join("student ", run.config.attention, ", calibrated on ", source);
+  if (is_joint()) {
+    host.messages.info(done);
+  } else {
+    run.subject = done;
+  }
+}
+
+// Stage attention of a method that has parameters.
+void Preparation::learn_layers() {
+  const auto shown =
+      dump ? inputs_of(dump, *run.model, run.losses["context"] > 0) : inputs_of(teacher.model);
+  auto stage = std::make_unique<AttentionStage>(shown, *run.model, run.losses);
+  run.store = std::make_unique<nn::ParameterStore>(
+      *run.model, [&](const nn::Module::NamedParameter& p) { return stage->trains(p); });
+  run.plan = stage->plan(run.trainer.optimizer.attention_learning_rate, *what.feature_rate);
+  if (run.valid) {  // through the model, as a dump does not have these windows
+    auto of_valid =
+        std::make_shared<AttentionStage>(inputs_of(teacher.model), *run.model, run.losses);
+    run.evaluation = [of_valid, run = &run] { return evaluate_blocks(*of_valid, *run); };
+  }
+  run.objective = std::move(stage);
+}
+
+// The blocks in the run's directory, as brine_sea.attach() takes them.
+void Preparation::keep_blocks() {
+  if (!host.is_first()) return;
+  run.after = [run = &run, out = data::Path(plan.options.out)] {
+    data::save_safetensors(out / "model.safetensors", nn::tensors_of(*run->model));
+    data::write_file_atomic(out / "config.json", nn::config_text(run->config, nullptr));
+  };
+}
+
+// The student shares the memory of the teacher's weights.
+void Preparation::keep_base() {
+  run.after = [model = teacher.model, hash = teacher.hash()] {
+    check(nn::tensor_hash(nn::tensors_of(*model)) == hash,
+          "distill: the teacher's weights changed while the student was trained");
+  };
+}
+
+// Throws for a setting that no stage of the run has, or that its data do not take.
+void refuse_other_settings(Distillation& what) {
+  Distillation plain;
+  const data::Schema ours = data::schema_of(what), unset = data::schema_of(plain);
+  auto refuse = [&](const std::string& owner, std::initializer_list<std::string> keys) {
+    for (const data::Schema::Field& field : ours.fields()) {
+      const bool named = std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
+        return field.key == key || (key.back() == '.' && field.key.starts_with(key));
+      });
+      if (!named) continue;
+      const std::string value = field.toml();
+      const bool off = value.empty() || value == "0" || value == "0.0" || value == "false";
+      check(off || value == unset.find(field.key)->initial, "distill: ", field.key,
+            " is a setting of ", owner);
+    }
+  };
+  if (!what.follows())
+    refuse("stage joint after stage attention (--stages attention,joint)",
+           {"joint.steps", "joint.batch_size", "joint.warmup", "joint.attention_rate",
+            "joint.base_rate", "joint.recompute", "joint.losses."});
+  if (!what.has(Stage::joint)) refuse("stage joint", {"joint.lora_rank"});
+  if (what.has(Stage::attention)) {
+    refuse("stage joint", {"recompute", "loss_from", "optimizer.learning_rate"});
+    refuse("stage joint alone", {"recipe", "model", "copies", "top_logits"});
+    for (const Loss& loss : losses())
+      if (loss.name != "approx" && loss.name != "context")
+        refuse("stage joint", {"losses." + loss.name});
+  } else {
+    refuse("stage attention", {"optimizer.feature_learning_rate"});
+  }
+  if (what.on_task()) {
+    refuse("a run on text",
+           {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"});
+  } else {
+    refuse("a run on a --task", {"train_split", "valid_split", "epochs", "warmup_ratio"});
+  }
+}
+
+}  // namespace
+
+std::vector<StagePlan> plan_stages(Distillation& what, const RunOptions& options) {
+  std::optional<Stage> reached;
+  if (options.resume) {
+    const std::optional<Found> found = newest(options.out);
+    check(found.has_value(), options.out,
+          ": contains no checkpoint to resume from; start without --resume");
+    reached = found->stage;
+  }
+  if (what.joint.training.steps == 0) what.joint = {};  // as a run without that stage records it
+  if (!what.stages && what.joint.training.steps) what.stages = Stages::both;
+  if (!what.stages && reached)
+    what.stages = reached == Stage::attention ? Stages::attention : Stages::joint;
+  if (!what.stages) what.stages = what.defaults({}).stages;
+  refuse_other_settings(what);
+  std::vector<StagePlan> plans;
+  if (what.has(Stage::attention) && reached != Stage::joint)
+    plans.push_back({.stage = Stage::attention, .options = options});
+  if (what.has(Stage::joint) && !(options.dry_run && !plans.empty())) {
+    check(what.follows() || reached != Stage::attention, options.out,
+          ": is in stage attention; --stages attention,joint goes on with stage joint");
+    plans.push_back({.stage = Stage::joint, .options = options});
+    plans.back().options.resume = reached == Stage::joint;
+  }
+  check(!plans.empty(), options.out, ": is in stage joint already");
+  return plans;
+}
+
+std::unique_ptr<TrainingRun> prepare(Distillation& what, const StagePlan& plan,
+                                     const RunHost& host) {
+  auto run = std::make_unique<TrainingRun>();
+  Preparation preparation{.what = what, .plan = plan, .host = host, .run = *run};
+  preparation.number_steps();
+  claim_directory(*run, plan.options, host);
+  check(!what.data.empty() || !what.dump.empty() || what.on_task(),
+        "distill: --data or --dump is needed");
+  if (what.self_taught()) {
+    preparation.from_self();
+  } else {
+    preparation.from_teacher();
+  }
+  run->settings = json_text(data::schema_of(what).to_json());
+  return run;
+}
+
+RunResult distil(Distillation& what, const RunOptions& options, const RunHost& host) {
+  RunResult result;
+  for (const StagePlan& plan : plan_stages(what, options)) {
+    const std::unique_ptr<TrainingRun> run = prepare(what, plan, host);
+    result = train(*run, plan.options, host);
+    if (result.interrupted) break;
+  }
+  return result;
+}
+
+}  // namespace brine::distill
