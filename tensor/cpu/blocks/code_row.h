@@ -1,9 +1,9 @@
 // One query of each head against the 4-bit copies of a block's keys: eight keys are the lanes,
 // which are the strands of its sum of powers. The bits are those of a tile of rows (code_tile.h).
 //
-// After 8,192 tokens one thread of a Zen 5 chooses for a step of 3 heads in 43 microseconds (78 as a
-// tile, of whose 16 lanes three heads fill three) and reads 240 KB for it: half of what the memory
-// gives.
+// After 8,192 tokens one thread of a Zen 5 chooses for a step of 3 heads in 43 microseconds (78 as
+// a tile, of whose 16 lanes three heads fill three) and reads 240 KB for it: half of what the
+// memory gives.
 #pragma once
 
 #include <cmath>
