@@ -180,8 +180,7 @@ void CommonOptions::describe(data::Schema& s) {
             {Compute::f16, "f16"}},
            "Type of the factors of products; sums are f32. tf32 needs a GPU");
   s.choice("cudnn", cudnn, {{Cudnn::automatic, "auto"}, {Cudnn::off, "off"}},
-           "Whether 16-bit attention on a GPU uses cuDNN if found",
-           {.transient = true});
+           "Whether 16-bit attention on a GPU uses cuDNN if found", {.transient = true});
 }
 
 void keep_configuration(const RunContext& context, const std::string& directory) {

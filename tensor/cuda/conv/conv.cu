@@ -57,7 +57,8 @@ int64_t line_of(const ConvReads& read) {
 template <class F>
 void each_product(const char* name, const Tensor& image, const ConvReads& read, int64_t count,
                   F&& f) {
-  const int64_t step = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, line_of(read)));
+  const int64_t pieces = (count * line_of(read) + kPiece - 1) / kPiece;
+  const int64_t step = pieces > 1 ? (count + pieces - 1) / pieces : count;  // nearly equal pieces
   const int64_t taps = read.kT * read.kW * read.channels;
   const bool copies = read.kT * read.kW > 1 || read.up > 1 || read.down > 1;
   for (int64_t b = 0; b < image.dim(0); ++b) {
