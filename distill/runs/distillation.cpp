@@ -53,11 +53,11 @@ bool leave_out(std::optional<double>& weight) {
 void Distillation::describe(data::Schema& s) {
   s.field("teacher", teacher,
           "Teacher whose weights the student starts from; self: its dense attention; none: blocks "
-          "alone, from a dump");
+          "alone");
   s.field("model", model, "Student that learns on, a model or run; none: a new one");
   s.choice("stages", stages, kStageLists,
-           "attention: each layer learns from the teacher or is calibrated, base frozen; joint: "
-           "the whole student learns",
+           "attention: each layer learns from the teacher, base frozen; joint: the whole student "
+           "learns",
            {.alias = "stage", .unset = "attention for blocks, else joint"});
   text.describe(s);
   s.field("dump", dump, "Dump of the teacher; none: the teacher runs next to the student");
