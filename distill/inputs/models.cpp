@@ -123,6 +123,15 @@ void calibrate_on(const nn::LoadedModel& m, const Tensor& ids, const Messages& m
                 " tokens");
 }
 
+void warn_if_all_kept(const nn::ModelConfig& config, int64_t k, int64_t tokens,
+                      const Messages& messages) {
+  const std::optional<int64_t> configured = config.method().mask().k;
+  if (!configured || (k ? k : *configured) < tokens) return;
+  messages.warning(config.attention, ": k = ", k ? k : *configured,
+                   " keeps every key of texts of at most ", tokens,
+                   " tokens, so this attention is full attention; give a smaller --k");
+}
+
 nn::LoadedModel load_model(const std::string& path, const Messages& messages,
                            const nn::LoadOptions& options) {
   nn::LoadedModel loaded = nn::load_model(path, options);

@@ -49,6 +49,9 @@ void use_attention(nn::LoadedModel& model, OtherAttention& other);
 // Calibrates the attention of a model that use_attention() gave one (nn::calibrate_attention) on
 // the start of a text, ids [1, T], and says so.
 void calibrate_on(const nn::LoadedModel& model, const Tensor& ids, const Messages& messages);
+// Warns of a mask that hides nothing: k (0: as configured) covers texts of at most `tokens`.
+void warn_if_all_kept(const nn::ModelConfig& config, int64_t k, int64_t tokens,
+                      const Messages& messages);
 
 // Loads a model and reports how its files were read and which damaged checkpoints of its run were
 // skipped.

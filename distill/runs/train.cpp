@@ -245,6 +245,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
                      trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
+  if (run.tokenizer) warn_if_all_kept(run.config, 0, run.train->window(), host.messages);
   if (host.is_first() && !options.dry_run) {
     for (const std::string& line : plan_lines(run)) host.messages.info(line);
     const double bytes = 4.0 * double(parameters) + 12.0 * double(trained);

@@ -62,10 +62,6 @@ std::string refusal(const std::vector<std::string>& words) {
   return "no such command";
 }
 
-data::Json paper(const std::string& name) {
-  return read_config(brine::test::source_dir() + "/configs/paper/" + name + ".toml");
-}
-
 }  // namespace
 
 TEST_CASE("every file in configs/ is accepted by the schema of the subcommand that it names") {

@@ -28,6 +28,7 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                             .max_tokens = call.max_tokens,
                             .messages = messages},
                            split);
+  warn_if_all_kept(m.config, call.answer.options.k, set.source->window(), messages);
   TaskCall how = call.answer;
   how.classes = class_map(m.config, set.source->tokens().labels);
   std::unique_ptr<RecallObserver> recall;
