@@ -42,7 +42,7 @@ void RotaryConfig::describe(data::Schema& s) {
   s.field("max_position_embeddings", max_position_embeddings, "Longest sequence", {.min = 1});
   s.field("rope_theta", rope.rope_theta, "Base of the angles of rotary positions", {.above = 0});
   s.field("rms_norm_eps", rms_norm_eps, "Added to mean squares", {.above = 0});
-  s.choice("hidden_act", hidden_act, {kSilu, kGelu, kRelu}, "Of the MLP's gate");
+  s.choice("hidden_act", hidden_act, kActivations, "Of the MLP's gate");
   s.field("initializer_range", initializer_range, "Standard deviation of initial weights",
           {.min = 0});
   s.field("tie_word_embeddings", tie_word_embeddings, "The head is the embedding");
@@ -106,8 +106,6 @@ data::Json RotaryConfig::to_json() const {
 
 void RotaryConfig::read(const data::Json& json, const std::string& source) {
   want_plain(json, source);
-  if (!kind->has_attention_bias) want(json, source, "attention_bias", kind->biased_inputs);
-  if (!kind->has_mlp_bias) want(json, source, "mlp_bias", false);
   std::vector<std::string> required = {"vocab_size",          "hidden_size",
                                        "intermediate_size",   "num_hidden_layers",
                                        "num_attention_heads", "max_position_embeddings"};

@@ -13,7 +13,7 @@ void Gpt2Config::describe(data::Schema& s) {
   s.field("n_layer", n_layer, "Number of layers", {.min = 1});
   s.field("n_head", n_head, "Heads; must divide n_embd", {.min = 1});
   s.field("n_inner", n_inner, "Inner width of the MLP; 0 = 4 n_embd", {.min = 0});
-  s.choice("activation_function", activation_function, {kGeluNew, kGelu, kRelu, kSilu},
+  s.choice("activation_function", activation_function, kActivations,
            "Between the MLP's parts; gelu_new approximates gelu by a tanh");
   s.field("resid_pdrop", resid_pdrop, "Dropout after attention and MLP", {.min = 0, .max = 0.9});
   s.field("embd_pdrop", embd_pdrop, "Dropout after the embedding", {.min = 0, .max = 0.9});

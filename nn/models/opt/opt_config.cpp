@@ -21,7 +21,7 @@ void OptConfig::describe(data::Schema& s) {
   s.field("do_layer_norm_before", do_layer_norm_before,
           "Norms before attention and MLP (pre-LN), or after (post-LN, without a final norm)");
   s.field("tie_word_embeddings", tie_word_embeddings, "The head is the embedding");
-  s.choice("activation_function", activation_function, {kRelu, kGelu}, "Between the MLP's parts");
+  s.choice("activation_function", activation_function, kActivations, "Between the MLP's parts");
 }
 
 void OptConfig::validate() const {

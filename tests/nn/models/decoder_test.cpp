@@ -283,11 +283,57 @@ TEST_CASE("decoders: other rotations and settings are refused by name") {
              {"c.json", "low_freq_factor", "4", "high_freq_factor", "4"});
   scaling.erase("low_freq_factor");
   check_says(with("llama", "rope_parameters", scaling), {"c.json", "no low_freq_factor"});
-  check_says(with("mistral", "attention_bias", true), {"c.json", "attention_bias", "true"});
+  for (const char* decoder : {"llama", "mistral", "qwen2", "qwen3", "gpt2", "opt"}) {
+    CAPTURE(decoder);  // keys that transformers reads for every family
+    check_says(with(decoder, "is_causal", false), {"c.json", "is_causal = false", "only true"});
+    check_says(with(decoder, "per_layer_config", {{"0", {{"head_dim", 4}}}}), {"per_layer_config"});
+  }
+  check_says(with("bert_classifier", "is_causal", true), {"c.json", "is_causal = true"});
+  check_says(with("llama", "quantization", {{"bits", 4}}), {"quantization", "MLX", "GGUF"});
   check_says(with("qwen2", "hidden_act", "relu6"), {"c.json", "hidden_act", "relu6"});
   check_says(with("qwen3", "num_key_value_heads", 3),
              {"c.json", "num_key_value_heads", "3", "num_attention_heads", "4"});
   check_says(with("llama", "head_dim", 7), {"c.json", "head_dim", "7", "odd"});
+}
+
+TEST_CASE("decoders: spellings that change nothing in transformers change nothing") {
+  auto same = [](const std::string& golden, const char* usual_key, const data::Json& usual,
+                 const char* key, const data::Json& value) {
+    CAPTURE(golden);
+    CAPTURE(value.dump());
+    data::Json json = json_in(golden_dir(golden) + "/config.json"), other = json;
+    json[usual_key] = usual;
+    other[key] = value;
+    nn::ModelConfig a = nn::from_hf_config(json, "c.json"), b = nn::from_hf_config(other, "c.json");
+    CHECK(nn::sizes_to_json(a) == nn::sizes_to_json(b));
+  };
+  for (const auto& [family, key] : {std::pair("llama", "hidden_act"),
+                                    {"qwen2", "hidden_act"},
+                                    {"opt", "activation_function"},
+                                    {"gpt2", "activation_function"},
+                                    {"bert_classifier", "hidden_act"}}) {
+    for (const char* name : {"gelu_fast", "gelu_pytorch_tanh", "gelu_accurate", "gelu_python_tanh"})
+      same(family, key, "gelu_new", key, name);
+    same(family, key, "gelu", key, "gelu_python");
+    same(family, key, "silu", key, "swish");
+    same(family, "is_causal", nullptr, "is_causal", family != std::string("bert_classifier"));
+  }
+  for (const data::Json& none : {data::Json(false), data::Json::object(), data::Json()})
+    same("llama", "rope_scaling", nullptr, "rope_scaling", none);
+  for (const char* family : {"qwen2", "mistral"}) {  // their code has no such switch
+    for (const bool bias : {false, true}) same(family, "is_causal", true, "attention_bias", bias);
+  }
+  for (const char* family : {"qwen2", "mistral", "qwen3"})
+    same(family, "is_causal", true, "mlp_bias", true);
+  same("llama", "rope_theta", 10000.0, "rope_theta", 10000);
+  same("llama", "num_hidden_layers", 1, "num_hidden_layers", 1.0);
+  same("llama", "rms_norm_eps", 1.0, "rms_norm_eps", 1);
+  check_says(message([] {
+               data::Json json = json_in(golden_dir("llama") + "/config.json");
+               json["num_hidden_layers"] = 1.5;
+               nn::from_hf_config(json, "c.json");
+             }),
+             {"c.json", "num_hidden_layers", "an integer", "1.5"});
 }
 
 TEST_CASE(
