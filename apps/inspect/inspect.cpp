@@ -219,7 +219,7 @@ std::string inspect(const std::string& target, const InspectOptions& options) {
   if (!data::list_checkpoints(dir).empty() || fs::exists(dir / "log.jsonl")) {
     return describe_run(path, options.tensors);
   }
-  if (fs::exists(dir / "config.json")) {
+  if (fs::exists(dir / "config.json") || fs::exists(dir / "adapter_config.json")) {
     std::ostringstream out;
     out << path << ": model\n";
     describe_model(out, path, options.tensors);

@@ -290,6 +290,22 @@ TEST_CASE("model: unsupported settings of a config.json are refused by name") {
   CHECK(refusal(none) == "config.json: key \"ffn_dim\" is a duplicate");
 }
 
+TEST_CASE("model: what is no model of plain weights says what it is and what to do") {
+  Scratch scratch;
+  auto named = [&](const std::string& from, const std::string& to) {
+    return refusal(
+        copy_of(scratch, "llama", {.tensors = [&](Tensors& t) { rename(t, from, to); }}));
+  };
+  const std::string q = "layers.0.self_attn.q_proj.";
+  check_says(named(q + "weight", q + "base_layer.weight"), {"base_layer", "adapter", "merge"});
+  check_says(named(q + "weight", q + "lora_A.default.weight"), {"lora_A", "adapter", "merge"});
+  for (const char* kind : {"scales", "qweight", "weight_scale_inv", "SCB"})
+    check_says(named(q + "weight", q + kind), {kind, "quantised", "bf16", "GGUF"});
+  data::write_file_atomic((scratch / "adapter_config.json").string(),
+                          R"({"peft_type": "LORA", "base_model_name_or_path": "org/base"})");
+  check_says(refusal(scratch.path().string()), {"PEFT adapter of \"org/base\"", "merge"});
+}
+
 TEST_CASE("model: an inconsistent index is refused, naming the tensor or the shard") {
   Scratch scratch;
   auto with = [&](const std::function<void(const std::string&)>& damage) {
