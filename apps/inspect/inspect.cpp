@@ -163,7 +163,10 @@ void describe_log(std::ostream& out, const fs::path& log) {
     if (type == distill::LogLine::step) {
       step = "at" + shown("step") + "," + shown("loss") + shown("task_nll");
     } else if (type == distill::LogLine::evaluation) {
-      evaluation = "at" + shown("step") + "," + shown("valid_perplexity");
+      evaluation = "at" + shown("step") + ",";
+      for (const auto& [key, value] : json.items()) {  // of a task its metrics
+        if (key.starts_with("valid_") && key != "valid_nll") evaluation += shown(key.c_str());
+      }
     }
   }
   if (!step.empty()) out << "  log ends   " << step << "\n";
