@@ -21,7 +21,7 @@ struct Distill {
                     {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"},
                     "on a task", Given::non_default);
     } else {
-      refuse_unused(context, {"train_split", "valid_split", "epochs", "warmup_ratio"},
+      refuse_unused(context, {"train_split", "valid_split", "labels", "epochs", "warmup_ratio"},
                     "without --task", Given::non_default);
     }
     return run_training(context, what.recipe.training, options, [&](const distill::RunHost& host) {

@@ -163,16 +163,12 @@ void Preparation::mix(const nn::LoadedModel& teacher, const TextFiles& files) {
 }
 
 void Preparation::on_task(const nn::LoadedModel& teacher) {
-  const data::Task& task = data::task_named(what.task.task);
   Recipe& recipe = what.recipe;
   check(what.data.size() <= 1, "distill: a task has one directory of data, not ", what.data.size());
   check(teacher.model->labels() > 0, "distill: ", teacher.directory,
         " has no classification head; brine finetune makes one");
   TaskSettings settings = what.task;
   if (!what.data.empty()) settings.data = what.data.front();
-  const std::vector<std::string> labels = data::labels_of(task, settings.data);
-  check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
-        " are in another order than the task's");
   use_task(run, settings, *recipe.training.sequence_length, host);
   auto plan = [&] {
     recipe.training.plan_epochs(*recipe.epochs, settings.warmup_ratio, run.train->size());
