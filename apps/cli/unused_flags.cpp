@@ -41,7 +41,7 @@ void refuse_all_but(const RunContext& context, std::initializer_list<const char*
 
 void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
   const bool suite = !what.suite.suite.empty(), task = !what.task.empty();
-  if (!task) refuse_unused(context, {"split"}, "without --task");
+  if (!task) refuse_unused(context, {"split", "labels"}, "without --task");
   if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
   if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
   if (suite || task) {

@@ -163,7 +163,10 @@ void describe_log(std::ostream& out, const fs::path& log) {
     if (type == distill::LogLine::step) {
       step = "at" + shown("step") + "," + shown("loss") + shown("task_nll");
     } else if (type == distill::LogLine::evaluation) {
-      evaluation = "at" + shown("step") + "," + shown("valid_perplexity");
+      evaluation = "at" + shown("step") + ",";
+      for (const auto& [key, value] : json.items()) {  // of a task its metrics
+        if (key.starts_with("valid_") && key != "valid_nll") evaluation += shown(key.c_str());
+      }
     }
   }
   if (!step.empty()) out << "  log ends   " << step << "\n";
@@ -219,7 +222,7 @@ std::string inspect(const std::string& target, const InspectOptions& options) {
   if (!data::list_checkpoints(dir).empty() || fs::exists(dir / "log.jsonl")) {
     return describe_run(path, options.tensors);
   }
-  if (fs::exists(dir / "config.json")) {
+  if (fs::exists(dir / "config.json") || fs::exists(dir / "adapter_config.json")) {
     std::ostringstream out;
     out << path << ": model\n";
     describe_model(out, path, options.tensors);

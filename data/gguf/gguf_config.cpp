@@ -91,6 +91,12 @@ class Keys {
   std::string prefix_;
 };
 
+// Tokens that end a text by their spelling, as in llama.cpp.
+constexpr std::string_view kEnds[] = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>",         "<|return|>",        "<|call|>",
+    "<|flush|>",  "<|calls|>",  "<|endoftext|>",   "<end_of_turn>",     "<|eom_id|>",
+    "<EOT>",      "_<EOT>",     "<|end_of_text|>", "<end_of_utterance>"};
+
 // A text ends at the end of text, of a turn or of a message, as in llama.cpp.
 void add_special_ids(Json& config, const GgufMetadata& metadata) {
   for (const auto& [key, name] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
@@ -102,6 +108,17 @@ void add_special_ids(Json& config, const GgufMetadata& metadata) {
                           "tokenizer.ggml.eom_token_id"}) {
     const auto id = metadata.integer(key);
     if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
+  }
+  const std::vector<std::string> tokens = metadata.strings("tokenizer.ggml.tokens");
+  auto has = [&](std::string_view text) {
+    return std::find(tokens.begin(), tokens.end(), text) != tokens.end();
+  };
+  const bool harmony = has("<|return|>") && has("<|call|>");  // there <|end|> ends a message only
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const bool is_end =
+        std::find(std::begin(kEnds), std::end(kEnds), tokens[id]) != std::end(kEnds);
+    const bool known = std::find(ends.begin(), ends.end(), int64_t(id)) != ends.end();
+    if (is_end && !known && !(harmony && tokens[id] == "<|end|>")) ends.push_back(int64_t(id));
   }
   if (ends.size() == 1) config["eos_token_id"] = ends.front();
   if (ends.size() > 1) config["eos_token_id"] = ends;

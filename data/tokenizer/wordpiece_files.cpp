@@ -60,7 +60,9 @@ void refuse_contradictions(const SortedJson& root, const SideFiles& sides,
   const SortedJson& normalizer = member(root, "normalizer");
   if (!normalizer.is_object() || member(normalizer, "type") != "BertNormalizer") return;
   const std::pair<const char*, const char*> settings[] = {
-      {"lowercase", "do_lower_case"}, {"handle_chinese_chars", "tokenize_chinese_chars"}};
+      {"lowercase", "do_lower_case"},
+      {"handle_chinese_chars", "tokenize_chinese_chars"},
+      {"strip_accents", "strip_accents"}};
   for (auto [normalizer_key, config_key] : settings) {
     const SortedJson& a = member(normalizer, normalizer_key);
     const SortedJson& b = member(sides.config.object(), config_key);
@@ -68,6 +70,29 @@ void refuse_contradictions(const SortedJson& root, const SideFiles& sides,
                  normalizer_key, "' is ", json_text(a), ", but ", sides.config.path, " has '",
                  config_key, "' = ", json_text(b));
   }
+}
+
+// The normalizer by tokenizer_config.json.
+Json normalizer_of(const SideFile& config) {
+  const SortedJson& keys = config.object();
+  auto is = [&](const char* key) { return flag(keys, key, true, config.path); };
+  Json out = parse_ordered_json(kWordPieceFrame)["normalizer"];
+  out["lowercase"] = is("do_lower_case");
+  out["handle_chinese_chars"] = is("tokenize_chinese_chars");
+  if (!member(keys, "strip_accents").is_null()) out["strip_accents"] = is("strip_accents");
+  return out;
+}
+
+// transformers' tokenizers of BERT have a normalizer of their own: what tokenizer_config.json does
+// not say has its defaults, whatever tokenizer.json says.
+bool is_of_bert(const SideFiles& sides) {
+  const std::string kind = sides.tokenizer_class();
+  if (kind.empty()) return sides.model_type() == "bert";
+  for (const char* same :
+       {"Bert", "DistilBert", "MobileBert", "SqueezeBert", "Electra", "Lxmert"}) {
+    if (kind == join(same, "Tokenizer")) return true;
+  }
+  return false;
 }
 
 void read_model(const SortedJson& root, const std::string& path, WordPieceModel& model) {
@@ -168,13 +193,14 @@ std::string write_json(const WordPieceModel& model, Json frame) {
 std::string config_of(const WordPieceTokenizer& tokenizer) {
   Json config = parse_ordered_json(special_map(tokenizer));
   const Json normalizer = frame_of(tokenizer.model())["normalizer"];
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";  // takes tokenizer.json as it is
   if (normalizer.is_object() && normalizer.contains("lowercase")) {
+    config["tokenizer_class"] = "BertTokenizer";
     config["do_lower_case"] = normalizer["lowercase"];
     config["strip_accents"] = normalizer.value("strip_accents", Json());
     config["tokenize_chinese_chars"] = normalizer.value("handle_chinese_chars", Json(true));
   }
   config["clean_up_tokenization_spaces"] = true;
-  config["tokenizer_class"] = "BertTokenizer";
   return json_text(config, 2) + "\n";
 }
 
@@ -182,15 +208,24 @@ std::string config_of(const WordPieceTokenizer& tokenizer) {
 
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path) {
   const std::string text = read_file(path);
-  const SortedJson root = parse_json(text, path);
+  SortedJson root = parse_json(text, path);
   return reading(path, [&] {
     check_format(root.is_object(), path, ": must contain an object");
     const SideFiles sides(fs::path(path).parent_path());
     refuse_contradictions(root, sides, path);
+    Json frame = parse_ordered_json(read_frame(text, path));
+    if (is_of_bert(sides)) root["normalizer"] = frame["normalizer"] = normalizer_of(sides.config);
     WordPieceModel model;
     read_model(root, path, model);
     read_roles(sides, model);
-    model.frame = read_frame(text, path);
+    const SpecialIds& s = model.special;
+    if (is_of_bert(sides) && member(root, "post_processor").is_null() && s.cls && s.sep) {
+      const SortedJson post = template_of(role_pair(model, s.cls, "cls_token", path),
+                                          role_pair(model, s.sep, "sep_token", path));
+      frame["post_processor"] = parse_ordered_json(json_text(post));
+      model.around = read_post_processor(post, path);
+    }
+    model.frame = json_text(frame);
     return std::make_unique<WordPieceTokenizer>(std::move(model), path);
   });
 }
@@ -221,12 +256,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     const SpecialIds& s = model.special;
     for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);
     Json frame = parse_ordered_json(kWordPieceFrame);
-    Json& normalizer = frame["normalizer"];
-    normalizer["lowercase"] = flag(config, "do_lower_case", true, sides.config.path);
-    normalizer["handle_chinese_chars"] =
-        flag(config, "tokenize_chinese_chars", true, sides.config.path);
-    if (!member(config, "strip_accents").is_null())
-      normalizer["strip_accents"] = flag(config, "strip_accents", true, sides.config.path);
+    const Json normalizer = frame["normalizer"] = normalizer_of(sides.config);
     const SortedJson post = template_of(role_pair(model, s.cls, "cls_token", path),
                                         role_pair(model, s.sep, "sep_token", path));
     frame["post_processor"] = parse_ordered_json(json_text(post));

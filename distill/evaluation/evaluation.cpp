@@ -13,6 +13,7 @@ void Evaluation::describe(data::Schema& s) {
           "Text files or token shards, a task's directory, or books for needles");
   s.field("task", task, "Task whose answers to score, instead of text (finetune --help: names)");
   s.field("split", split, "Split of the task, or a TSV file in its folder; none: every dev split");
+  s.field("labels", labels, kLabelsHelp);
   s.choice("protocol", text.protocol, kProtocolNames,
            "How text is joined and cut: windows, SEA's, GPTQ's or Hugging Face's way "
            "(docs/evaluation.md)");
@@ -55,6 +56,7 @@ TaskEvaluation Evaluation::of_task() const {
   return {.task = task,
           .data = text.data,
           .split = split,
+          .labels = labels,
           .teacher = text.teacher,
           .recall_from = text.recall_from,
           .max_tokens = text.sequence_length,

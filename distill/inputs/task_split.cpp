@@ -2,11 +2,40 @@
 #include "distill/inputs/task_split.h"
 
 #include <algorithm>
+#include <cctype>
+#include <map>
+#include <set>
+#include <sstream>
 
 #include "data/codec/sha256.h"
 #include "tensor/base/error.h"
 
 namespace brine::distill {
+namespace {
+
+std::vector<std::string> words(const std::string& text, char separator) {
+  std::vector<std::string> out;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, separator);) out.push_back(word);
+  return out;
+}
+
+// A label without the differences that spellings of one name have.
+std::string plain(std::string name) {
+  for (char& c : name)
+    c = c == '-' || c == ' ' ? '_' : char(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// "0=negative,1=positive"
+std::string examples(const std::vector<std::string>& labels,
+                     const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < labels.size(); ++i) out += join(i ? "," : "", labels[i], "=", names[i]);
+  return out;
+}
+
+}  // namespace
 
 std::string known_tasks() {
   std::string list;
@@ -48,19 +77,48 @@ std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::st
   return splits;
 }
 
-std::vector<int64_t> class_map(const nn::ModelConfig& config,
-                               const std::vector<std::string>& labels) {
-  const std::vector<std::string> names = config.family().class_head().names;
-  if (names.empty() || names == labels || labels.empty()) return {};
-  std::vector<int64_t> out;
-  for (const std::string& name : names) {
-    auto found = std::find(labels.begin(), labels.end(), name);
-    check(found != labels.end() && names.size() == labels.size(),
-          "task: the model was made for other labels, ", names.size(), " with '", name,
-          "', than the task's ", labels.size());
-    out.push_back(found - labels.begin());
+bool is_of_other_task(const nn::ClassHead& head, const data::Task& task) {
+  const std::vector<data::Task>& known = data::tasks();
+  return head.task != task.name && std::any_of(known.begin(), known.end(), [&](const auto& other) {
+           return other.name == head.task;
+         });
+}
+
+std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& of,
+                               const Messages& messages) {
+  const std::vector<std::string>& labels = of.labels;
+  std::vector<std::string> names = head.names;
+  if (labels.empty() || (of.given.empty() && (names.empty() || names == labels))) return {};
+  check(head.labels == int64_t(labels.size()), "task: the model was made for other labels, ",
+        head.labels, names.empty() ? "" : " with '" + names.front() + "'", ", than the task's ",
+        labels.size());
+  for (int64_t i = int64_t(names.size()); i < head.labels; ++i) names.push_back(join("LABEL_", i));
+  std::map<std::string, int64_t> classes;  // of the task, by the name of the model's
+  for (const std::string& pair : words(of.given, ',')) {
+    const size_t sign = pair.find('=');
+    const auto label = std::find(labels.begin(), labels.end(), pair.substr(0, sign));
+    check(sign != std::string::npos && label != labels.end(), "task: --labels has '", pair,
+          "', wanted ", examples(labels, names));
+    classes[plain(pair.substr(sign + 1))] = label - labels.begin();
   }
-  return out;
+  if (classes.empty()) {
+    for (size_t i = 0; i < labels.size(); ++i) classes[plain(labels[i])] = int64_t(i);
+  }
+  std::vector<int64_t> out;
+  std::set<int64_t> taken;
+  for (const std::string& name : names) {
+    const auto found = classes.find(plain(name));
+    if (found != classes.end() && taken.insert(found->second).second) out.push_back(found->second);
+  }
+  if (out.empty() && of.given.empty() && !is_of_other_task(head, of.task)) {
+    messages.warning("task ", of.task.name, ": the model's classes count in the order of its ids, ",
+                     examples(labels, names), "; --labels gives another order");
+    return {};
+  }
+  check(out.size() == labels.size(), "task: the model was made for other labels, ", names.size(),
+        " with '", names.front(), "', than the task's ", labels.size(),
+        "; say which is which, for example --labels ", examples(labels, names));
+  return std::is_sorted(out.begin(), out.end()) ? std::vector<int64_t>() : out;
 }
 
 }  // namespace brine::distill

@@ -40,9 +40,23 @@ std::string hash_of(const data::TaskTokens& tokens);
 // The selected splits: one by its name, or for "" every dev split.
 std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name);
 
-// The task's class for each class of the model, by their names; empty when both have the same order
-// or the model's classes have no names. Throws when the model's labels are not the task's.
-std::vector<int64_t> class_map(const nn::ModelConfig& config,
-                               const std::vector<std::string>& labels);
+// What a model's classes mean in a task.
+struct ClassNames {
+  const data::Task& task;
+  std::vector<std::string> labels;  // of the task, by class
+  // --labels: "0=negative,1=positive", for each of these the name of the model's class; may be
+  // empty
+  std::string given = {};
+};
+inline constexpr const char* kLabelsHelp =
+    "Names of the model's classes for the task's, 0=negative,1=positive; none: they are the same "
+    "or in the order of the ids";
+// Whether a head was made for another known task.
+bool is_of_other_task(const nn::ClassHead& head, const data::Task& task);
+// The task's class for each class of the model: as given, by their names whatever their case, or,
+// for names of the model's own, in the order of the ids, with a warning; empty when both have the
+// same order. Throws when the model's labels are not the task's.
+std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& names,
+                               const Messages& messages);
 
 }  // namespace brine::distill

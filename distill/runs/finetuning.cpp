@@ -61,7 +61,8 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   nn::LoadedModel loaded = load_or_make(what.model, host);
   run->tokenizer = choose_tokenizer(what, task, loaded.directory);
   compare_vocabularies(loaded.config, *run->tokenizer, host.messages);
-  make_task_model(*run, loaded, task, data::labels_of(task, what.task.data), host.seed);
+  make_task_model(*run, loaded, {task, data::labels_of(task, what.task.data), what.task.labels},
+                  host);
   if (!what.tokenizer.empty() || !nn::is_model_path(what.model))
     forget_other_tokens(*run, what.model);
   run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};

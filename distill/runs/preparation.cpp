@@ -369,15 +369,11 @@ void Preparation::use_dump(const TextFiles& files) {
 }
 
 void Preparation::use_task_texts() {
-  const data::Task& task = data::task_named(what.task.task);
   check(what.data.size() <= 1, "distill: a task has one directory of data, not ", what.data.size());
   check(teacher.model->labels() > 0, "distill: ", teacher.directory,
         " has no classification head; brine finetune makes one");
   TaskSettings settings = what.task;
   if (!what.data.empty()) settings.data = what.data.front();
-  const std::vector<std::string> labels = data::labels_of(task, settings.data);
-  check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
-        " are in another order than the task's");
   use_task(run, settings, *what.training.sequence_length, host);
   if (!what.dump.empty()) {
     dump = open_dump({.teacher_hash = teacher.hash(),
@@ -492,7 +488,7 @@ void refuse_other_settings(Distillation& what) {
     refuse("a run on text",
            {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"});
   } else {
-    refuse("a run on a --task", {"train_split", "valid_split", "epochs", "warmup_ratio"});
+    refuse("a run on a --task", {"train_split", "valid_split", "labels", "epochs", "warmup_ratio"});
   }
 }
 

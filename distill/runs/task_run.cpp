@@ -20,13 +20,14 @@ void TaskSettings::describe(data::Schema& s) {
   s.field("train_split", train_split, "Split of the task to train on, or a TSV file in its folder");
   s.field("valid_split", valid_split,
           "Split to evaluate on while training, or such a file; none: every dev split");
+  s.field("labels", labels, kLabelsHelp);
   s.field("warmup_ratio", warmup_ratio,
           "Share of a task's steps that warm up; gives warmup_steps unless given",
           {.min = 0, .max = 1});
 }
 
-void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data::Task& task,
-                     const std::vector<std::string>& labels, uint64_t seed) {
+void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const ClassNames& classes,
+                     const RunHost& host) {
   check(!loaded.config.shape().causal, "task: ", loaded.directory,
         " is a decoder, a task needs an encoder");
   const bool both_full =
@@ -36,10 +37,21 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data
   run.config.copy_sizes(loaded.config);
   nn::FamilyConfig& family = run.config.family();
   const nn::ClassHead before = family.class_head();
-  int64_t count = std::max<int64_t>(int64_t(labels.size()), 1);  // a regression has one
-  bool same = before.labels == count && before.names == labels;
-  family.set_class_head({.labels = count, .names = labels, .task = task.name});
-  run.model = nn::make_model(run.config, seed);
+  const int64_t count = std::max<int64_t>(int64_t(classes.labels.size()), 1);  // a regression: one
+  bool same = before.labels == count && before.names == classes.labels;
+  const bool named = !before.names.empty() && !is_of_other_task(before, classes.task);
+  const bool own = before.labels == count && (named || !classes.given.empty());
+  if (own) class_map(before, classes, {});  // throws if they contradict the task's
+  same = same || own;
+  family.set_class_head(
+      {.labels = count, .names = same ? before.names : classes.labels, .task = classes.task.name});
+  if (before.labels > 0 && !same) {
+    host.messages.info(
+        loaded.directory, ": its head of ", before.labels, " classes",
+        before.names.empty() ? " without names" : " from '" + before.names[0] + "' on",
+        " is replaced by a new one of ", count, " for ", classes.task.name);
+  }
+  run.model = nn::make_model(run.config, host.seed);
   std::vector<NamedTensor> base;
   const nn::ClassHeadTensors tensors = family.class_head_tensors();
   auto is_head = [&](const std::string& name) { return name.starts_with(tensors.head); };
@@ -75,9 +87,17 @@ void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens
     run.inputs[split.name] = hash_of(dev->back().source->tokens());
   }
   run.inputs[settings.train_split] = hash_of(train.source->tokens());
+  const std::vector<int64_t> map =
+      class_map(run.config.family().class_head(),
+                {task, train.source->tokens().labels, settings.labels}, host.messages);
+  if (!map.empty()) {  // training counts in the model's classes, the evaluation in the task's
+    auto tokens = std::make_shared<data::TaskTokens>(train.source->tokens());
+    for (double& target : tokens->targets)
+      target = double(std::find(map.begin(), map.end(), int64_t(target)) - map.begin());
+    train.source = std::make_unique<TaskSource>(tokens, host.seed);
+  }
   run.train = std::move(train.source);
-  run.evaluation = [&run, &task, dev,
-                    map = class_map(run.config, (*dev)[0].source->tokens().labels)] {
+  run.evaluation = [&run, &task, dev, map] {
     Values all;
     for (const TaskSet& set : *dev) {
       TaskAnswers answers = answer(*run.model, *set.source,

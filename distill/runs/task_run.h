@@ -17,15 +17,16 @@ struct TaskSettings {
   std::string data = {};  // directory; empty: the task's
   std::string train_split = "train";
   std::string valid_split = {};  // empty: every dev split
+  std::string labels = {};       // as ClassNames::given
   double warmup_ratio = 0;
 
   void describe(data::Schema& s);  // all but task and data
 };
 
 // Gives `run` a model with a head for the labels and all other weights from `loaded`, whose
-// head is kept when it has the same labels.
-void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data::Task& task,
-                     const std::vector<std::string>& labels, uint64_t seed);
+// head is kept, with its names, when it has the same labels or names of its own for as many.
+void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const ClassNames& classes,
+                     const RunHost& host);
 
 // Reads the splits of a run with its tokenizer and its model's sizes, records their hashes, and
 // sets the batches to train on and the evaluation of the dev splits. The evaluation reads members

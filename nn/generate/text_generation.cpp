@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/prompt_tokens.h"
+#include "nn/models/hf_config.h"
 
 namespace brine::nn {
 namespace {
@@ -53,14 +55,24 @@ std::vector<int32_t> prompt_ids(const data::Tokenizer& tokenizer, const std::str
   }
 }
 
+// generation_config.json as an object; empty when the model has none.
+data::Json generation_settings(const LoadedModel& model, const std::string& file) {
+  const std::string& text = model.config.token_settings.generation_config;
+  if (text.empty()) return data::Json::object();
+  const data::Json json = parse_json_or_discard(text, file);
+  check_format(json.is_object(), file, ": not a JSON object");
+  return usual_spelling(json);
+}
+
+std::string generation_file(const LoadedModel& model) {
+  return (std::filesystem::path(model.directory) / kGenerationConfig).string();
+}
+
 // "eos_token_id" of generation_config.json, one id or a list; empty when it has none. Ids that the
 // model has no row for are never sampled.
 std::vector<int64_t> generation_ends(const LoadedModel& model) {
-  const std::string& text = model.config.token_settings.generation_config;
-  if (text.empty()) return {};
-  const std::string file = (std::filesystem::path(model.directory) / kGenerationConfig).string();
-  const data::Json json = parse_json_or_discard(text, file);
-  check_format(json.is_object(), file, ": not a JSON object");
+  const std::string file = generation_file(model);
+  const data::Json json = generation_settings(model, file);
   const data::Json found = json.value("eos_token_id", data::Json());
   if (found.is_null()) return {};
   const data::Json list = found.is_array() ? found : data::Json::array({found});
@@ -70,7 +82,61 @@ std::vector<int64_t> generation_ends(const LoadedModel& model) {
   return list.get<std::vector<int64_t>>();
 }
 
+// Keys of generation_config.json that never change a text, or only that of several beams.
+constexpr std::string_view kWithoutEffect =
+    " transformers_version eos_token_id bos_token_id pad_token_id decoder_start_token_id do_sample "
+    "use_cache cache_implementation cache_config max_cache_len output_attentions "
+    "output_hidden_states output_scores output_logits return_dict_in_generate early_stopping "
+    "length_penalty diversity_penalty renormalize_logits remove_invalid_values use_mtp "
+    "is_assistant num_assistant_tokens num_assistant_tokens_schedule "
+    "assistant_confidence_threshold assistant_early_exit assistant_lookbehind "
+    "assistant_ensemble_weight target_lookbehind prompt_lookup_num_tokens "
+    "max_matching_ngram_size speculation_type disable_compile compile_config low_memory "
+    "trust_remote_code ";
+// Keys that count only where tokens are sampled.
+constexpr std::string_view kOfSampling =
+    " temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff ";
+// Keys that change nothing at 1, others at 0.
+constexpr std::string_view kOne =
+    " repetition_penalty encoder_repetition_penalty guidance_scale num_beams num_beam_groups "
+    "num_return_sequences temperature top_p typical_p ";
+
+bool in(std::string_view keys, const std::string& key) {
+  return keys.find(" " + key + " ") != std::string_view::npos;
+}
+
+// Whether a key of the file has a value that changes nothing.
+bool is_neutral(const std::string& key, const data::Json& value) {
+  if (value.is_null() || value == false || (value.is_structured() && value.empty())) return true;
+  return value.is_number() && !key.ends_with("_token_id") && value == (in(kOne, key) ? 1 : 0);
+}
+
 }  // namespace
+
+std::string unapplied_settings(const LoadedModel& model, const TextGeneration& what,
+                               int64_t prompt_tokens) {
+  const std::string file = generation_file(model);
+  const data::Json json = generation_settings(model, file);
+  const bool samples = what.how.temperature > 0 && json.value("do_sample", data::Json()) == true;
+  const Sampling usual;  // another value is the command's own
+  const std::map<std::string, bool> of_command = {
+      {"temperature", what.how.temperature != usual.temperature},
+      {"top_k", what.how.top_k != usual.top_k},
+      {"top_p", what.how.top_p != usual.top_p},
+      {"max_new_tokens", json.value("max_new_tokens", data::Json()) >= what.tokens},
+      {"max_length", json.value("max_length", data::Json()) >= prompt_tokens + what.tokens ||
+                         json.value("max_new_tokens", data::Json()).is_number()}};
+  std::string out;
+  for (const auto& [key, value] : json.items()) {
+    const auto own = of_command.find(key);
+    if (key.starts_with("_") || in(kWithoutEffect, key) || is_neutral(key, value) ||
+        (own != of_command.end() && own->second) || (in(kOfSampling, key) && !samples))
+      continue;
+    out += join(out.empty() ? "" : ", ", key);
+    if (!value.is_structured()) out += " = " + json_text(value);
+  }
+  return out.empty() ? "" : join(file, ": not applied: ", out);
+}
 
 void TextGeneration::describe(data::Schema& s) {
   s.field("prompt", prompt, "Texts to continue, together");

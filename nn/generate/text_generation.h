@@ -43,6 +43,12 @@ struct TextGeneration {
 // generation_config.json that cannot be read.
 std::vector<int32_t> end_tokens(const LoadedModel& model, const data::Tokenizer& tokenizer);
 
+// One line that names the settings of generation_config.json that change a text and that a
+// generation does not apply: penalties, suppressed tokens, beams, a length that would end it; keys
+// of sampling if the file samples and the command has none of its own. Empty if there are none.
+std::string unapplied_settings(const LoadedModel& model, const TextGeneration& what,
+                               int64_t prompt_tokens);
+
 // A generation that has read its prompts, or the states of load_state and the prompts after them.
 // A prompt without a state begins as data::prompt_tokens() says, which `warn` is for; after one it
 // continues the text. The model and the tokenizer must outlive it.

@@ -36,6 +36,15 @@ std::string resolve_model(const std::string& name, std::vector<std::string>* not
   data::refuse_lfs_pointer(path);
   check_found(is_model_path(path), path, ": not a directory and not a GGUF file");
   if (!fs::is_directory(path)) return path;
+  if (const fs::path adapter = fs::path(path) / "adapter_config.json"; fs::exists(adapter)) {
+    const data::Json json = parse_json_or_discard(data::read_file(adapter), adapter.string());
+    const bool named = json.is_object() && json.contains("base_model_name_or_path");
+    throw Error(join(path, ": is a PEFT adapter",
+                     named ? " of " + json_text(json["base_model_name_or_path"]) : "",
+                     ", not a model; merge it into its base (merge_and_unload() in PEFT) and save "
+                     "the result"),
+                ErrorKind::format);
+  }
   if (fs::exists(fs::path(path) / "manifest.json")) {  // a checkpoint by its name
     std::optional<std::string> defect = data::checkpoint_defect(path);
     check_format(!defect, path, ": ", defect.value_or(""));

@@ -131,6 +131,25 @@ std::pair<std::string, size_t> prefix_of_unknown(const ModelConfig& config,
   return best;
 }
 
+// Weights that are no plain ones, by the names of their tensors.
+void refuse_other_kinds(const std::vector<std::string>& unknown, const std::string& source) {
+  for (const std::string& name : unknown) {
+    auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    auto ends = [&](const char* part) { return name.ends_with(part); };
+    check_format(
+        !has(".base_layer.") && !has("lora_A") && !has("lora_B") && !has(".modules_to_save."),
+        source, ": '", name,
+        "' belongs to an adapter that is not merged; merge it into the model "
+        "(merge_and_unload() in PEFT) and save the result");
+    check_format(!ends(".scales") && !ends(".qweight") && !ends(".weight_scale") &&
+                     !ends(".weight_scale_inv") && !ends(".weight_packed") && !ends(".SCB") &&
+                     !ends(".absmax"),
+                 source, ": '", name,
+                 "' belongs to quantised weights (quantization), which are not "
+                 "supported; give the model in f32, bf16 or f16, or a GGUF file");
+  }
+}
+
 }  // namespace
 
 std::string listed(const std::vector<std::string>& names) {
@@ -165,6 +184,7 @@ void check_names(Model& model, const ModelConfig& config, const std::vector<Weig
     missing.erase(w.name);
     if (!known.contains(w.name)) unknown.push_back(w.name_in_file);
   }
+  refuse_other_kinds(unknown, source);
   const auto [prefix, count] = prefix_of_unknown(config, unknown, missing);
   check(count == 0, source, ": ", count, " of ", weights.size(), " names begin with '", prefix,
         "', the others do not; remove it from these names");

@@ -1,6 +1,8 @@
 // Helpers for reading Hugging Face's config.json.
 #include "nn/models/hf_config.h"
 
+#include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
@@ -30,6 +32,28 @@ bool differ(const data::Json& a, const data::Json& b) {
 
 }  // namespace
 
+data::Json usual_spelling(data::Json json) {
+  // Other names of transformers for an activation.
+  static const std::map<data::Json, const char*> kSame = {{"swish", "silu"},
+                                                          {"gelu_python", "gelu"},
+                                                          {"gelu_fast", "gelu_new"},
+                                                          {"gelu_accurate", "gelu_new"},
+                                                          {"gelu_python_tanh", "gelu_new"},
+                                                          {"gelu_pytorch_tanh", "gelu_new"}};
+  constexpr double kExact = int64_t{1} << 53;
+  for (auto& [key, value] : json.items()) {
+    const bool is_float = value.is_number_float();
+    const double number = is_float ? value.get<double>() : 0.5;
+    const auto same = kSame.find(value);
+    if (number == std::trunc(number) && std::abs(number) <= kExact) value = int64_t(number);
+    if (value.is_structured()) value = usual_spelling(value);
+    if ((key == "rope_scaling" || key == "rope_parameters") && value == false) value = nullptr;
+    if ((key == "hidden_act" || key == "activation_function") && same != kSame.end())
+      value = same->second;
+  }
+  return json;
+}
+
 std::vector<std::string> contradictions(const data::Json& json) {
   std::vector<std::string> out;
   auto add = [&](const std::string& first, const data::Json& a, const std::string& second,
@@ -39,7 +63,7 @@ std::vector<std::string> contradictions(const data::Json& json) {
   };
   const data::Json scaling = value_at(json, "rope_scaling");
   const data::Json parameters = value_at(json, "rope_parameters");
-  const bool scales = !scaling.is_null() && !scaling.empty();
+  const bool scales = scaling.is_object() && !scaling.empty();
   if (scales && differ(rotation_of(scaling), rotation_of(parameters)))
     add("rope_scaling", scaling, "rope_parameters", parameters);
   if (scales) {  // theta of rope_parameters does not count then
@@ -79,7 +103,13 @@ void want_absent(const data::Json& json, const std::string& source, const std::s
 
 void want_plain(const data::Json& json, const std::string& source) {
   want(json, source, "add_cross_attention", false);
-  want_absent(json, source, "quantization_config");
+  want_absent(json, source, "per_layer_config");
+  for (const char* key : {"quantization_config", "quantization"}) {  // MLX writes the second
+    auto it = json.find(key);
+    check(it == json.end() || it->is_null(), source, ": ", key,
+          " is not supported: the weights are quantised; give the model in f32, bf16 or f16 "
+          "(mlx_lm.convert --dequantize writes one of MLX's) or a GGUF file");
+  }
 }
 
 void want_learned_positions(const data::Json& json, const std::string& source) {

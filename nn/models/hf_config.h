@@ -38,6 +38,10 @@ void read_fields(data::Schema& schema, const data::Json& json, const std::string
 // both and the one that counts, which is that of transformers.
 std::vector<std::string> contradictions(const data::Json& json);
 
+// config.json in one of the spellings that mean the same: 32000.0 as 32000, "swish" as "silu",
+// "rope_scaling": false as null.
+data::Json usual_spelling(data::Json json);
+
 // Prepends the file's name to the errors of a check of its values.
 template <class Check>
 void naming(const std::string& source, Check check) {

@@ -5,6 +5,7 @@
 
 #include "data/io/json.h"
 #include "nn/layers/low_rank.h"
+#include "nn/models/hf_config.h"
 
 namespace brine::nn {
 namespace {
@@ -175,8 +176,9 @@ void refuse_first_blocks(const std::string& key, const data::Json& value,
         "teacher again: brine distill --attention blocks --teacher MODEL --data TEXT --out RUN");
 }
 
-ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
-  check(json.is_object(), source, ": not a JSON object");
+ModelConfig from_hf_config(const data::Json& given, const std::string& source) {
+  check(given.is_object(), source, ": not a JSON object");
+  const data::Json json = usual_spelling(given);
   check(json.contains("model_type"), source, ": has no model_type");
   ModelConfig config;
   const data::Json& type = json["model_type"];
@@ -186,8 +188,9 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
     if (type == name) config.model_type = name;
   }
   check(type == config.model_type, source, ": model_type ", json_text(type),
-        " is not supported, only ", known);
+        " is not supported, only ", known, "; brine_sea.attach() gives others blocks in PyTorch");
   config.family().read(json, source);
+  want(json, source, "is_causal", config.shape().causal);
   read_token_ids(json, config);
   auto ours = json.find("brine");
   if (ours == json.end()) return config;

@@ -205,23 +205,82 @@ TEST_CASE("tasks by the program: the config of a model names task and labels") {
 }
 
 TEST_CASE("tasks by the program: classes go by their names") {
-  nn::ModelConfig config;
-  config.model_type = "bert";
   using Names = std::vector<std::string>;
-  auto map = [&](const Names& model, const Names& task) {
-    config.as<nn::BertConfig>().label_names = model;
-    return distill::class_map(config, task);
+  std::string warned;
+  const distill::Messages messages([&](auto, const std::string& text) { warned = text; });
+  auto map = [&](const Names& model, const Names& task, const std::string& given = "",
+                 const std::string& made_for = "") {
+    warned.clear();
+    return distill::class_map({.labels = int64_t(model.size()), .names = model, .task = made_for},
+                              {data::task_named("mnli"), task, given}, messages);
   };
   Names task = {"entailment", "neutral", "contradiction"};
   CHECK(map({}, task).empty());
   CHECK(map(task, task).empty());
   CHECK(map({"contradiction", "entailment", "neutral"}, task) == std::vector<int64_t>{2, 0, 1});
+  CHECK(map({"CONTRADICTION", "Entailment", "neutral"}, task) == std::vector<int64_t>{2, 0, 1});
+  CHECK(warned.empty());
+  CHECK(map({"yes", "maybe", "no"}, task).empty());  // names of its own: by their ids
+  CHECK(warned.find("entailment=yes,neutral=maybe,contradiction=no") != std::string::npos);
+  const std::string given = "entailment=yes,neutral=maybe,contradiction=no";
+  CHECK(map({"no", "yes", "maybe"}, task, given) == std::vector<int64_t>{2, 0, 1});
+  CHECK(warned.empty());
+  for (const char* bad : {"entailment=yes", "entailment", "yes=entailment,neutral=maybe",
+                          "entailment=yes,neutral=maybe,contradiction=never"}) {
+    CHECK(message([&] {
+            map({"no", "yes", "maybe"}, task, bad);
+          }).find("--labels") != std::string::npos);
+  }
+  for (const Names& other :
+       {Names{"entailment", "no", "maybe"}, Names{"neutral", "neutral", "no"}}) {
+    CHECK(message([&] { map(other, task); }).find("other labels") != std::string::npos);
+  }
   CHECK(message([&] {
-          map({"yes", "no", "maybe"}, task);
+          map({"yes", "no", "maybe"}, task, "", "rte");
         }).find("other labels") != std::string::npos);
   CHECK(message([&] {
           map({"entailment", "neutral"}, task);
         }).find("other labels") != std::string::npos);
+}
+
+TEST_CASE("tasks by the program: a model's own names of classes are kept") {
+  const TaskWorld& w = tasks();
+  std::string from;
+  for (const auto& e : fs::directory_iterator(w.path("teacher"))) {
+    if (e.is_directory()) from = e.path();
+  }
+  fs::create_directories(w.path("named"));
+  for (const char* name : {"model.safetensors", "tokenizer.json"})
+    fs::copy(fs::path(name[0] == 'm' ? from : w.path("teacher")) / name, w.path("named"));
+  Json config = Json::parse(read_all(from + "/config.json"));
+  config.erase("finetuning_task");
+  config["id2label"] = {{"0", "wood"}, {"1", "stone"}};
+  w.write("named/config.json", config.dump());
+  const Json plain = w.score("--model teacher"), by_id = w.score("--model named");
+  CHECK(by_id.at("matthews_correlation") == plain.at("matthews_correlation"));
+  const Json turned = w.score("--model named --labels 0=stone,1=wood");
+  CHECK(double(turned.at("matthews_correlation")) ==
+        doctest::Approx(-double(plain.at("matthews_correlation"))));
+  check_refused("eval --task cola --data glue --model named --labels 0=stone", "--labels 0=wood");
+  w.must("finetune --task cola --data glue --model named --steps 1 --batch-size 16 --out kept");
+  const Json kept = Json::parse(read_all(w.path("kept/step-00000001/config.json")));
+  CHECK(kept.at("id2label") == config["id2label"]);
+  CHECK(double(w.score("--model kept").at("matthews_correlation")) > 0.9);
+  // The targets of training count in the model's classes, too.
+  const std::string other = w.must(
+                                 "finetune --task cola --data glue --model named --steps 12 "
+                                 "--batch-size 16 --learning-rate 5e-3 --labels 0=stone,1=wood "
+                                 "--out turned")
+                                .error;
+  CHECK(other.find("in the order of its ids") == std::string::npos);
+  CHECK(double(w.score("--model turned --labels 0=stone,1=wood").at("matthews_correlation")) > 0.5);
+  w.write("lines.txt", "up from the stone city went the king.\n");
+  CHECK(w.must("predict --model kept lines.txt").out.find("stone\t") != std::string::npos);
+  config["finetuning_task"] = "rte";
+  w.write("named/config.json", config.dump());
+  const std::string replaced =
+      w.must("finetune --task cola --data glue --model named --steps 1 --out replaced").error;
+  CHECK(replaced.find("head of 2 classes from 'wood' on is replaced") != std::string::npos);
 }
 
 TEST_CASE("tasks by the program: labels of lines") {

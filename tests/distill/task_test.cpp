@@ -192,6 +192,12 @@ TEST_CASE("task: answers do not depend on batches; keys kept are counted") {
       CHECK(some.predictions[i] == 1 - by7.predictions[3 * i]);
     }
   }
+  Encoder broken("dense", 2);
+  for (NamedTensor& t : nn::state_of(*broken.model)) {
+    if (t.name == "classifier.bias") t.tensor.data<float>()[1] = NAN;
+  }
+  CHECK(message([&] { answer(*broken.model, source, {}); }).find("are not finite") !=
+        std::string::npos);
   Encoder three("dense", 3);
   CHECK_THROWS_WITH_AS(answer(*three.model, source, {}), "task: the model has 3 labels, the task 2",
                        Error);

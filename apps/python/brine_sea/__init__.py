@@ -53,6 +53,11 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Any:
     from .modeling_brine_sea import STUDENTS
 
     path = os.path.join(directory, "config.json")
+    if os.path.exists(os.path.join(directory, "adapter_config.json")):
+        raise ValueError(
+            f"{directory}: is a PEFT adapter, not a model; load its base, attach blocks, then"
+            " peft.PeftModel.from_pretrained(model, directory)"
+        )
     if not os.path.exists(path):
         raise ValueError(f"{directory}: has no config.json; of a run, `brine export` writes a directory that has one")
     with open(path, encoding="utf-8") as file:

@@ -219,6 +219,9 @@ def test_files_without_the_block_are_refused(tmp_path):
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"model\.layers\.1\.self_attn\.sea\.gates"):
         brine_sea.load(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="is a PEFT adapter, not a model"):
+        brine_sea.load(tmp_path)
 
 
 def test_other_settings_at_run_time():

@@ -73,6 +73,10 @@ Parts parts_of(const std::string& pre, const std::string& source) {
   if (in(kLikeLlama3)) return {split_words(R"(\p{N}{1,3})"), nullptr, true, true};
   if (in(kWordsOfLlama3)) return {split_words(R"(\p{N}{1,3})"), nullptr};
   if (in(kLikeQwen2)) return {split_words(R"(\p{N})"), {{"type", "NFC"}}};
+  check_format(
+      !pre.empty(), source,
+      ": names no pre-tokenizer (tokenizer.ggml.pre), as old files do, so that it is unknown "
+      "how texts are cut; convert the model again with a newer llama.cpp");
   throw Error(join(source, ": the pre-tokenizer '", pre,
                    "' is not supported; supported are smollm, gpt-2, llama-bpe, qwen2 and the "
                    "other names that llama.cpp reads as one of these"),

@@ -137,8 +137,13 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
                               .detach();
     ByteWriter part;
     part.number(batch.tokens);
-    part.list(answers_of(model.class_logits(hidden).detach().to_vector(), labels, call,
-                         tokens.regression));
+    const std::vector<double> logits = model.class_logits(hidden).detach().to_vector();
+    for (size_t i = 0; i < logits.size(); ++i) {
+      check(std::isfinite(logits[i]), "task: the model's logits of text ",
+            batches[size_t(n)][i / size_t(labels)] + 1,
+            " are not finite; a weight may be NaN or infinite");
+    }
+    part.list(answers_of(logits, labels, call, tokens.regression));
     for (BatchMeasure* measure : measures) part.text(measure->take());
     return part.bytes();
   };

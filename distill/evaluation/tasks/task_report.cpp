@@ -30,7 +30,6 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                            split);
   warn_if_all_kept(m.config, call.answer.options.k, set.source->window(), messages);
   TaskCall how = call.answer;
-  how.classes = class_map(m.config, set.source->tokens().labels);
   std::unique_ptr<RecallObserver> recall;
   if (!call.teacher.empty()) {
     recall = RecallObserver::make(call.teacher, m, {.k = how.options.k, .from = call.recall_from});
@@ -61,8 +60,13 @@ std::optional<int64_t> kept_keys_of(const nn::ModelConfig& config, int64_t asked
 }
 
 TaskResult evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
-                         const TaskEvaluation& call, const Messages& messages) {
+                         const TaskEvaluation& given, const Messages& messages) {
+  TaskEvaluation call = given;
   const data::Task& task = data::task_named(call.task);
+  call.answer.classes = class_map(
+      m.config.family().class_head(),
+      {task, data::labels_of(task, call.data.empty() ? "" : call.data.front()), call.labels},
+      messages);
   TaskResult out{.model = m.directory,
                  .task = task.name,
                  .attention = m.config.attention,

@@ -84,7 +84,7 @@ void BertConfig::describe(data::Schema& s) {
   s.field("initializer_range", initializer_range, "Standard deviation of initial weights",
           {.min = 0});
   s.field("layer_norm_eps", layer_norm_eps, "Added to variances", {.above = 0});
-  s.choice("hidden_act", hidden_act, {kGelu, kRelu}, "Between the MLP's parts");
+  s.choice("hidden_act", hidden_act, kActivations, "Between the MLP's parts");
   s.field("tie_word_embeddings", tie_word_embeddings, "The masked-LM head is the embedding");
 }
 

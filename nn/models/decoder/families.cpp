@@ -28,7 +28,7 @@ const DecoderKind kOpt{
     .norm_before_layers = true,
     .describe_activation =
         [](data::Schema& s, Activation& a) {
-          s.choice("activation_function", a, {kRelu, kGelu}, "Between the MLP's parts");
+          s.choice("activation_function", a, kActivations, "Between the MLP's parts");
         },
     .supported = R"({"enable_bias": true, "layer_norm_elementwise_affine": true})",
     .written = R"({"enable_bias": true, "layer_norm_elementwise_affine": true, "layerdrop": 0.0,
@@ -72,7 +72,7 @@ const DecoderKind kGpt2{
               LayerPart::mlp_norm, LayerPart::mlp},
     .describe_activation =
         [](data::Schema& s, Activation& a) {
-          s.choice("activation_function", a, {kGeluNew, kGelu, kRelu, kSilu},
+          s.choice("activation_function", a, kActivations,
                    "Between the MLP's parts; gelu_new approximates gelu by a tanh");
         },
     .supported = R"({"scale_attn_weights": true, "scale_attn_by_inverse_layer_idx": false})",
@@ -85,7 +85,7 @@ const DecoderKind kGpt2{
 // ---- Llama 1 to 3, SmolLM2, TinyLlama, and those that differ from them in biases, norms of heads
 // or windows: RMSNorm, rotary positions, grouped queries, a gated MLP
 void describe_gate(data::Schema& s, Activation& a) {
-  s.choice("hidden_act", a, {kSilu, kGelu, kRelu}, "Of the MLP's gate");
+  s.choice("hidden_act", a, kActivations, "Of the MLP's gate");
 }
 
 constexpr const char* kWritten = R"({"attention_dropout": 0.0, "use_cache": true,
@@ -104,7 +104,6 @@ const DecoderKind kMistral{.name = "mistral",
                            .window = WindowKeys::always,
                            .describe_activation = describe_gate,
                            .required = {"num_key_value_heads"},
-                           .supported = R"({"attention_bias": false, "mlp_bias": false})",
                            .written = kWritten};
 
 // Qwen 2 and 2.5 (Yang et al. 2024).
@@ -114,7 +113,6 @@ const DecoderKind kQwen2{.name = "qwen2",
                          .window = WindowKeys::switched,
                          .describe_activation = describe_gate,
                          .required = {"num_key_value_heads"},
-                         .supported = R"({"attention_bias": true, "mlp_bias": false})",
                          .written = kWritten};
 
 // Qwen 3, dense (Yang et al. 2025).
@@ -125,7 +123,6 @@ const DecoderKind kQwen3{.name = "qwen3",
                          .window = WindowKeys::switched,
                          .describe_activation = describe_gate,
                          .required = {"num_key_value_heads", "head_dim"},
-                         .supported = R"({"mlp_bias": false})",
                          .written = kWritten};
 
 DecoderConfig learned_config(const DecoderKind& kind, Activation activation, int64_t inner_size) {

@@ -137,6 +137,10 @@ TEST_CASE("inspect describes a checkpoint and a run, intact or damaged") {
     CAPTURE(std::string(part));
     CHECK(contains(text, part));
   }
+  data::write_file_atomic(run + "/log.jsonl",
+                          "{\"type\": \"evaluation\", \"step\": 7, \"valid_matched_accuracy\": "
+                          "0.5, \"valid_accuracy\": 0.75}\n");
+  CHECK(contains(inspect(run), "at step 7, valid_matched_accuracy 0.5 valid_accuracy 0.75"));
   std::string newest = data::checkpoint_path(run, 7).string();
   CHECK(contains(inspect(newest), "checkpoint of step 7 by brine"));
   std::string damaged = read_all(newest + "/model.safetensors");

@@ -223,6 +223,17 @@ TEST_CASE("gguf: a text ends at the end of text, of a turn or of a message") {
   CHECK(ends({gguf_key(eos, 1), gguf_key(eot, 1)}) == 1);
   CHECK(ends({gguf_key(eot, 0), gguf_key(eos, 1), gguf_key("tokenizer.ggml.eom_token_id", 2)}) ==
         Json({1, 0, 2}));
+  // By their texts, as llama.cpp finds them.
+  auto tokens = [](const std::vector<std::string>& texts) {
+    std::string list = bytes_of(uint32_t(8)) + bytes_of(uint64_t(texts.size()));
+    for (const std::string& text : texts) list += gguf_string(text);
+    return gguf_key("tokenizer.ggml.tokens", 9, list);
+  };
+  CHECK(ends({gguf_key(eos, 1), tokens({"a", "b", "<|im_end|>", "<|endoftext|>",
+                                        "<|im_start|>"})}) == Json({1, 2, 3}));
+  CHECK(ends({tokens({"<end_of_turn>"})}) == 0);
+  CHECK(ends({tokens({"<|return|>", "<|call|>", "<|end|>"})}) == Json({0, 1}));
+  CHECK(ends({tokens({"<|end|>", "x"})}) == 0);
 }
 
 TEST_CASE("gguf: frequency factors that are not Llama 3's are refused") {

@@ -201,7 +201,7 @@ TEST_CASE("vocabulary: what is not supported, and damaged metadata, is refused i
   using V = VocabularyMetadata;
   refuses([](V& v) { v.model = "llama"; }, {"model", "'llama'", "'gpt2'"});
   refuses([](V& v) { v.pre = "deepseek\nllm"; }, {"'deepseek\\x0allm'", "smollm", "qwen2"});
-  refuses([](V& v) { v.pre = ""; }, {"pre-tokenizer", "''"});
+  refuses([](V& v) { v.pre = ""; }, {"tokenizer.ggml.pre", "convert", "llama.cpp"});
   refuses([](V& v) { v.add_space_prefix = true; }, {"add_space_prefix"});
   refuses([](V& v) { v.tokens.clear(); }, {"0 tokens"});
   refuses([](V& v) { v.types.pop_back(); }, {"types", "tokens"});

@@ -129,6 +129,43 @@ TEST_CASE("wordpiece files: tokenizer_config.json sets case, accents, Chinese an
   has(message_of([&] { with({{"added_tokens_decoder", {{"x", json::object()}}}}); }), "'x'");
 }
 
+TEST_CASE("wordpiece files: BERT's tokenizer has defaults for what tokenizer_config.json omits") {
+  Scratch scratch;
+  json root = golden_json("wordpiece.json");
+  const auto lowers = load_tokenizer(kTokenizerGolden + "wordpiece.json");
+  auto with = [&](const json& config, const json& normalizer) {
+    root["normalizer"] = {{"type", "BertNormalizer"},
+                          {"clean_text", true},
+                          {"handle_chinese_chars", true},
+                          {"strip_accents", nullptr},
+                          {"lowercase", false}};
+    if (normalizer.is_object()) root["normalizer"].update(normalizer);
+    if (normalizer.is_null()) root["normalizer"] = nullptr;
+    write_text(scratch / "tokenizer.json", root.dump());
+    write_text(scratch / "tokenizer_config.json", config.dump());
+    return load_tokenizer(scratch.path());
+  };
+  const json bert = {{"tokenizer_class", "BertTokenizer"}}, none = json::object();
+  // As AutoTokenizer of transformers 5 gives them.
+  CHECK(with(bert, none)->hash() == lowers->hash());
+  CHECK(with(bert, nullptr)->hash() == lowers->hash());
+  CHECK(with(bert, {{"strip_accents", true}, {"handle_chinese_chars", false}})->hash() ==
+        lowers->hash());
+  CHECK(with({{"tokenizer_class", "PreTrainedTokenizerFast"}}, none)->encode("THE") == Ids{1});
+  CHECK(with(none, none)->encode("THE") == Ids{1});  // no file says that it is BERT's
+  write_text(scratch / "config.json", R"({"model_type": "bert"})");
+  CHECK(with(none, none)->hash() == lowers->hash());
+  const json cased = {{"do_lower_case", false}, {"strip_accents", true}};
+  CHECK(with(cased, none)->encode("e\u0301") == lowers->encode("e"));
+  CHECK(with(cased, none)->encode("THE") == Ids{1});
+  CHECK(with({{"tokenize_chinese_chars", false}}, {{"handle_chinese_chars", false}})
+            ->encode("\u4e2d\u6587")
+            .size() == 1);
+  has(message_of([&] { with(cased, {{"strip_accents", false}}); }), "'strip_accents' is false");
+  root["post_processor"] = nullptr;
+  CHECK(with(bert, none)->around().front == Ids{2});
+}
+
 TEST_CASE("wordpiece files: malformed vocab.txt") {
   Scratch scratch;
   const std::string dir = vocab_directory(scratch), vocab = dir + "/vocab.txt";

@@ -113,7 +113,7 @@ TEST_CASE(
     file = none;
     CHECK(nn::end_tokens(m, *opt) == Ids{9, 4});
   }
-  file = R"({"eos_token_id": 7})";
+  file = R"({"eos_token_id": 7.0})";
   CHECK(nn::end_tokens(m, *opt) == Ids{7});
   file = R"({"eos_token_id": [2, 300, 260]})";  // the model has 261 rows
   CHECK(nn::end_tokens(m, *opt) == Ids{2, 260});
@@ -122,6 +122,38 @@ TEST_CASE(
     file = bad;
     CHECK(contains(message([&] { nn::end_tokens(m, *opt); }), "generation_config.json: "));
   }
+}
+
+TEST_CASE("text generation: settings of generation_config.json that are not applied are named") {
+  nn::LoadedModel m = tiny();
+  nn::TextGeneration what;
+  what.tokens = 16;
+  auto left = [&](const std::string& json) {
+    m.config.token_settings.generation_config = json;
+    const std::string line = nn::unapplied_settings(m, what, 4);
+    const std::string start = "generation_config.json: not applied: ";
+    return line.substr(line.empty() ? 0 : line.find(start) + start.size());
+  };
+  CHECK(left("") == "");
+  CHECK(left(R"({"repetition_penalty": 1.3, "no_repeat_ngram_size": 2})") ==
+        "repetition_penalty = 1.3, no_repeat_ngram_size = 2");
+  CHECK(left(R"({"suppress_tokens": [7, 64], "forced_eos_token_id": 0, "num_beams": 4})") ==
+        "suppress_tokens, forced_eos_token_id = 0, num_beams = 4");
+  CHECK(left(R"({"some_new_key": true})") == "some_new_key = true");
+  CHECK(left(R"({"_from_model_config": true, "eos_token_id": 2, "use_cache": true, "min_length": 0,
+                 "num_beams": 1, "bad_words_ids": null, "repetition_penalty": 1.0, "top_k": 20,
+                 "transformers_version": "5.0", "do_sample": false, "temperature": 0.6})") == "");
+  CHECK(left(R"({"max_length": 19, "max_new_tokens": null})") == "max_length = 19");
+  CHECK(left(R"({"max_length": 20})") == "");
+  CHECK(left(R"({"max_new_tokens": 16, "max_length": 5})") == "");
+  CHECK(left(R"({"max_new_tokens": 15})") == "max_new_tokens = 15");
+  const std::string samples =
+      R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "min_p": 0.1})";
+  CHECK(left(samples) == "temperature = 0.6, top_p = 0.9, min_p = 0.1");
+  what.how.top_p = 0.5;
+  CHECK(left(samples) == "temperature = 0.6, min_p = 0.1");
+  what.how.temperature = 0;
+  CHECK(left(samples) == "");
 }
 
 TEST_CASE("text generation: any of the end tokens ends a continuation") {

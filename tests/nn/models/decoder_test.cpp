@@ -334,9 +334,6 @@ TEST_CASE("decoders: other rotations and settings are refused by name") {
       {"qwen2", "partial_rotary_factor", 0.5, {"partial_rotary_factor", "0.5", "not supported"}},
       {"llama", "rope_parameters", crossed, {"low_freq_factor", "4", "high_freq_factor", "4"}},
       {"llama", "rope_parameters", lacking, {"no low_freq_factor"}},
-      {"mistral", "attention_bias", true, {"attention_bias", "true"}},
-      {"qwen2", "attention_bias", false, {"attention_bias", "false", "true"}},
-      {"qwen3", "mlp_bias", true, {"mlp_bias", "true", "false"}},
       {"qwen2", "hidden_act", "relu6", {"hidden_act", "relu6"}},
       {"qwen3", "num_key_value_heads", 3, {"num_key_value_heads", "3", "num_attention_heads", "4"}},
       {"llama", "head_dim", 7, {"head_dim", "7", "odd"}},
@@ -359,6 +356,58 @@ TEST_CASE("decoders: other rotations and settings are refused by name") {
     CHECK(contains(said, "c.json"));
     for (const std::string& word : c.said) CHECK_MESSAGE(contains(said, word), said);
   }
+  auto with = [](const std::string& golden, const char* key, const data::Json& value) {
+    data::Json json = json_in(golden_dir(golden) + "/config.json");
+    json[key] = value;
+    return message([&] { nn::from_hf_config(json, "c.json"); });
+  };
+  for (const char* decoder : {"llama", "mistral", "qwen2", "qwen3", "gpt2", "opt"}) {
+    CAPTURE(decoder);  // keys that transformers reads for every family
+    check_says(with(decoder, "is_causal", false), {"c.json", "is_causal = false", "only true"});
+    check_says(with(decoder, "per_layer_config", {{"0", {{"head_dim", 4}}}}), {"per_layer_config"});
+  }
+  check_says(with("bert_classifier", "is_causal", true), {"c.json", "is_causal = true"});
+  check_says(with("llama", "quantization", {{"bits", 4}}), {"quantization", "MLX", "GGUF"});
+}
+
+TEST_CASE("decoders: spellings that change nothing in transformers change nothing") {
+  auto same = [](const std::string& golden, const char* usual_key, const data::Json& usual,
+                 const char* key, const data::Json& value) {
+    CAPTURE(golden);
+    CAPTURE(value.dump());
+    data::Json json = json_in(golden_dir(golden) + "/config.json"), other = json;
+    json[usual_key] = usual;
+    other[key] = value;
+    nn::ModelConfig a = nn::from_hf_config(json, "c.json"), b = nn::from_hf_config(other, "c.json");
+    CHECK(nn::sizes_to_json(a) == nn::sizes_to_json(b));
+  };
+  for (const auto& [family, key] : {std::pair("llama", "hidden_act"),
+                                    {"qwen2", "hidden_act"},
+                                    {"opt", "activation_function"},
+                                    {"gpt2", "activation_function"},
+                                    {"bert_classifier", "hidden_act"}}) {
+    for (const char* name : {"gelu_fast", "gelu_pytorch_tanh", "gelu_accurate", "gelu_python_tanh"})
+      same(family, key, "gelu_new", key, name);
+    same(family, key, "gelu", key, "gelu_python");
+    same(family, key, "silu", key, "swish");
+    same(family, "is_causal", nullptr, "is_causal", family != std::string("bert_classifier"));
+  }
+  for (const data::Json& none : {data::Json(false), data::Json::object(), data::Json()})
+    same("llama", "rope_scaling", nullptr, "rope_scaling", none);
+  for (const char* family : {"qwen2", "mistral"}) {  // their code has no such switch
+    for (const bool bias : {false, true}) same(family, "is_causal", true, "attention_bias", bias);
+  }
+  for (const char* family : {"qwen2", "mistral", "qwen3"})
+    same(family, "is_causal", true, "mlp_bias", true);
+  same("llama", "rope_theta", 10000.0, "rope_theta", 10000);
+  same("llama", "num_hidden_layers", 1, "num_hidden_layers", 1.0);
+  same("llama", "rms_norm_eps", 1.0, "rms_norm_eps", 1);
+  check_says(message([] {
+               data::Json json = json_in(golden_dir("llama") + "/config.json");
+               json["num_hidden_layers"] = 1.5;
+               nn::from_hf_config(json, "c.json");
+             }),
+             {"c.json", "num_hidden_layers", "an integer", "1.5"});
 }
 
 TEST_CASE(
