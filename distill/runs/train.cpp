@@ -245,7 +245,6 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
                      trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
-  if (run.tokenizer) warn_if_all_kept(run.config, 0, run.train->window(), host.messages);
   if (host.is_first() && !options.dry_run) {
     for (const std::string& line : plan_lines(run)) host.messages.info(line);
     const double bytes = 4.0 * double(parameters) + 12.0 * double(trained);
@@ -255,6 +254,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   if (!options.force && host.is_first() && default_device().is_cpu())
     check_memory(run, host.seed, available_memory());
   if (options.dry_run) {
+    if (run.tokenizer) warn_if_all_kept(run.config, 0, run.train->window(), host.messages);
     if (host.is_first()) result.dry_run = measure_step(run, host.seed);
     return result;
   }
@@ -286,6 +286,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   }
   if (!options.resume && run.trainer.first_step > 0)
     log_config.resume_step = run.trainer.first_step;
+  if (run.tokenizer) warn_if_all_kept(run.config, 0, run.train->window(), host.messages);
   std::ostream nowhere(nullptr);
   std::optional<RunLog> log;
   if (host.is_first()) log.emplace(out, host.terminal ? *host.terminal : nowhere, log_config);
