@@ -1,6 +1,4 @@
 // brine generate: continues prompts.
-#include <algorithm>
-
 #include "apps/cli/unused_flags.h"
 #include "apps/generate/output.h"
 #include "apps/terminal/terminal.h"
@@ -38,11 +36,7 @@ struct Generate {
     calibrate_on_prompt(m, *tokenizer, prompts);
     auto generation = nn::begin_generation(m, *tokenizer, what, prompts, context.seed,
                                            [](const std::string& text) { log_warning(text); });
-    int64_t longest = 0;
-    for (const nn::Sequence& s : generation.sequences())
-      longest = std::max(longest, s.prompt_tokens);
-    const std::string left = nn::unapplied_settings(m, what, longest);
-    if (!left.empty()) log_info("generate: ", left);
+    log_unapplied(m, what, generation);
     const std::vector<std::string> texts = nn::texts_of(generation, *tokenizer);
     if (json) {
       generation.run();

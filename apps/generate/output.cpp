@@ -24,6 +24,14 @@ void calibrate_on_prompt(const nn::LoadedModel& m, const data::Tokenizer& tokeni
   distill::calibrate_on(m, Tensor::from(ids, {1, int64_t(ids.size())}), log_messages());
 }
 
+void log_unapplied(const nn::LoadedModel& m, const nn::TextGeneration& what,
+                   const nn::Generation& generation) {
+  int64_t longest = 0;
+  for (const nn::Sequence& s : generation.sequences()) longest = std::max(longest, s.prompt_tokens);
+  const std::string line = nn::unapplied_settings(m, what, longest);
+  if (!line.empty()) log_info("generate: ", line);
+}
+
 void run_and_print(nn::Generation& generation, const std::vector<std::string>& texts) {
   const bool streams = texts.size() == 1;
   if (streams) std::cout << texts[0] << std::flush;

@@ -13,6 +13,10 @@ namespace brine {
 void calibrate_on_prompt(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                          const std::vector<std::string>& prompts);
 
+// Logs nn::unapplied_settings(), if there are any.
+void log_unapplied(const nn::LoadedModel& model, const nn::TextGeneration& what,
+                   const nn::Generation& generation);
+
 // Runs a generation and prints it on standard output; `texts` are its prompts. One continuation is
 // printed as it grows and without anything else, several when all have ended, each with its number.
 void run_and_print(nn::Generation& generation, const std::vector<std::string>& texts);

@@ -88,13 +88,13 @@ std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& of,
                                const Messages& messages) {
   const std::vector<std::string>& labels = of.labels;
   std::vector<std::string> names = head.names;
-  if (labels.empty() || (of.given.empty() && (names.empty() || names == labels))) return {};
+  if (labels.empty() || (of.pairs.empty() && (names.empty() || names == labels))) return {};
   check(head.labels == int64_t(labels.size()), "task: the model was made for other labels, ",
         head.labels, names.empty() ? "" : " with '" + names.front() + "'", ", than the task's ",
         labels.size());
   for (int64_t i = int64_t(names.size()); i < head.labels; ++i) names.push_back(join("LABEL_", i));
   std::map<std::string, int64_t> classes;  // of the task, by the name of the model's
-  for (const std::string& pair : words(of.given, ',')) {
+  for (const std::string& pair : words(of.pairs, ',')) {
     const size_t sign = pair.find('=');
     const auto label = std::find(labels.begin(), labels.end(), pair.substr(0, sign));
     check(sign != std::string::npos && label != labels.end(), "task: --labels has '", pair,
@@ -110,7 +110,7 @@ std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& of,
     const auto found = classes.find(plain(name));
     if (found != classes.end() && taken.insert(found->second).second) out.push_back(found->second);
   }
-  if (out.empty() && of.given.empty() && !is_of_other_task(head, of.task)) {
+  if (out.empty() && of.pairs.empty() && !is_of_other_task(head, of.task)) {
     messages.warning("task ", of.task.name, ": the model's classes count in the order of its ids, ",
                      examples(labels, names), "; --labels gives another order");
     return {};

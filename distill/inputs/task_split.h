@@ -46,14 +46,14 @@ struct ClassNames {
   std::vector<std::string> labels;  // of the task, by class
   // --labels: "0=negative,1=positive", for each of these the name of the model's class; may be
   // empty
-  std::string given = {};
+  std::string pairs = {};
 };
 inline constexpr const char* kLabelsHelp =
     "Names of the model's classes for the task's, 0=negative,1=positive; none: they are the same "
     "or in the order of the ids";
 // Whether a head was made for another known task.
 bool is_of_other_task(const nn::ClassHead& head, const data::Task& task);
-// The task's class for each class of the model: as given, by their names whatever their case, or,
+// The task's class for each class of the model: as said, by their names whatever their case, or,
 // for names of the model's own, in the order of the ids, with a warning; empty when both have the
 // same order. Throws when the model's labels are not the task's.
 std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& names,

@@ -40,7 +40,7 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const Clas
   const int64_t count = std::max<int64_t>(int64_t(classes.labels.size()), 1);  // a regression: one
   bool same = before.labels == count && before.names == classes.labels;
   const bool named = !before.names.empty() && !is_of_other_task(before, classes.task);
-  const bool own = before.labels == count && (named || !classes.given.empty());
+  const bool own = before.labels == count && (named || !classes.pairs.empty());
   if (own) class_map(before, classes, {});  // throws if they contradict the task's
   same = same || own;
   family.set_class_head(

@@ -17,7 +17,7 @@ struct TaskSettings {
   std::string data = {};  // directory; empty: the task's
   std::string train_split = "train";
   std::string valid_split = {};  // empty: every dev split
-  std::string labels = {};       // as ClassNames::given
+  std::string labels = {};       // as ClassNames::pairs
   double warmup_ratio = 0;
 
   void describe(data::Schema& s);  // all but task and data

@@ -38,7 +38,8 @@ std::string resolve_model(const std::string& name, std::vector<std::string>* not
   if (!fs::is_directory(path)) return path;
   if (const fs::path adapter = fs::path(path) / "adapter_config.json"; fs::exists(adapter)) {
     const data::Json json = parse_json_or_discard(data::read_file(adapter), adapter.string());
-    const bool named = json.is_object() && json.contains("base_model_name_or_path");
+    const bool named = json.is_object() && json.contains("base_model_name_or_path") &&
+                       json["base_model_name_or_path"].is_string();
     throw Error(join(path, ": is a PEFT adapter",
                      named ? " of " + json_text(json["base_model_name_or_path"]) : "",
                      ", not a model; merge it into its base (merge_and_unload() in PEFT) and save "

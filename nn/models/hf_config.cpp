@@ -47,7 +47,8 @@ data::Json usual_spelling(data::Json json) {
     const auto same = kSame.find(value);
     if (number == std::trunc(number) && std::abs(number) <= kExact) value = int64_t(number);
     if (value.is_structured()) value = usual_spelling(value);
-    if ((key == "rope_scaling" || key == "rope_parameters") && value == false) value = nullptr;
+    const bool none = value == false || (value.is_object() && value.empty());
+    if ((key == "rope_scaling" || key == "rope_parameters") && none) value = nullptr;
     if ((key == "hidden_act" || key == "activation_function") && same != kSame.end())
       value = same->second;
   }

@@ -18,7 +18,7 @@ struct TaskEvaluation {
   std::string task = {};
   std::vector<std::string> data = {};  // one directory at most
   std::string split = {};              // empty: every dev split
-  std::string labels = {};             // as ClassNames::given
+  std::string labels = {};             // as ClassNames::pairs
   std::string teacher = {};  // whose attention the masks should cover; empty: no mask recall
   int64_t recall_from = 0;   // mask recall counts rows from this one on
   int64_t max_tokens = 0;    // 0 = the model's positions

@@ -270,7 +270,7 @@ TEST_CASE("model: unsupported settings of a config.json are refused by name") {
   check_says(with("opt", "quantization_config", data::Json::object()),
              {"config.json: quantization_config is not supported", "quantised", "GGUF"});
   check_says(with("bert_classifier", "hidden_act", "quick_gelu"),
-             {"config.json", "hidden_act", "\"gelu\"", "\"relu\"", "\"quick_gelu\""});
+             {"config.json", "hidden_act", "\"relu\"", "\"gelu\"", "\"quick_gelu\""});
   CHECK(with("opt", "enable_bias", false) ==
         "config.json: enable_bias = false is not supported, only true");
   CHECK(with("bert_classifier", "is_decoder", true) ==

@@ -393,7 +393,8 @@ TEST_CASE("decoders: spellings that change nothing in transformers change nothin
     same(family, "is_causal", nullptr, "is_causal", family != std::string("bert_classifier"));
   }
   for (const data::Json& none : {data::Json(false), data::Json::object(), data::Json()})
-    same("llama", "rope_scaling", nullptr, "rope_scaling", none);
+    for (const char* family : {"llama", "opt"})
+      same(family, "rope_scaling", nullptr, "rope_scaling", none);
   for (const char* family : {"qwen2", "mistral"}) {  // their code has no such switch
     for (const bool bias : {false, true}) same(family, "is_causal", true, "attention_bias", bias);
   }
