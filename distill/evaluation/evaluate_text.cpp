@@ -60,8 +60,8 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
              .dropped_tokens = corpus.dropped()};
   const std::shared_ptr<WindowSource> windows = windows_of(std::move(corpus), window, 0, e.copies);
   calibrate_on(m, windows->in_order(0, 1).ids, messages);
-  warn_if_all_kept(m.config, call.options.k, window, messages);
   out.perplexity = evaluate(*m.model, *windows, call);
+  warn_if_all_kept(m.config, call.options.k, window, messages);
   out.cut.predicted_tokens = out.perplexity.tokens;
   out.words = cut_in_words(*windows, e, out.perplexity.tokens);
   out.again = [&m, windows](const EvaluateCall& other) { evaluate(*m.model, *windows, other); };
@@ -82,8 +82,8 @@ Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer
   if (!chosen->warning.empty()) messages.warning("eval: ", chosen->warning);
   Scored out;
   calibrate_on(m, first_of(chosen->tokens, chosen->window), messages);
-  warn_if_all_kept(m.config, call.options.k, chosen->window, messages);
   out.perplexity = score(*chosen, *m.model, call);
+  warn_if_all_kept(m.config, call.options.k, chosen->window, messages);
   const int64_t scored = scored_windows(e, chosen->windows());
   out.cut = cut_of(*chosen, scored, out.perplexity.tokens);
   out.words = describe(*chosen, scored, out.perplexity.tokens);

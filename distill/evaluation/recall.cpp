@@ -56,7 +56,8 @@ struct SeenRow {
   double sum(int64_t first, int64_t end) const {
     return std::accumulate(mass + first, mass + end, 0.0);
   }
-  // The first of the n of [from, w) nearest to t. As in the attention method "recent".
+  // The first of the n of [from, w) nearest to t. In encoders as
+  // in the attention method "recent".
   int64_t nearest(bool causal, int64_t n, int64_t from = 0) const {
     return causal ? w - n : std::clamp(t - n / 2, from, w - n);
   }

@@ -86,8 +86,6 @@ void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
   const std::unique_ptr<WindowSource> windows =
       windows_of(load_texts(what.data, tokenizer, window, 1, messages), window, 0);
   calibrate_on(model, windows->in_order(0, 1).ids, messages);
-  warn_if_all_kept(model.config, what.grid.k.empty() ? 0 : std::ranges::max(what.grid.k), window,
-                   messages);
   if (what.floors) {
     write_floors(model, *windows, what, table);
     return;
@@ -100,6 +98,8 @@ void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
     tsv += tsv_line(cell, recall);
   });
   write_table(what, tsv);
+  warn_if_all_kept(model.config, what.grid.k.empty() ? 0 : std::ranges::max(what.grid.k), window,
+                   messages);
 }
 
 }  // namespace brine::distill

@@ -49,8 +49,7 @@ struct ClassNames {
   std::string pairs = {};
 };
 inline constexpr const char* kLabelsHelp =
-    "Names of the model's classes for the task's, 0=negative,1=positive; none: they are the same "
-    "or in the order of the ids";
+    "The model's names of the task's classes, 0=negative,1=positive; none: by name, else by id";
 // Whether a head was made for another known task.
 bool is_of_other_task(const nn::ClassHead& head, const data::Task& task);
 // The task's class for each class of the model: as said, by their names whatever their case, or,

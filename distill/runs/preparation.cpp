@@ -407,9 +407,10 @@ void Preparation::calibrate() {
     calibrate_from(*dump, batch, *run.model);
     source = join(batch.tokens, " tokens of ", what.dump);
   } else {
+    const std::string where = start.defined() ? "the first " : "";  // or a window of the training
     if (!start.defined()) start = run.train->batch(0, 1).ids;
     const int64_t tokens = nn::calibrate_attention(*run.model, *teacher.model, start);
-    source = join("the first ", tokens, " tokens of ", what.data.front());
+    source = join(where, tokens, " tokens of ", what.data.front());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   host.messages.info("calibrated in ", human_seconds(seconds.count()));
@@ -502,7 +503,10 @@ std::vector<StagePlan> plan_stages(Distillation& what, const RunOptions& options
           ": contains no checkpoint to resume from; start without --resume");
     reached = found->stage;
   }
-  if (what.joint.training.steps == 0) what.joint = {};  // as a run without that stage records it
+  if (what.joint.training.steps == 0) {
+    what.joint = {};  // as a run without that stage records it
+    if (what.follows()) what.stages = Stages::attention;
+  }
   if (!what.stages && what.joint.training.steps) what.stages = Stages::both;
   if (!what.stages && reached)
     what.stages = reached == Stage::attention ? Stages::attention : Stages::joint;

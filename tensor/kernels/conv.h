@@ -15,7 +15,8 @@ namespace brine {
 // depend on other sequences.
 BRINE_KERNEL(conv2d, Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf)
 // dx, all rows of x; dw and db are added to. Any of the three may be undefined (not needed). dy and
-// y are whole buffers; their halo is not read. y is read when conf.relu. W' = W.
+// y are whole buffers; their halo is not read. y is read when conf.relu. W' = W. x must be finite
+// in rows without a token: a GPU multiplies them by 0 for dw.
 BRINE_KERNEL(conv2d_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
              Tensor y, Convolution conf)
 

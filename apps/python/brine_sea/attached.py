@@ -34,7 +34,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .blocks_brine_sea import BlockAttention
-from .compiled import NUMBER, block_attention, new_state, number_of
+from .compiled import NUMBER, block_attention, follow_beams, new_state, number_of
 from .configuration_brine_sea import SECTION, BlockSettings, Settings, Shape, settings_of
 from .modeling_brine_sea import (
     FIRST_VERSION_WITH_ENCODERS,
@@ -149,6 +149,8 @@ def compiled_attention(
         length = layer.cumulative_length
         if not hasattr(layer, NUMBER):
             setattr(layer, NUMBER, new_state(key))
+            if not torch.compiler.is_compiling():
+                follow_beams(layer, getattr(layer, NUMBER))
         state = getattr(layer, NUMBER)
     if place.window is not None:
         raise ValueError(f"brine: layer {place.number} has a sliding window: leave it out of layers")
@@ -191,7 +193,7 @@ def dense_mask(
     seen = seen[None, None] if padding is None else seen & padding[:, None, None, :keys].bool()
     if original in (None, "eager"):
         return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
-    return seen | ~seen.any(-1, keepdim=True)  # rows of padding, which nobody reads, must see something
+    return seen | ~seen.any(-1, keepdim=True)  # rows of padding, whose results are not used, must see something
 
 
 def dense_function(original: str | None, module: nn.Module) -> Any:

@@ -59,6 +59,17 @@ def _(like: Tensor) -> Tensor:
     return torch.empty((), dtype=torch.long)
 
 
+def follow_beams(layer: Any, number: Tensor) -> None:
+    """The state of a cache's layer takes part when beams are reordered."""
+    reorder = layer.reorder_cache
+
+    def reorder_cache(beams: Any) -> None:
+        reorder(beams)
+        states[int(number)].parts.reorder_cache(beams)
+
+    layer.reorder_cache = reorder_cache
+
+
 def run(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, length: Tensor | None, state: Tensor | None, block: int
 ) -> Tensor:
@@ -66,6 +77,8 @@ def run(
     store, count = None, q.shape[2]
     total = k.shape[2] if length is None else int(length)
     module: Any = blocks[block]
+    if next(module.buffers()).device != q.device:
+        module.to(q.device)  # the model was moved, and does not know of its blocks
     if total > module.shape.max_positions:
         raise ValueError(f"brine: {total} tokens, but the model has {module.shape.max_positions} positions")
     if state is not None:
@@ -107,7 +120,7 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.block, ctx.cached = block, state is not None
 
 
-@torch.library.custom_op("brine_sea::block_attention_backward", mutates_args=())
+@torch.library.custom_op("brine_sea::block_attention_backward", mutates_args=(), tags=TAGS)
 def gradients(
     dy: Tensor, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, block: int
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -213,7 +213,7 @@ def settings_of(config: PretrainedConfig) -> Settings:
         if attention.get("preset") == "blocks" or FIRST_EDITION & set(attention):
             raise ValueError(
                 "brine: blocks of the first edition (sea with mask blocks) are not supported:"
-                " convert the teacher again with `brine distill --attention blocks`"
+                " distil the teacher again with `brine distill --attention blocks`"
             )
         for key, values in FIXED.items():
             value = attention.pop(key, values[0])

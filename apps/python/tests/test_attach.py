@@ -434,8 +434,6 @@ def test_what_is_refused(tmp_path):
     refused("attention_mask must be [B, S]", lambda: logits(model, ids, half))
     packed = torch.arange(40).remainder(20)[None]
     refused("not several sequences in one row", lambda: logits(model, ids, position_ids=packed, use_cache=False))
-    static = transformers.StaticCache(config=model.config, max_cache_len=64)
-    refused("only DynamicCache is supported", lambda: logits(model, ids, use_cache=True, **{cache_of(model): static}))
     student = make_student("llama", BLOCKS)
     refused("is a student of Brine", lambda: brine_sea.attach(student, BLOCKS))
     refused("the cache has dropped the first tokens of layer 1", lambda: cached_in_parts(model, ids))

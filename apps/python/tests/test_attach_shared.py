@@ -308,10 +308,10 @@ def test_a_cache_of_a_fixed_size(family):
         assert close(read(model, ids, cache, seen), wanted)
         cache.reset()
         assert close(read(model, ids, cache, seen), wanted)
-    given = dict(max_new_tokens=12, do_sample=False, attention_mask=mask)
-    assert torch.equal(
-        model.generate(ids, **given), model.generate(ids, **given, cache_implementation="static", disable_compile=True)
-    )
+    for beams in (1, 3):
+        given = dict(max_new_tokens=12, do_sample=False, attention_mask=mask, num_beams=beams)
+        static = dict(cache_implementation="static", disable_compile=True)
+        assert torch.equal(model.generate(ids, **given), model.generate(ids, **given, **static))
     dense_model, cache = dense(family), fixed(model)
     with torch.no_grad():
         dense_model(ids[:, :30], **{cache_of(model): cache}, use_cache=True)

@@ -28,7 +28,6 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                             .max_tokens = call.max_tokens,
                             .messages = messages},
                            split);
-  warn_if_all_kept(m.config, call.answer.options.k, set.source->window(), messages);
   TaskCall how = call.answer;
   std::unique_ptr<RecallObserver> recall;
   if (!call.teacher.empty()) {
@@ -38,6 +37,7 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
     how.measures = {recall.get()};
   }
   TaskAnswers answers = answer(*m.model, *set.source, how);
+  warn_if_all_kept(m.config, call.answer.options.k, set.source->window(), messages);
   const std::string warning = recall ? degenerate_warning(mask_health(recall->layers())) : "";
   if (!warning.empty()) messages.warning("eval: ", warning);
   return {std::move(set), std::move(answers), recall ? recall->rows() : std::vector<MaskRow>()};
