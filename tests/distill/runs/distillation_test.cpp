@@ -316,7 +316,17 @@ TEST_CASE("stages: stage 2 after stage 1 is one run through both, bit for bit") 
   }
 }
 
-TEST_CASE("stages: 1, 2 and 3 threads convert to the same bits") {
+TEST_CASE("stages: stage joint at a rate of 0 ends with what stage attention learned") {
+  const Site place;
+  Distillation still = place.what(true);
+  still.joint.training.learning_rate = 0;
+  still.joint.training.attention_learning_rate = 0;
+  distil_to(place, "still", still);
+  const std::string run = place.run("still");
+  CHECK(file(run, 12, "model.safetensors") == file(run, 6, "model.safetensors"));
+}
+
+TEST_CASE("stages: 1, 2 and 3 threads distil to the same bits") {
   const Site place;
   for (const int n : {1, 2, 3}) {
     Threads set(n);
