@@ -1,6 +1,7 @@
 // The settings of a distillation: their keys, their defaults, and which stages have them.
 #include "distill/runs/distillation.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace brine::distill {
@@ -39,6 +40,19 @@ void choose_attention(Distillation& what, bool causal) {
     if (key == "preset" && what.attention_keys.count("decoder")) continue;
     keys.set_text(key, {value});
   }
+}
+
+// A task's k, unless it was given or texts are long: most texts of GLUE have fewer than 64 tokens.
+int64_t choose_task_k(Distillation& what, int64_t text_tokens) {
+  data::Schema keys;
+  what.student.method().describe(keys);
+  if (text_tokens == 0 || what.recipe == Recipe::paper || what.attention_keys.count("k") ||
+      !keys.find("k"))
+    return 0;
+  const int64_t k = std::max<int64_t>((text_tokens + 3) / 4, 4);
+  if (k >= keys.to_json()["k"].get<int64_t>()) return 0;
+  keys.set_text("k", {std::to_string(k)});
+  return k;
 }
 
 // Gives the weight 0 unless it has one; whether it had none.
@@ -130,6 +144,9 @@ std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
     notes.push_back("it has massive activations (" + facts.massive +
                     "), of which the loss kd would be almost all, so losses.kd is 0");
   choose_attention(*this, facts.causal);
+  if (const int64_t k = choose_task_k(*this, facts.text_tokens))
+    notes.push_back(join("attention.k is ", k, ", a quarter of the tokens of ", task.task,
+                         "'s longer texts (nine of ten have at most ", facts.text_tokens, ")"));
   // What has no estimate learns from the output of the model, or of a layer in stage attention.
   const nn::AttentionTraits traits = traits_of(student, facts.causal);
   if (!traits.estimates && !self_taught()) {

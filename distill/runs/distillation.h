@@ -34,6 +34,7 @@ struct TeacherFacts {
   int64_t positions = 2048;
   int64_t pooled = 0;        // columns of a dump that has the teacher's attention only by columns
   int64_t dump_tokens = 0;   // of a window of the dump; 0: there is none
+  int64_t text_tokens = 0;   // nine of ten texts of the task have no more; 0: unknown
   std::string massive = {};  // the teacher's massive activation in words; empty: it has none
 };
 

@@ -194,6 +194,8 @@ bool dump_task(const DumpRequest& r, const nn::LoadedModel& m, const data::Token
                             .messages = host.messages},
                            data::split_named(chosen, r.split));
   const data::TaskTokens& tokens = set.source->tokens();
+  // Throws or warns now, not when the dump is used.
+  class_map(m.config.family().class_head(), {chosen, tokens.labels}, host.messages);
   data::DumpSpec spec = spec_of(r, m, tokenizer);
   spec.ragged = true;
   spec.logits = data::DumpLogits::none;

@@ -80,7 +80,8 @@ struct Preparation {
   nn::LoadedModel teacher = {};
   std::optional<Found> before = {};  // the checkpoint that stage joint starts from
   std::shared_ptr<DumpTeacher> dump = {};
-  Tensor start = {};  // i32 [1, T] of the text, for a method that calibrates
+  Tensor start = {};                  // i32 [1, T] of the text, for a method that calibrates
+  std::optional<TaskSet> texts = {};  // of a task, to train on
 
   bool is_joint() const { return plan.stage == Stage::joint; }
   bool follows() const { return is_joint() && what.follows(); }
@@ -100,6 +101,8 @@ struct Preparation {
                                          bool own_tokens);
   void use_dump(const TextFiles& files);
   void mix_windows(const TextFiles& files);
+  TaskSettings task() const;
+  int64_t read_task_texts();
   void use_task_texts();
   void calibrate();
   void learn_layers();
@@ -123,6 +126,7 @@ void Preparation::number_steps() {
 
 void Preparation::resolve(const nn::ModelShape& shape) {
   TeacherFacts facts{.causal = shape.causal, .positions = shape.max_positions};
+  if (what.on_task()) facts.text_tokens = read_task_texts();
   if (!what.dump.empty()) {
     const data::DumpSpec spec = data::read_manifest(what.dump).spec;
     facts.pooled = spec.columns;
@@ -368,13 +372,33 @@ void Preparation::use_dump(const TextFiles& files) {
   if (run.tokenizer) use_valid_text(run, files, host);
 }
 
-void Preparation::use_task_texts() {
+TaskSettings Preparation::task() const {
   check(what.data.size() <= 1, "distill: a task has one directory of data, not ", what.data.size());
-  check(teacher.model->labels() > 0, "distill: ", teacher.directory,
-        " has no classification head; brine finetune makes one");
   TaskSettings settings = what.task;
   if (!what.data.empty()) settings.data = what.data.front();
-  use_task(run, settings, *what.training.sequence_length, host);
+  return settings;
+}
+
+// Returns how many tokens nine of ten texts have at most.
+int64_t Preparation::read_task_texts() {
+  check(teacher.model->labels() > 0, "distill: ", teacher.directory,
+        " has no classification head; brine finetune makes one");
+  const int64_t most = what.training.sequence_length.value_or(
+      what.defaults({.positions = what.student.shape().max_positions})
+          .training.sequence_length.value_or(0));
+  texts = read_train_split(run, task(), what.student, most, host);
+  std::vector<size_t> lengths;
+  for (const data::TextTokens& text : texts->source->tokens().texts)
+    lengths.push_back(text.ids.size());
+  if (lengths.empty()) return 0;
+  const auto at = lengths.begin() + int64_t(lengths.size() * 9 / 10);
+  std::nth_element(lengths.begin(), at, lengths.end());
+  return int64_t(*at);
+}
+
+void Preparation::use_task_texts() {
+  const TaskSettings settings = task();
+  use_task(run, settings, std::move(*texts), *what.training.sequence_length, host);
   if (!what.dump.empty()) {
     dump = open_dump({.teacher_hash = teacher.hash(),
                       .tokenizer_hash = run.tokenizer->hash(),

@@ -14,6 +14,17 @@ std::string prefix_of(const data::TaskSplit& split, size_t splits) {
   return splits == 1 || at == std::string::npos ? "" : split.name.substr(at + 1) + "_";
 }
 
+TaskReading reading_of(const TrainingRun& run, const TaskSettings& settings,
+                       const nn::ModelConfig& config, int64_t max_tokens, const RunHost& host) {
+  return {.task = data::task_named(settings.task),
+          .data = settings.data,
+          .tokenizer = *run.tokenizer,
+          .config = config,
+          .max_tokens = max_tokens,
+          .seed = host.seed,
+          .messages = host.messages};
+}
+
 }  // namespace
 
 void TaskSettings::describe(data::Schema& s) {
@@ -67,19 +78,20 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const Clas
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
 }
 
-void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens,
-              const RunHost& host) {
+TaskSet read_train_split(const TrainingRun& run, const TaskSettings& settings,
+                         const nn::ModelConfig& config, int64_t max_tokens, const RunHost& host) {
   const data::Task& task = data::task_named(settings.task);
-  TaskReading reading{.task = task,
-                      .data = settings.data,
-                      .tokenizer = *run.tokenizer,
-                      .config = run.config,
-                      .max_tokens = max_tokens,
-                      .seed = host.seed,
-                      .messages = host.messages};
-  TaskSet train = read_split(reading, data::split_named(task, settings.train_split));
+  TaskSet train = read_split(reading_of(run, settings, config, max_tokens, host),
+                             data::split_named(task, settings.train_split));
   check(train.source->tokens().labelled, "task ", task.name, ": split ", settings.train_split,
         " has no labels");
+  return train;
+}
+
+void use_task(TrainingRun& run, const TaskSettings& settings, TaskSet train, int64_t max_tokens,
+              const RunHost& host) {
+  const data::Task& task = data::task_named(settings.task);
+  const TaskReading reading = reading_of(run, settings, run.config, max_tokens, host);
   auto dev = std::make_shared<std::vector<TaskSet>>();
   for (const data::TaskSplit& split : chosen_splits(task, settings.valid_split)) {
     check(split.labelled, "task ", task.name, ": split ", split.name, " has no labels");

@@ -28,10 +28,13 @@ struct TaskSettings {
 void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const ClassNames& classes,
                      const RunHost& host);
 
-// Reads the splits of a run with its tokenizer and its model's sizes, records their hashes, and
-// sets the batches to train on and the evaluation of the dev splits. The evaluation reads members
-// of `run` when it is called.
-void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens,
+// The split to train on, read with a run's tokenizer and the positions of `config`.
+TaskSet read_train_split(const TrainingRun& run, const TaskSettings& settings,
+                         const nn::ModelConfig& config, int64_t max_tokens, const RunHost& host);
+
+// Reads the other splits of a run, records the hashes of all, and sets the batches to train on and
+// the evaluation of the dev splits. The evaluation reads members of `run` when it is called.
+void use_task(TrainingRun& run, const TaskSettings& settings, TaskSet train, int64_t max_tokens,
               const RunHost& host);
 
 }  // namespace brine::distill

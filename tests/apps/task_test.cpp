@@ -132,6 +132,27 @@ TEST_CASE("tasks by the program: the teacher learns, the student keeps fewer key
   CHECK(text.find("cola dev  matthews_correlation ") == 0);
 }
 
+TEST_CASE("tasks by the program: the default k follows from the texts' lengths") {
+  const TaskWorld& w = tasks();
+  const std::string plain = "distill --task cola --data glue --teacher teacher --steps 3 --out n";
+  const std::string said = w.must(plain + " --dry-run").error;
+  // Nine of ten training texts have no more tokens; the frame of a text has two.
+  const auto tokenizer = data::load_tokenizer(w.path("tok"));
+  std::ifstream rows(w.path("glue/CoLA/train.tsv"));
+  std::vector<int64_t> lengths;
+  for (std::string row; std::getline(rows, row);)
+    lengths.push_back(std::min<int64_t>(
+        int64_t(tokenizer->encode(row.substr(row.rfind('\t') + 1)).size()) + 2, 32));
+  std::sort(lengths.begin(), lengths.end());
+  const int64_t most = lengths[lengths.size() * 9 / 10];
+  CHECK_MESSAGE(said.find(join("attention.k is ", (most + 3) / 4, ", a quarter")) !=
+                    std::string::npos,
+                said);
+  CHECK(said.find(join("at most ", most, ")")) != std::string::npos);
+  for (const char* given : {" --k 5", " --recipe paper"})
+    CHECK(w.must(plain + given + " --dry-run").error.find("attention.k is") == std::string::npos);
+}
+
 TEST_CASE("tasks by the program: a student learns from a dump as from an online teacher") {
   const TaskWorld& w = tasks();
   std::string dump = "dump --task cola --data glue --model teacher --batch-size 7 --dtype f32 ";
@@ -258,6 +279,8 @@ TEST_CASE("tasks by the program: a model's own names of classes are kept") {
   w.write("named/config.json", config.dump());
   const Json plain = w.score("--model teacher"), by_id = w.score("--model named");
   CHECK(by_id.at("matthews_correlation") == plain.at("matthews_correlation"));
+  CHECK(w.must("dump --teacher named --task cola --data glue --out named_dump")
+            .error.find("in the order of") != std::string::npos);
   const Json turned = w.score("--model named --labels 0=stone,1=wood");
   CHECK(double(turned.at("matthews_correlation")) ==
         doctest::Approx(-double(plain.at("matthews_correlation"))));
