@@ -1,7 +1,8 @@
 # Compiles the Python sources that `brine export --format transformers` writes into the program: they
 # are kept once, in apps/python/brine_sea.
 set(brine_python_sources "")
-foreach(name attention_brine_sea blocks_brine_sea columns_brine_sea configuration_brine_sea modeling_brine_sea)
+foreach(name attention_brine_sea blocks_brine_sea columns_brine_sea configuration_brine_sea modeling_brine_sea
+        native_brine_sea)
   set(file ${CMAKE_SOURCE_DIR}/apps/python/brine_sea/${name}.py)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
   file(READ ${file} text)

@@ -2,8 +2,10 @@
 #include "sea/blocks/block_attention.h"
 
 #include <limits>
+#include <set>
 
 #include "autograd/ops.h"
+#include "sea/blocks/c_interface.h"
 #include "tests/gradcheck.h"
 #include "tests/refusals.h"
 
@@ -118,6 +120,51 @@ TEST_CASE("blocks: a state is a tenth larger than keys and values, a sixth with 
     const auto state = attention->make_state(request);
     CHECK(double(state->bytes()) / double(exact.bytes()) < most);
   }
+}
+
+TEST_CASE("blocks: the interface for other languages computes what forward() does") {
+  const nn::AttentionShape shape{.heads = 4, .head_size = 8, .max_positions = 512, .kv_heads = 2};
+  const int64_t T = 333;
+  const sea::BlocksConfig config{.k = 16 * 5, .block = 16, .tile = 8, .candidates = 6};
+  const auto made = blocks(config, shape);
+  nn::AttentionInput in = input(4, 2, T, 8);
+  made->calibrate(in.k, {});
+  const Tensor scale = made->named_buffers().at(0).buffer->value;
+  nn::Tap tap("blocks");
+  tap.request("kept_keys");
+  in.tap = &tap;
+  NoGrad off;
+  const Tensor want = made->forward(in);
+  const BlockConfig c = config.blocks();
+  const brine_blocks form{c.chosen, c.block, c.tile, c.sinks, c.local, c.candidates, c.columns};
+  const int64_t sizes[] = {1, 4, 2, T, 8};
+  Tensor y = Tensor::like(in.q), choices = Tensor::empty({1, 2, T, c.chosen}, Dtype::i32);
+  auto call = [&](const Tensor& k) {
+    return brine_block_attention(in.q.data<float>(), k.data<float>(), in.v.data<float>(),
+                                 scale.data<float>(), sizes, &form, 2, y.data<float>(),
+                                 choices.data<int32_t>());
+  };
+  REQUIRE(call(in.k) == nullptr);
+  CHECK(same_bits(merge_heads(y), want));
+  // A row keeps its fixed blocks and what the rows of its tile up to itself chose.
+  double kept = 0;
+  for (int64_t g = 0; g < 2; ++g) {
+    for (int64_t t = 0; t < T; ++t) {
+      const int64_t own = t / 16;
+      std::set<int64_t> keeps{0, std::max<int64_t>(own - 1, 0), own};
+      for (int64_t row = t / 8 * 8; row <= t; ++row)
+        for (int64_t i = 0; i < c.chosen; ++i)
+          if (const int32_t b = choices.data<int32_t>()[(g * T + row) * c.chosen + i]; b >= 0)
+            keeps.insert(b);
+      for (const int64_t b : keeps)
+        kept += double(std::min(T, std::min((b + 1) * 16, t + 1)) - b * 16);
+    }
+  }
+  CHECK(kept / double(2 * T) == doctest::Approx(keys_read(tap)));
+  Tensor wrong = in.k.clone();
+  wrong.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  REQUIRE(call(wrong) != nullptr);
+  CHECK(std::string(call(wrong)).find("NaN") != std::string::npos);
 }
 
 }  // namespace brine::test

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from .attention_brine_sea import Padding, Store, of_one_type, rows_at
 from .columns_brine_sea import recomputed
 from .configuration_brine_sea import BACKENDS, BlockSettings, Shape
+from .native_brine_sea import attention_by_library, library_fits
 
 # Elements of the largest tensors of the tiles that are scored, and of keys and values that are gathered: what is
 # fast in a CPU's caches, and on other devices what bounds the memory.
@@ -579,6 +580,8 @@ class BlockAttention(nn.Module):
             form = self.with_k(self.k)
             padding = None if visible is None else Padding.of(visible)
             at = Layout.of(len(q), q.shape[2], k.shape[2], form.tile, padding, q.device)
+            if padding is None and q.shape[2] == k.shape[2] and self.capture is None and library_fits(q, k, v):
+                return self.by_library(q, k, v, at, form, store).to(given)
             # [B, G, n, tiles, r, d]
             q_tiles = at.by_tiles(q).unflatten(2, at.ordinals.shape[1:]).unflatten(1, (self.shape.groups, -1))
             with torch.no_grad():
@@ -586,6 +589,18 @@ class BlockAttention(nn.Module):
                 choices = self.with_earlier(chosen, at, form, store, k.shape[2])
             y = self.attended(q_tiles, k, v, choices, at, form)
             return at.by_tokens(y.flatten(3, 4).flatten(1, 2)).to(given)
+
+    def by_library(
+        self, q: Tensor, k: Tensor, v: Tensor, at: Layout, form: BlockSettings, store: Store | None
+    ) -> Tensor:
+        """forward() of whole sequences; a cache gets what further tokens need."""
+        if store is not None or self.calibrates:
+            with torch.no_grad():
+                self.copies(k, at, form, store)
+        y, chosen = attention_by_library(q, k, v, self.key_scale, form)
+        if store is not None:
+            remembered(chosen, 0, store)
+        return y
 
     def with_k(self, k: int) -> BlockSettings:
         """The settings with another number of keys that a row keeps."""
