@@ -20,6 +20,7 @@ void TaskSettings::describe(data::Schema& s) {
   s.field("train_split", train_split, "Split of the task to train on, or a TSV file in its folder");
   s.field("valid_split", valid_split,
           "Split to evaluate on while training, or such a file; none: every dev split");
+  s.field("fields", fields, kFieldsHelp);
   s.field("labels", labels, kLabelsHelp);
   s.field("warmup_ratio", warmup_ratio,
           "Share of a task's steps that warm up; gives warmup_steps unless given",
@@ -43,8 +44,9 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const Clas
   const bool own = before.labels == count && (named || !classes.pairs.empty());
   if (own) class_map(before, classes, {});  // throws if they contradict the task's
   same = same || own;
-  family.set_class_head(
-      {.labels = count, .names = same ? before.names : classes.labels, .task = classes.task.name});
+  family.set_class_head({.labels = count,
+                         .names = same ? before.names : classes.labels,
+                         .task = recorded_name(classes.task)});
   if (before.labels > 0 && !same) {
     host.messages.info(
         loaded.directory, ": its head of ", before.labels, " classes",
@@ -69,7 +71,8 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const Clas
 
 void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens,
               const RunHost& host) {
-  const data::Task& task = data::task_named(settings.task);
+  const nn::ClassHead head = run.config.family().class_head();
+  const data::Task task = task_of(settings.choice(), head);
   TaskReading reading{.task = task,
                       .data = settings.data,
                       .tokenizer = *run.tokenizer,
@@ -88,8 +91,7 @@ void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens
   }
   run.inputs[settings.train_split] = hash_of(train.source->tokens());
   const std::vector<int64_t> map =
-      class_map(run.config.family().class_head(),
-                {task, train.source->tokens().labels, settings.labels}, host.messages);
+      class_map(head, {task, train.source->tokens().labels, settings.labels}, host.messages);
   if (!map.empty()) {  // training counts in the model's classes, the evaluation in the task's
     auto tokens = std::make_shared<data::TaskTokens>(train.source->tokens());
     for (double& target : tokens->targets)
@@ -97,7 +99,7 @@ void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens
     train.source = std::make_unique<TaskSource>(tokens, host.seed);
   }
   run.train = std::move(train.source);
-  run.evaluation = [&run, &task, dev, map] {
+  run.evaluation = [&run, task, dev, map] {
     Values all;
     for (const TaskSet& set : *dev) {
       TaskAnswers answers = answer(*run.model, *set.source,
