@@ -95,6 +95,8 @@ void each_row(const Path& file, const Task& task, const TaskSplit& split, const 
         check_format(!task.own || !is_blank(row.first), place(), ": the text is empty");
         check_format(!task.own || !task.pairs() || !is_blank(row.second), place(),
                      ": the second text is empty");
+        check_format(row.label.find_first_of("\t\r\n") == std::string::npos, place(),
+                     ": the label has a tab or a line break");
         take(std::move(row), place);
       });
 }
@@ -137,6 +139,8 @@ Path file_of(const Task& task, const Path& dir, const TaskSplit& split) {
                 ": contains neither ", task.folder, "/", split.file, " nor ", split.file);
     return folder / split.file;
   }
+  check_found(std::filesystem::is_directory(dir), dir.string(),
+              ": is not a directory; --data names that of the files, --split FILE.tsv one of them");
   if (!split.file.empty()) return dir / split.file;
   std::vector<std::string> names = {split.name}, found;
   if (split.name == "dev") names = {"dev", "valid", "validation"};

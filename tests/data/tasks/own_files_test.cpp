@@ -124,6 +124,8 @@ TEST_CASE("own files: which file is a split") {
   }
   check_says(message([&] { read(task, s, "dev"); }), {"dev.tsv", "dev.jsonl", "valid"});
   check_says(message([&] { read(task, s); }), {"contains no train.tsv", "train.jsonl"});
+  check_says(message([&] { read_task(task, s / "dev.tsv", split_named(task, "dev")); }),
+             {"dev.tsv", "is not a directory", "--data", "--split"});
   s.write("valid.tsv", rows);
   s.write("dev.jsonl", "{}");
   check_says(message([&] { read(task, s, "dev"); }), {"dev.jsonl", "valid.tsv", "both"});
@@ -152,6 +154,7 @@ TEST_CASE("own files: what is refused, with file and line") {
   refuses(task, "train.jsonl", "{\"text\": \"a\"}\n", {":1", "no key 'label'", "--fields"});
   refuses(task, "train.jsonl", "{\"text\": 5, \"label\": 1}\n", {":1", "'text' is 5", "a text"});
   refuses(task, "train.jsonl", "{\"text\": \"a\", \"label\": null}\n", {":1", "'label' is null"});
+  refuses(task, "train.jsonl", "{\"text\": \"a\", \"label\": \"x\\ny\"}\n", {":1", "line break"});
   refuses(task, "train.jsonl", "{\"text\": \" \", \"label\": 1}\n", {":1", "the text is empty"});
 }
 
