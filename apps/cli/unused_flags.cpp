@@ -41,7 +41,7 @@ void refuse_all_but(const RunContext& context, std::initializer_list<const char*
 
 void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
   const bool suite = !what.suite.suite.empty(), task = !what.task.empty();
-  if (!task) refuse_unused(context, {"split", "labels"}, "without --task");
+  if (!task) refuse_unused(context, {"split", "fields", "labels"}, "without --task");
   if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
   if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
   if (suite || task) {
@@ -52,9 +52,10 @@ void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
 
 void refuse_mixed(const RunContext& context, const distill::DumpRequest& what) {
   if (what.task.empty()) {
-    refuse_unused(context, {"split"}, "without --task");
+    refuse_unused(context, {"split", "fields", "labels", "samples"}, "without --task");
   } else {
-    refuse_unused(context, {"windows", "logits", "top_logits"}, "on a task");
+    refuse_unused(context, {"windows"}, "on a task; --samples is the number of its texts");
+    refuse_unused(context, {"logits", "top_logits"}, "on a task");
   }
   if (what.logits != data::DumpLogits::top) {
     refuse_unused(context, {"top_logits"}, join("with --logits ", data::name_of(what.logits)));

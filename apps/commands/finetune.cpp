@@ -23,7 +23,7 @@ struct Finetune {
 };
 
 const RegisterSubcommand<Finetune> registration(
-    "finetune", "Train an encoder on a task (GLUE, WordNet, books, Long Range Arena)",
+    "finetune", "Train an encoder on a task (GLUE, your files, WordNet, books, Long Range Arena)",
     {"brine finetune --task cola --data GLUE --model BERT --out TEACHER", "docs/guide.md"},
     Ranks::divided);
 

@@ -58,15 +58,33 @@ void print(const distill::TextResult& r) {
   if (r.kld) print_distance(*r.kld);
 }
 
+// Of so many classes that a line is readable.
+void print_confusion(const distill::SplitResult& split) {
+  const size_t classes = split.labels.size();
+  if (classes == 0 || classes > 12) return;
+  size_t width = 6;
+  for (const std::string& label : split.labels) width = std::max(width, label.size());
+  std::cout << "confusion  a row for each label, a column for each answer\n" << padded("", width);
+  for (const std::string& label : split.labels) std::cout << "  " << padded(label, width);
+  for (size_t i = 0; i < split.confusion.size(); ++i) {
+    if (i % classes == 0) std::cout << "\n" << padded(split.labels[i / classes], width);
+    std::cout << "  " << padded(std::to_string(split.confusion[i]), width);
+  }
+  std::cout << "\n";
+}
+
 void print(const distill::TaskResult& r) {
   for (const distill::SplitResult& split : r.splits) {
     std::cout << r.task << " " << split.name;
-    for (const auto& [name, value] : split.scores) {
-      std::cout << "  " << name << " " << data::show(value);
+    for (size_t i = 0; i < split.scores.size(); ++i) {
+      std::cout << "  " << split.scores[i].first
+                << text_of(" %.4f (95 %% %.4f to %.4f)", split.scores[i].second,
+                           split.intervals[i].low, split.intervals[i].high);
     }
-    std::cout << "  texts " << split.texts << "  mean_visible_length "
-              << data::show(split.mean_visible_length) << "  keys_kept "
-              << (split.keys_kept ? data::show(*split.keys_kept) : "null") << "\n";
+    std::cout << "  texts " << split.texts
+              << text_of("  mean_visible_length %.1f", split.mean_visible_length) << "  keys_kept "
+              << (split.keys_kept ? text_of("%.4f", *split.keys_kept) : "unknown") << "\n";
+    print_confusion(split);
     if (!split.mask_recall.empty()) std::cout << mask_table(split.mask_recall);
   }
 }

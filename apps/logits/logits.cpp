@@ -13,6 +13,7 @@
 #include "data/tokenizer/prompt_tokens.h"
 #include "distill/evaluation/tasks/label_lines.h"
 #include "distill/evaluation/tasks/task_report.h"
+#include "distill/inputs/task_split.h"
 #include "distill/runs/training_run.h"
 
 namespace brine {
@@ -59,7 +60,8 @@ Texts texts_of(const nn::LoadedModel& m, const data::Tokenizer& tokenizer, const
 // Lines as `brine predict` reads them, but none is cut.
 Texts lines_of(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                const LogitRequest& what) {
-  const bool pairs = distill::wants_pairs(m.config), prompt = !what.prompt.empty();
+  const std::optional<bool> pairs = distill::takes_pairs(m.config.family().class_head());
+  const bool prompt = !what.prompt.empty();
   const data::TextEncoder encoder(tokenizer, m.config.shape().max_positions);
   Texts out{.ids = {}, .many = !prompt};
   auto add = [&](const std::string& name, const std::string& text) {

@@ -71,7 +71,7 @@ std::vector<Task> make_table() {
        .labels = binary,
        .metrics = {matthews},
        .splits = cola_splits(),
-       .read = read_glue},
+       .read = read_rows},
       {.name = "sst2",
        .about = "does the sentence of a film review praise",
        .folder = "SST-2",
@@ -80,7 +80,7 @@ std::vector<Task> make_table() {
        .labels = binary,
        .metrics = {accuracy},
        .splits = usual_splits(),
-       .read = read_glue},
+       .read = read_rows},
       {.name = "mrpc",
        .about = "do two sentences of the news say the same",
        .folder = "MRPC",
@@ -90,7 +90,7 @@ std::vector<Task> make_table() {
        .labels = binary,
        .metrics = {accuracy, f1},
        .splits = usual_splits(),
-       .read = read_glue},
+       .read = read_rows},
       {.name = "qqp",
        .about = "do two questions ask the same",
        .folder = "QQP",
@@ -101,7 +101,7 @@ std::vector<Task> make_table() {
        .metrics = {accuracy, f1},
        .splits = usual_splits(),
        .rows_span_lines = true,
-       .read = read_glue},
+       .read = read_rows},
       {.name = "stsb",
        .about = "how similar two sentences are, from 0 to 5",
        .folder = "STS-B",
@@ -112,7 +112,7 @@ std::vector<Task> make_table() {
        .splits = usual_splits(),
        .lowest = 0,
        .highest = 5,
-       .read = read_glue},
+       .read = read_rows},
       {.name = "mnli",
        .about = "does the first sentence entail or contradict the second",
        .folder = "MNLI",
@@ -122,7 +122,7 @@ std::vector<Task> make_table() {
        .labels = entailment3,
        .metrics = {accuracy},
        .splits = mnli_splits(),
-       .read = read_glue},
+       .read = read_rows},
       {.name = "qnli",
        .about = "does the sentence answer the question",
        .folder = "QNLI",
@@ -132,7 +132,7 @@ std::vector<Task> make_table() {
        .labels = entailment2,
        .metrics = {accuracy},
        .splits = usual_splits(),
-       .read = read_glue},
+       .read = read_rows},
       {.name = "rte",
        .about = "does the first text entail the second",
        .folder = "RTE",
@@ -142,7 +142,7 @@ std::vector<Task> make_table() {
        .labels = entailment2,
        .metrics = {accuracy},
        .splits = usual_splits(),
-       .read = read_glue},
+       .read = read_rows},
       {.name = "wnli",
        .about = "is the pronoun of the first sentence resolved correctly in the second",
        .folder = "WNLI",
@@ -152,7 +152,7 @@ std::vector<Task> make_table() {
        .labels = binary,
        .metrics = {accuracy},
        .splits = usual_splits(),
-       .read = read_glue},
+       .read = read_rows},
       {.name = "wordnet",
        .about = "which of the 45 lexicographer files of WordNet contains a gloss",
        .first = "gloss",
@@ -168,6 +168,14 @@ std::vector<Task> make_table() {
        .splits = text_splits(),
        .passages = true,
        .read = read_books},
+      {.name = "tsv",
+       .about = "texts and labels, or scores, of your own files",
+       .first = "text",
+       .label = "label",
+       .metrics = {accuracy, f1, matthews},
+       .splits = text_splits(),
+       .own = true,
+       .read = read_rows},
   };
 }
 
@@ -200,9 +208,10 @@ TaskSplit split_named(const Task& task, const std::string& name) {
   for (const TaskSplit& split : task.splits) {
     if (split.name == name) return split;
   }
-  bool file = name.ends_with(".tsv") && !task.folder.empty();
-  check(file, "task ", task.name, ": unknown split '", name, "'; known are ", names_of(task.splits),
-        task.folder.empty() ? "" : ", or a file FILE.tsv");
+  const bool files = task.own || !task.folder.empty();
+  check(files && (name.ends_with(".tsv") || (task.own && name.ends_with(".jsonl"))), "task ",
+        task.name, ": unknown split '", name, "'; known are ", names_of(task.splits),
+        files ? ", or a file FILE.tsv" : "", task.own ? " or FILE.jsonl" : "");
   TaskSplit split = task.splits.front();
   split.name = split.file = name;
   return split;

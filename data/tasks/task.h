@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/io/file_io.h"
@@ -47,6 +49,8 @@ struct Task {
   bool rows_span_lines = false;
   // Every row is a part of a long text, to be cut into passages of the model's length.
   bool passages = false;
+  // Files of the user: first, second and label name what they have.
+  bool own = false;
   std::string default_data = {};  // used when no directory is given
   TaskExamples (*read)(const Task& task, const Path& dir, const TaskSplit& split) = nullptr;
   // Makes the tokenizer of a model without weights; null: there is no usual one.
@@ -61,8 +65,8 @@ const std::vector<Task>& tasks();
 // Throws an Error that lists the known ones.
 const Task& task_named(const std::string& name);
 
-// A split by its name, or by the name of a file in the task's folder that has the columns of the
-// training split. Throws an Error that lists the known splits.
+// A split by its name, or by the name of a file in the task's folder (.tsv, of the task tsv .jsonl)
+// that has the columns of the training split. Throws an Error that lists the known splits.
 TaskSplit split_named(const Task& task, const std::string& name);
 
 // The development splits: MNLI has two.
@@ -72,7 +76,23 @@ std::vector<TaskSplit> dev_splits_of(const Task& task);
 // an Error "FILE:LINE: reason".
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
 
-// The labels by class of a task; for books they are derived from its texts; none for a regression.
+// The labels by class of a task; for books they are derived from its texts, for files of the user
+// that do not have them of a model from the training split; none for a regression.
 std::vector<std::string> labels_of(const Task& task, const Path& dir);
+
+// The class of a label as the task spells it. In files of the user also whatever its case, or by
+// its number where no label is one.
+std::optional<int64_t> class_of(const Task& task, std::string_view label);
+// A label without the differences that spellings of one name have: lower case, with underscores.
+std::string plain_label(std::string name);
+// Each once, whole numbers by their value, others by their bytes.
+void sort_labels(std::vector<std::string>& labels);
+bool is_blank(std::string_view text);
+
+// The texts of a .jsonl file or else of a TSV file, by one or two fields as read_rows() finds them.
+struct TaskRow {
+  std::string first, second = {}, label = {};
+};
+std::vector<TaskRow> read_texts(const Path& file, const std::vector<std::string>& fields);
 
 }  // namespace brine::data

@@ -5,8 +5,10 @@
 
 namespace brine::data {
 
-// A TSV file of GLUE.
-TaskExamples read_glue(const Task& task, const Path& dir, const TaskSplit& split);
+// Rows of a TSV file by the names of its columns, or of JSON lines by those of its keys: of GLUE,
+// and of the user. The latter's columns may be numbers, from 1, in a file without a header line;
+// their texts are not empty, and without labels in the task they are those of the file, sorted.
+TaskExamples read_rows(const Task& task, const Path& dir, const TaskSplit& split);
 
 // The glosses in the data files of WordNet (wndb(5)), each labelled by its lexicographer file
 // (lexnames(5)). One in 20 glosses is in dev and one in test, selected by a hash of the definition,

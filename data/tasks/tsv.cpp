@@ -23,7 +23,8 @@ void split_fields(std::string_view line, std::vector<std::string_view>& fields) 
 
 }  // namespace
 
-TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool span_lines)
+TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool span_lines,
+                     bool header_line)
     : file_(file.string()),
       text_(read_text(file_)),
       columns_(std::move(columns)),
@@ -32,6 +33,12 @@ TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool sp
   std::string_view header;
   next_line(header);
   split_fields(header, fields_);
+  if (!header_line) {
+    for (size_t i = 0; i < fields_.size(); ++i) columns_.push_back(std::to_string(i + 1));
+    at_ = 0;
+    line_ = 0;
+    return;
+  }
   std::set<std::string_view> names;
   for (std::string_view name : fields_) {
     check_format(names.insert(name).second, file_, ":1: column '", name,
@@ -44,12 +51,12 @@ bool TsvReader::has(const std::string& name) const {
   return std::find(columns_.begin(), columns_.end(), name) != columns_.end();
 }
 
-size_t TsvReader::column(const std::string& name) const {
+size_t TsvReader::column(const std::string& name, const char* hint) const {
   auto found = std::find(columns_.begin(), columns_.end(), name);
   if (found == columns_.end()) {
     std::string list;
     for (const std::string& column : columns_) list += (list.empty() ? "'" : ", '") + column + "'";
-    throw Error(join(file_, ":1: no column '", name, "'; its columns are ", list),
+    throw Error(join(file_, ":1: no column '", name, "'; its columns are ", list, hint),
                 ErrorKind::format);
   }
   return size_t(found - columns_.begin());

@@ -15,14 +15,16 @@ namespace brine::data {
 class TsvReader {
  public:
   // `columns` names the fields of a file without a header line. With `span_lines` a row with too
-  // few fields continues in the next lines, with a space instead of the line break.
+  // few fields continues in the next lines, with a space instead of the line break. Without
+  // `columns` the first line names them or, with `header` false, has as many, called 1, 2, ...
   explicit TsvReader(const Path& file, std::vector<std::string> columns = {},
-                     bool span_lines = false);
+                     bool span_lines = false, bool header = true);
   TsvReader(const TsvReader&) = delete;
   TsvReader& operator=(const TsvReader&) = delete;
 
-  // The index of a column in a row; a missing column is an error that lists the existing ones.
-  size_t column(const std::string& name) const;
+  // The index of a column in a row; a missing column is an error that lists the existing ones and
+  // ends with `hint`.
+  size_t column(const std::string& name, const char* hint = "") const;
   bool has(const std::string& name) const;
 
   // The next row, valid until the next call; false at the end. A row with another number of fields

@@ -13,6 +13,7 @@ void Evaluation::describe(data::Schema& s) {
           "Text files or token shards, a task's directory, or books for needles");
   s.field("task", task, "Task whose answers to score, instead of text (finetune --help: names)");
   s.field("split", split, "Split of the task, or a TSV file in its folder; none: every dev split");
+  s.field("fields", fields, kFieldsHelp);
   s.field("labels", labels, kLabelsHelp);
   s.choice("protocol", text.protocol, kProtocolNames,
            "How text is joined and cut: windows, SEA's, GPTQ's or Hugging Face's way "
@@ -56,6 +57,7 @@ TaskEvaluation Evaluation::of_task() const {
   return {.task = task,
           .data = text.data,
           .split = split,
+          .fields = fields,
           .labels = labels,
           .teacher = text.teacher,
           .recall_from = text.recall_from,
@@ -86,6 +88,7 @@ EvaluationResult evaluate(const std::string& name, nn::LoadedModel& model,
   if (!what.suite.suite.empty())
     return evaluate_suite(name, model, tokenizer, what.of_suite(), messages);
   if (!what.task.empty()) return evaluate_task(model, tokenizer, what.of_task(), messages);
+  refuse_classifier(model, "eval");
   return evaluate_text(name, model, tokenizer, what.of_text(), messages);
 }
 

@@ -13,8 +13,8 @@
 namespace brine::distill {
 
 struct Evaluation {
-  OtherAttention attention;         // for use_attention(), which evaluate() does not call
-  std::string task, split, labels;  // of a task: its data is one directory, in text.data
+  OtherAttention attention;                 // for use_attention(), which evaluate() does not call
+  std::string task, split, fields, labels;  // of a task: its data is one directory, in text.data
   TextEvaluation text;
   std::vector<int64_t> k;  // several only for a suite; empty: as trained
   SuiteGrid suite;

@@ -81,6 +81,7 @@ std::string tsv_line(const SweepCell& cell, bool recall) {
 void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                 const TextSweep& what, std::ostream& table, const Messages& messages) {
   if (what.grid.ranks) compare_models(*what.grid.ranks, model);
+  refuse_classifier(model, "sweep");
   compare_teacher(what.grid.teacher, tokenizer, messages);
   const int64_t window = window_of(what.sequence_length, model.config, "sweep");
   const std::unique_ptr<WindowSource> windows =

@@ -123,6 +123,11 @@ void calibrate_on(const nn::LoadedModel& m, const Tensor& ids, const Messages& m
                 " tokens");
 }
 
+void refuse_classifier(const nn::LoadedModel& model, const char* command) {
+  check(model.model->labels() == 0 || model.model->has_logits(), command, ": ", model.directory,
+        " classifies texts; --task names their task, --task tsv takes files of your own");
+}
+
 void warn_if_all_kept(const nn::ModelConfig& config, int64_t k, int64_t tokens,
                       const Messages& messages) {
   const std::optional<int64_t> configured = config.method().mask().k;

@@ -49,6 +49,8 @@ void use_attention(nn::LoadedModel& model, OtherAttention& other);
 // Calibrates the attention of a model that use_attention() gave one (nn::calibrate_attention) on
 // the start of a text, ids [1, T], and says so.
 void calibrate_on(const nn::LoadedModel& model, const Tensor& ids, const Messages& messages);
+// Throws for a model that classifies texts and predicts no tokens: a command needs a task then.
+void refuse_classifier(const nn::LoadedModel& model, const char* command);
 // Warns of a mask that hides nothing: k (0: as configured) covers texts of at most `tokens`.
 void warn_if_all_kept(const nn::ModelConfig& config, int64_t k, int64_t tokens,
                       const Messages& messages);

@@ -2,7 +2,7 @@
 #include "distill/inputs/task_split.h"
 
 #include <algorithm>
-#include <cctype>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -20,12 +20,7 @@ std::vector<std::string> words(const std::string& text, char separator) {
   return out;
 }
 
-// A label without the differences that spellings of one name have.
-std::string plain(std::string name) {
-  for (char& c : name)
-    c = c == '-' || c == ' ' ? '_' : char(std::tolower(static_cast<unsigned char>(c)));
-  return name;
-}
+constexpr std::string_view kOwn = "tsv:";  // starts what a head says of a task of own files
 
 // "0=negative,1=positive"
 std::string examples(const std::vector<std::string>& labels,
@@ -41,6 +36,63 @@ std::string known_tasks() {
   std::string list;
   for (const data::Task& task : data::tasks()) list += (list.empty() ? "" : ", ") + task.name;
   return list;
+}
+
+std::vector<std::string> names_of(const nn::ClassHead& head) {
+  std::vector<std::string> names = head.names;
+  for (int64_t i = int64_t(names.size()); i < head.labels; ++i) names.push_back(join("LABEL_", i));
+  return names;
+}
+
+data::Task task_of(const TaskChoice& choice, const nn::ClassHead& head) {
+  data::Task task = data::task_named(choice.task);
+  if (!task.own) {
+    check(choice.fields.empty() && !choice.regression, "task ", task.name, ": --",
+          choice.regression ? "regression" : "fields", " is of --task tsv");
+    return task;
+  }
+  const bool recorded = choice.fields.empty() && head.task.starts_with(kOwn);
+  const std::string text = recorded                ? head.task.substr(kOwn.size())
+                           : choice.fields.empty() ? "text,label"
+                                                   : choice.fields;
+  const std::vector<std::string> fields = words(text, ',');
+  const std::set<std::string> different(fields.begin(), fields.end());
+  check((fields.size() == 2 || fields.size() == 3) && different.size() == fields.size() &&
+            !different.contains(""),
+        "task tsv: --fields is '", text, "', wanted TEXT,LABEL or TEXT,SECOND,LABEL");
+  task.first = fields.front();
+  task.second = fields.size() == 3 ? fields[1] : "";
+  task.label = fields.back();
+  if (choice.regression || (head.labels == 1 && head.problem.value_or(nn::Problem::regression) ==
+                                                    nn::Problem::regression)) {
+    task.metrics = {data::Metric::pearson, data::Metric::spearman};
+    task.highest = std::numeric_limits<double>::infinity();
+    task.lowest = -task.highest;
+  } else if (!choice.labels.empty()) {
+    for (const std::string& pair : words(choice.labels, ','))
+      task.labels.push_back(pair.substr(0, pair.find('=')));
+    data::sort_labels(task.labels);
+  } else {
+    task.labels = names_of(head);
+  }
+  return task;
+}
+
+std::string recorded_name(const data::Task& task) {
+  if (!task.own) return task.name;
+  return join(kOwn, task.first, task.pairs() ? "," + task.second : "", ",", task.label);
+}
+
+std::string text_fields(const nn::ClassHead& head) {
+  if (!head.task.starts_with(kOwn)) return "text";
+  return head.task.substr(kOwn.size(), head.task.rfind(',') - kOwn.size());
+}
+
+std::optional<bool> takes_pairs(const nn::ClassHead& head) {
+  if (head.task.starts_with(kOwn)) return std::count(head.task.begin(), head.task.end(), ',') == 2;
+  for (const data::Task& task : data::tasks())
+    if (task.name == head.task) return task.pairs();
+  return {};
 }
 
 // With these hashes a resumed run detects other data, and a dump detects other texts.
@@ -87,27 +139,27 @@ bool is_of_other_task(const nn::ClassHead& head, const data::Task& task) {
 std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& of,
                                const Messages& messages) {
   const std::vector<std::string>& labels = of.labels;
-  std::vector<std::string> names = head.names;
-  if (labels.empty() || (of.pairs.empty() && (names.empty() || names == labels))) return {};
+  if (labels.empty() || (of.pairs.empty() && (head.names.empty() || head.names == labels)))
+    return {};
   check(head.labels == int64_t(labels.size()), "task: the model was made for other labels, ",
-        head.labels, names.empty() ? "" : " with '" + names.front() + "'", ", than the task's ",
-        labels.size());
-  for (int64_t i = int64_t(names.size()); i < head.labels; ++i) names.push_back(join("LABEL_", i));
+        head.labels, head.names.empty() ? "" : " with '" + head.names.front() + "'",
+        ", than the task's ", labels.size());
+  const std::vector<std::string> names = names_of(head);
   std::map<std::string, int64_t> classes;  // of the task, by the name of the model's
   for (const std::string& pair : words(of.pairs, ',')) {
     const size_t sign = pair.find('=');
     const auto label = std::find(labels.begin(), labels.end(), pair.substr(0, sign));
     check(sign != std::string::npos && label != labels.end(), "task: --labels has '", pair,
           "', wanted ", examples(labels, names));
-    classes[plain(pair.substr(sign + 1))] = label - labels.begin();
+    classes[data::plain_label(pair.substr(sign + 1))] = label - labels.begin();
   }
   if (classes.empty()) {
-    for (size_t i = 0; i < labels.size(); ++i) classes[plain(labels[i])] = int64_t(i);
+    for (size_t i = 0; i < labels.size(); ++i) classes[data::plain_label(labels[i])] = int64_t(i);
   }
   std::vector<int64_t> out;
   std::set<int64_t> taken;
   for (const std::string& name : names) {
-    const auto found = classes.find(plain(name));
+    const auto found = classes.find(data::plain_label(name));
     if (found != classes.end() && taken.insert(found->second).second) out.push_back(found->second);
   }
   if (out.empty() && of.pairs.empty() && !is_of_other_task(head, of.task)) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,30 @@ namespace brine::distill {
 
 // "cola, sst2, ..."
 std::string known_tasks();
+
+// The classes of a model: their names, or what transformers calls those without.
+std::vector<std::string> names_of(const nn::ClassHead& head);
+
+// A task as a command chooses it.
+struct TaskChoice {
+  std::string task = {};
+  // Of --task tsv, "text,label" or "text,second,label": columns or keys of its files; empty: those
+  // that the head was trained with, else "text,label".
+  std::string fields = {};
+  std::string labels = {};  // as ClassNames::pairs
+  bool regression = false;  // of --task tsv for a head that is not yet one
+};
+inline constexpr const char* kFieldsHelp =
+    "With --task tsv: TEXT,LABEL or TEXT,SECOND,LABEL; none: the model's, or text,label";
+// The task for a model with this head, or none yet. Own files have the labels that `labels` says,
+// or the head's names; without either they are read from the files.
+data::Task task_of(const TaskChoice& choice, const nn::ClassHead& head);
+// What a head says of the task that it was trained for, with the fields of own files.
+std::string recorded_name(const data::Task& task);
+// The fields of texts in own files that a head was trained with, "text" for another.
+std::string text_fields(const nn::ClassHead& head);
+// Whether a head was made for pairs of texts, if it says so.
+std::optional<bool> takes_pairs(const nn::ClassHead& head);
 
 // A split of a task as tokens.
 struct TaskSet {

@@ -134,6 +134,8 @@ std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
     leave_out(losses["prob"]);  // for a student without another teacher it is 0, and costs T x T
     for (const char* loss : {"context", "kd", "kd_task"}) leave_out(losses[loss]);
   }
+  if (dumped_texts && has(Stage::joint) && leave_out(losses["task"]))
+    notes.push_back("its texts have no labels, so losses.task is 0; --task reads them");
   if (facts.pooled && leave_out(losses["prob"]))
     notes.push_back("its attention is pooled into columns, so losses.prob is 0");
   give_mask(student, attention_keys, mask);

@@ -50,6 +50,7 @@ struct Distillation {
   TextMixture text = {};                // empty members: windows of sequence_length tokens
   int64_t copies = 1;                   // see WindowSource
   TaskSettings task = {};               // a name: the run uses its texts
+  bool dumped_texts = false;            // no name: it uses those of the dump of a classifier
   std::optional<double> epochs = {};    // for a task whose steps are empty
 
   std::string model = {};  // a student, a model or run, that learns on; empty: a new one
@@ -85,7 +86,7 @@ struct Distillation {
 
   bool has(Stage stage) const;
   bool follows() const { return stages == Stages::both; }  // stage joint, stage attention
-  bool on_task() const { return !task.task.empty(); }
+  bool on_task() const { return !task.task.empty() || dumped_texts; }
   bool mixes() const { return text.lengths || text.retrieval_share; }
   bool self_taught() const { return teacher == kSelf; }
   static nn::ModelConfig of_sea();

@@ -2,7 +2,6 @@
 #include "distill/runs/dump_run.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "data/checkpoint/occupied.h"
@@ -182,9 +181,10 @@ bool dump_windows(const DumpRequest& r, const nn::LoadedModel& m, const data::To
 bool dump_task(const DumpRequest& r, const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                const RunHost& host) {
   check(r.data.size() <= 1, "dump: a task has one directory of data, not ", r.data.size());
-  const data::Task& chosen = data::task_named(r.task);
   check(m.model->labels() > 0, "dump: ", m.directory,
         " has no classification head; brine finetune makes one");
+  const nn::ClassHead head = m.config.family().class_head();
+  const data::Task chosen = task_of({.task = r.task, .fields = r.fields, .labels = r.labels}, head);
   TaskSet set = read_split({.task = chosen,
                             .data = r.data.empty() ? "" : r.data[0],
                             .tokenizer = tokenizer,
@@ -194,22 +194,22 @@ bool dump_task(const DumpRequest& r, const nn::LoadedModel& m, const data::Token
                             .messages = host.messages},
                            data::split_named(chosen, r.split));
   const data::TaskTokens& tokens = set.source->tokens();
-  // Throws or warns now, not when the dump is used.
-  class_map(m.config.family().class_head(), {chosen, tokens.labels}, host.messages);
+  class_map(head, {chosen, tokens.labels, r.labels}, host.messages);  // throws for other labels
+  const auto all = int64_t(tokens.texts.size());
+  check(r.samples <= all, "dump: ", r.samples, " texts requested, the split has ", all);
   data::DumpSpec spec = spec_of(r, m, tokenizer);
   spec.ragged = true;
   spec.logits = data::DumpLogits::none;
   spec.top_n = 0;
   spec.classes = m.model->labels();
-  spec.tokens = tokens.longest;
   spec.corpus_hash = hash_of(tokens);
-  spec.samples = int64_t(tokens.texts.size());
-  spec.windows.resize(tokens.texts.size());
-  std::iota(spec.windows.begin(), spec.windows.end(), 0);
+  spec.samples = r.samples ? r.samples : all;
+  for (int64_t i = 0; i < spec.samples; ++i) spec.windows.push_back(i * all / spec.samples);
   auto length = [&](int64_t text) { return int64_t(tokens.texts[size_t(text)].ids.size()); };
   std::stable_sort(spec.windows.begin(), spec.windows.end(),
                    [&](int64_t a, int64_t b) { return length(a) < length(b); });
   for (int64_t text : spec.windows) spec.lengths.push_back(length(text));
+  spec.tokens = spec.lengths.back();
   return write(
       r, m, spec,
       [&](int64_t first, int64_t count) {
@@ -226,6 +226,10 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("task", task,
           "Task on whose texts to dump a fine-tuned encoder (finetune --help: names)");
   s.field("split", split, "Split of the task, or a TSV file with its columns");
+  s.field("fields", fields, kFieldsHelp);
+  s.field("labels", labels, kLabelsHelp);
+  s.field("samples", samples, "Texts of the task to dump, evenly spaced in the split; 0 = all",
+          {.min = 0});
   s.field("out", out, "Directory of the dump");
   s.choice("content", content, kDumpContents,
            "Attention as q and k, as maps, or pooled for the loss approx");
@@ -278,6 +282,7 @@ bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokeniz
   check(nn::is_full_attention(teacher.config.attention), "dump: the teacher ", teacher.directory,
         " has attention '", teacher.config.attention, "'; a dump is of a dense one");
   if (host.ranks) compare_models(*host.ranks, teacher);
+  if (request.task.empty()) refuse_classifier(teacher, "dump");
   NoGrad off;
   return request.task.empty() ? dump_windows(request, teacher, tokenizer, host)
                               : dump_task(request, teacher, tokenizer, host);

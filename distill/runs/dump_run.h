@@ -24,7 +24,7 @@ inline constexpr data::Named<Dtype> kDumpTypes[] = {
 struct DumpRequest {
   std::string out;                // directory of the dump
   std::vector<std::string> data;  // text files or token shards, or the directory of the task
-  std::string task, split = "train";
+  std::string task, split = "train", fields, labels;
   data::DumpContent content = data::DumpContent::qk;
   data::DumpLogits logits = data::DumpLogits::top;
   Dtype dtype = Dtype::f16;
@@ -33,6 +33,7 @@ struct DumpRequest {
   int64_t columns = 64;              // for pooled content
   int64_t top_logits = 64;           // for logits = top
   int64_t windows = 0;               // drawn with the seed; 0 = all
+  int64_t samples = 0;               // texts of a task, evenly spaced; 0 = all
   int64_t sequence_length = 0, batch_size = 4, shard_mib = 1024, deflate = 0;
   bool shuffle = false, dry_run = false;
 

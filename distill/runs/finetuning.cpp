@@ -42,11 +42,13 @@ std::unique_ptr<data::Tokenizer> choose_tokenizer(const Finetuning& what, const 
 
 void Finetuning::describe(data::Schema& s) {
   s.field("task", task.task, "Task: " + known_tasks());
-  s.field("data", task.data, "Directory of GLUE, of the task, or of books; none: the task's own");
+  s.field("data", task.data,
+          "Directory of GLUE, of the task (tsv: train.tsv, dev.tsv or .jsonl), or of books");
   s.field("model", model, "Directory of an encoder, or a config.json with the sizes of a new one",
           {.required = true});
   s.field("tokenizer", tokenizer, "Tokenizer directory; none: that of the model, or the task's");
   task.describe(s);
+  s.field("regression", task.regression, "With --task tsv: labels are scores, not classes");
   s.field("epochs", epochs, "Passes over a task's texts, which give the steps", {.above = 0});
   training.describe(s, finetuning_settings());
 }
@@ -54,15 +56,15 @@ void Finetuning::describe(data::Schema& s) {
 std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options,
                                      const RunHost& host) {
   auto run = std::make_unique<TrainingRun>();
-  const data::Task& task = data::task_named(what.task.task);
+  data::Task task = task_of(what.task.choice(), {});
   check(what.training.rest.loss_from == 0, "finetune: --loss-from has no effect on a task");
   claim_directory(*run, options, host);
   what.training.fill(finetuning_settings());
   nn::LoadedModel loaded = load_or_make(what.model, host);
   run->tokenizer = choose_tokenizer(what, task, loaded.directory);
   compare_vocabularies(loaded.config, *run->tokenizer, host.messages);
-  make_task_model(*run, loaded, {task, data::labels_of(task, what.task.data), what.task.labels},
-                  host);
+  task.labels = data::labels_of(task, what.task.data);
+  make_task_model(*run, loaded, {task, task.labels, what.task.labels}, host);
   if (!what.tokenizer.empty() || !nn::is_model_path(what.model))
     forget_other_tokens(*run, what.model);
   run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};

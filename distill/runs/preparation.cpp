@@ -104,6 +104,7 @@ struct Preparation {
   TaskSettings task() const;
   int64_t read_task_texts();
   void use_task_texts();
+  void use_dumped_texts();
   void calibrate();
   void learn_layers();
   void keep_blocks();
@@ -184,6 +185,7 @@ void Preparation::load_teacher() {
     check(nn::is_full_attention(teacher.config.attention), "distill: the teacher ", what.teacher,
           " has attention '", teacher.config.attention,
           "', wanted 'flash' or 'dense': its losses are defined for a dense one");
+    if (!what.on_task()) refuse_classifier(teacher, "distill");
     run.tokenizer = tokenizer_of(teacher, host.messages);
     what.student.copy_sizes(teacher.config);
     run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
@@ -306,6 +308,7 @@ std::shared_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& sour
 }
 
 void Preparation::use_data() {
+  if (what.dumped_texts) return use_dumped_texts();
   if (what.on_task()) return use_task_texts();
   const TextFiles files = text();
   if (!what.dump.empty()) return use_dump(files);
@@ -383,17 +386,21 @@ TaskSettings Preparation::task() const {
 int64_t Preparation::read_task_texts() {
   check(teacher.model->labels() > 0, "distill: ", teacher.directory,
         " has no classification head; brine finetune makes one");
-  const int64_t most = what.training.sequence_length.value_or(
-      what.defaults({.positions = what.student.shape().max_positions})
-          .training.sequence_length.value_or(0));
-  texts = read_train_split(run, task(), what.student, most, host);
-  std::vector<size_t> lengths;
-  for (const data::TextTokens& text : texts->source->tokens().texts)
-    lengths.push_back(text.ids.size());
+  std::vector<int64_t> lengths;
+  if (what.dumped_texts) {
+    lengths = data::read_manifest(what.dump).spec.lengths;
+  } else {
+    const int64_t most = what.training.sequence_length.value_or(
+        what.defaults({.positions = what.student.shape().max_positions})
+            .training.sequence_length.value_or(0));
+    texts = read_train_split(run, task(), what.student, most, host);
+    for (const data::TextTokens& text : texts->source->tokens().texts)
+      lengths.push_back(int64_t(text.ids.size()));
+  }
   if (lengths.empty()) return 0;
   const auto at = lengths.begin() + int64_t(lengths.size() * 9 / 10);
   std::nth_element(lengths.begin(), at, lengths.end());
-  return int64_t(*at);
+  return *at;
 }
 
 void Preparation::use_task_texts() {
@@ -416,6 +423,28 @@ void Preparation::use_task_texts() {
     run.teacher = dump;
   }
   training().plan_epochs(what.epochs.value_or(0), settings.warmup_ratio, run.train->size());
+  set_trainer();
+}
+
+// The texts of a classifier's dump, whose labels are not known.
+void Preparation::use_dumped_texts() {
+  check(what.losses["task"].value_or(0) == 0, "distill: losses.task needs labels, which ",
+        what.dump, " has not; --task reads them");
+  dump = open_dump(
+      {.teacher_hash = teacher.hash(), .tokenizer_hash = run.tokenizer->hash(), .corpus_hash = ""},
+      0, true);
+  dump->require(run.losses.needs());
+  const std::optional<int32_t> separator = run.tokenizer->id_of("[SEP]");
+  const auto texts = dump->own_texts(separator.value_or(-1));
+  const nn::ClassHead head = teacher.config.family().class_head();
+  texts->regression = head.labels == 1 && head.problem == nn::Problem::regression;
+  if (!texts->regression) texts->labels = names_of(head);
+  auto source = std::make_unique<TaskSource>(texts, host.seed);
+  host.messages.info(what.dump, ": ", source->size(), " texts of its own tokens");
+  if (!what.trust_dump) dump->check_sample(teacher.model, source->gather({0}));
+  run.teacher = dump;
+  run.train = std::move(source);
+  training().plan_epochs(what.epochs.value_or(0), what.task.warmup_ratio, run.train->size());
   set_trainer();
 }
 
@@ -510,10 +539,13 @@ void refuse_other_settings(Distillation& what) {
     refuse("stage attention", {"optimizer.feature_learning_rate"});
   }
   if (what.on_task()) {
+    if (what.dumped_texts)
+      refuse("a run on a --task", {"data", "train_split", "valid_split", "fields", "labels"});
     refuse("a run on text",
            {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"});
   } else {
-    refuse("a run on a --task", {"train_split", "valid_split", "labels", "epochs", "warmup_ratio"});
+    refuse("a run on a --task",
+           {"train_split", "valid_split", "fields", "labels", "epochs", "warmup_ratio"});
   }
 }
 
@@ -535,6 +567,8 @@ std::vector<StagePlan> plan_stages(Distillation& what, const RunOptions& options
   if (!what.stages && reached)
     what.stages = reached == Stage::attention ? Stages::attention : Stages::joint;
   if (!what.stages) what.stages = what.defaults({}).stages;
+  what.dumped_texts = what.task.task.empty() && !what.teacher.empty() && !what.dump.empty() &&
+                      data::read_manifest(what.dump).spec.classes > 0;
   refuse_other_settings(what);
   std::vector<StagePlan> plans;
   if (what.has(Stage::attention) && reached != Stage::joint)

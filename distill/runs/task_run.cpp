@@ -14,9 +14,9 @@ std::string prefix_of(const data::TaskSplit& split, size_t splits) {
   return splits == 1 || at == std::string::npos ? "" : split.name.substr(at + 1) + "_";
 }
 
-TaskReading reading_of(const TrainingRun& run, const TaskSettings& settings,
+TaskReading reading_of(const TrainingRun& run, const data::Task& task, const TaskSettings& settings,
                        const nn::ModelConfig& config, int64_t max_tokens, const RunHost& host) {
-  return {.task = data::task_named(settings.task),
+  return {.task = task,
           .data = settings.data,
           .tokenizer = *run.tokenizer,
           .config = config,
@@ -31,6 +31,7 @@ void TaskSettings::describe(data::Schema& s) {
   s.field("train_split", train_split, "Split of the task to train on, or a TSV file in its folder");
   s.field("valid_split", valid_split,
           "Split to evaluate on while training, or such a file; none: every dev split");
+  s.field("fields", fields, kFieldsHelp);
   s.field("labels", labels, kLabelsHelp);
   s.field("warmup_ratio", warmup_ratio,
           "Share of a task's steps that warm up; gives warmup_steps unless given",
@@ -54,8 +55,9 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const Clas
   const bool own = before.labels == count && (named || !classes.pairs.empty());
   if (own) class_map(before, classes, {});  // throws if they contradict the task's
   same = same || own;
-  family.set_class_head(
-      {.labels = count, .names = same ? before.names : classes.labels, .task = classes.task.name});
+  family.set_class_head({.labels = count,
+                         .names = same ? before.names : classes.labels,
+                         .task = recorded_name(classes.task)});
   if (before.labels > 0 && !same) {
     host.messages.info(
         loaded.directory, ": its head of ", before.labels, " classes",
@@ -80,8 +82,8 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const Clas
 
 TaskSet read_train_split(const TrainingRun& run, const TaskSettings& settings,
                          const nn::ModelConfig& config, int64_t max_tokens, const RunHost& host) {
-  const data::Task& task = data::task_named(settings.task);
-  TaskSet train = read_split(reading_of(run, settings, config, max_tokens, host),
+  const data::Task task = task_of(settings.choice(), config.family().class_head());
+  TaskSet train = read_split(reading_of(run, task, settings, config, max_tokens, host),
                              data::split_named(task, settings.train_split));
   check(train.source->tokens().labelled, "task ", task.name, ": split ", settings.train_split,
         " has no labels");
@@ -90,8 +92,9 @@ TaskSet read_train_split(const TrainingRun& run, const TaskSettings& settings,
 
 void use_task(TrainingRun& run, const TaskSettings& settings, TaskSet train, int64_t max_tokens,
               const RunHost& host) {
-  const data::Task& task = data::task_named(settings.task);
-  const TaskReading reading = reading_of(run, settings, run.config, max_tokens, host);
+  const nn::ClassHead head = run.config.family().class_head();
+  const data::Task task = task_of(settings.choice(), head);
+  const TaskReading reading = reading_of(run, task, settings, run.config, max_tokens, host);
   auto dev = std::make_shared<std::vector<TaskSet>>();
   for (const data::TaskSplit& split : chosen_splits(task, settings.valid_split)) {
     check(split.labelled, "task ", task.name, ": split ", split.name, " has no labels");
@@ -100,8 +103,7 @@ void use_task(TrainingRun& run, const TaskSettings& settings, TaskSet train, int
   }
   run.inputs[settings.train_split] = hash_of(train.source->tokens());
   const std::vector<int64_t> map =
-      class_map(run.config.family().class_head(),
-                {task, train.source->tokens().labels, settings.labels}, host.messages);
+      class_map(head, {task, train.source->tokens().labels, settings.labels}, host.messages);
   if (!map.empty()) {  // training counts in the model's classes, the evaluation in the task's
     auto tokens = std::make_shared<data::TaskTokens>(train.source->tokens());
     for (double& target : tokens->targets)
@@ -109,7 +111,7 @@ void use_task(TrainingRun& run, const TaskSettings& settings, TaskSet train, int
     train.source = std::make_unique<TaskSource>(tokens, host.seed);
   }
   run.train = std::move(train.source);
-  run.evaluation = [&run, &task, dev, map] {
+  run.evaluation = [&run, task, dev, map] {
     Values all;
     for (const TaskSet& set : *dev) {
       TaskAnswers answers = answer(*run.model, *set.source,

@@ -17,10 +17,13 @@ struct TaskSettings {
   std::string data = {};  // directory; empty: the task's
   std::string train_split = "train";
   std::string valid_split = {};  // empty: every dev split
-  std::string labels = {};       // as ClassNames::pairs
+  std::string fields = {};       // these three as in TaskChoice
+  std::string labels = {};
+  bool regression = false;
   double warmup_ratio = 0;
 
-  void describe(data::Schema& s);  // all but task and data
+  void describe(data::Schema& s);  // all but task, data and regression
+  TaskChoice choice() const { return {task, fields, labels, regression}; }
 };
 
 // Gives `run` a model with a head for the labels and all other weights from `loaded`, whose

@@ -136,6 +136,19 @@ std::shared_ptr<const data::TaskTokens> DumpTeacher::texts(
   return part;
 }
 
+std::shared_ptr<data::TaskTokens> DumpTeacher::own_texts(int32_t separator) const {
+  auto out = std::make_shared<data::TaskTokens>(data::TaskTokens{.labelled = false});
+  each_sample([&](int64_t, const int32_t* stored, int64_t length) {
+    data::TextTokens text{.ids = {stored, stored + length}};
+    const auto end = std::find(text.ids.begin(), text.ids.end(), separator);
+    text.first = std::min(end - text.ids.begin() + 1, length);
+    out->longest = std::max(out->longest, length);
+    out->texts.push_back(std::move(text));
+  });
+  out->targets.resize(out->texts.size());
+  return out;
+}
+
 void DumpTeacher::check_sample(std::shared_ptr<nn::Model> teacher, const Batch& batch) const {
   const int64_t sample = samples_of(batch.windows).front();
   try {

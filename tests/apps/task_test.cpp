@@ -210,7 +210,29 @@ TEST_CASE("tasks by the program: a student learns from a dump as from an online 
   w.must(dump + "--split dev --out dev");
   check_refused(TaskWorld::distill() + " --dump dev --out never",
                 "the dump was made with the corpus");
-  check_refused(dump + "--windows 3 --out never", "--windows has no effect on a task");
+  check_refused(dump + "--windows 3 --out never",
+                "--windows has no effect on a task; --samples is the number of its texts");
+  // Texts evenly spaced in the split, of which a student learns.
+  w.must(dump + "--samples 40 --out spaced");
+  CHECK(Json::parse(read_all(w.path("spaced/manifest.json"))).at("samples") == 40);
+  std::vector<int64_t> texts = Json::parse(read_all(w.path("spaced/manifest.json"))).at("windows");
+  std::sort(texts.begin(), texts.end());
+  for (int64_t i = 0; i < 40; ++i) CHECK(texts[size_t(i)] == 4 * i);
+  CHECK(contains(w.must(TaskWorld::distill() + " --dump spaced --out of_spaced").error,
+                 "40 of these texts"));
+  check_refused(dump + "--samples 161 --out never", "161 texts requested, the split has 160");
+  // Without --task a student learns from the texts of the dump, which have no labels.
+  const std::string alone =
+      "distill --teacher teacher --dump dump --steps 3 --columns 8 --k 3 --out ";
+  CHECK(contains(w.must(alone + "by_dump").error, "160 texts of its own tokens"));
+  const std::vector<Json> learned = losses("by_dump");
+  REQUIRE(learned.size() == 3);
+  CHECK_FALSE(learned[0].contains("task"));
+  CHECK(double(learned[2].at("kd_task")) > 0);
+  CHECK(contains(read_all(w.path("by_dump/config.toml")), "\ntask = 0.0\n"));
+  CHECK(w.score("--model by_dump").contains("matthews_correlation"));
+  check_refused(alone + "never --losses.task 1", "losses.task needs labels");
+  check_refused(alone + "never --labels 0=1,1=0", "labels is a setting of a run on a --task");
 }
 
 TEST_CASE("tasks by the program: the config of a model names task and labels") {
@@ -320,6 +342,114 @@ TEST_CASE("tasks by the program: labels of lines") {
   CHECK(std::count(file.begin(), file.end(), '\n') == 2);
   CHECK(w.must("predict --model teacher <lines.txt").out == file);
   CHECK(w.must("predict --model teacher --batch-size 1 lines.txt").out == file);
+}
+
+TEST_CASE("tasks by the program: files of the user from finetune to predict") {
+  const TaskWorld& w = tasks();
+  std::istringstream lines(sample_text(220));
+  std::string line, train = "kind\tsentence\n", dev;
+  for (int i = 0; std::getline(lines, line); ++i) {
+    const bool stone = contains(line, "stone"), water = contains(line, "water");
+    const char* kind = stone && water ? "both" : stone ? "stone" : water ? "water" : "none";
+    if (i < 160)
+      train += std::string(kind) + "\t" + line + "\n";
+    else
+      dev += Json({{"sentence", line}, {"kind", kind}}).dump() + "\n";
+  }
+  fs::create_directories(w.path("own"));
+  w.write("own/train.tsv", train);
+  w.write("own/valid.jsonl", dev);
+  w.must(
+      "finetune --task tsv --data own --fields sentence,kind --model bert.json --tokenizer tok "
+      "--batch-size 16 --learning-rate 5e-3 --epochs 12 --out kinds");
+  // The model knows fields and labels.
+  const Finished said = w.must("eval --task tsv --data own --model kinds");
+  CHECK(contains(said.out, "tsv dev  accuracy "));
+  CHECK(contains(said.out, " (95 % 0."));
+  CHECK(contains(said.out, "confusion  a row for each label, a column for each answer\n"));
+  const Json score = Json::parse(w.must("eval --json --task tsv --data own --model kinds").out)
+                         .at("splits")
+                         .at("dev");
+  CHECK(double(score.at("accuracy")) > 0.8);
+  CHECK(double(score.at("f1")) > 0.6);
+  CHECK(double(score.at("matthews_correlation")) > 0.6);
+  CHECK(double(score.at("interval_95").at("accuracy")[0]) < double(score.at("accuracy")));
+  CHECK(score.at("confusion").at("labels") == Json({"both", "none", "stone", "water"}));
+  int64_t texts = 0, right = 0;
+  for (size_t row = 0; row < 4; ++row) {
+    for (const Json& count : score.at("confusion").at("rows")[row]) texts += int64_t(count);
+    right += int64_t(score.at("confusion").at("rows")[row][row]);
+  }
+  CHECK(texts == 60);
+  CHECK(right == std::lround(60 * double(score.at("accuracy"))));
+  w.must("dump --task tsv --data own --model kinds --samples 50 --out own-dump");
+  w.must(
+      "distill --task tsv --data own --teacher kinds --dump own-dump --steps 3 --columns 8 --k 3 "
+      "--out kinds-student");
+  CHECK(contains(w.must("predict --model kinds-student own/valid.jsonl").out, "\t0."));
+  const std::string answer = w.must("predict --json --model kinds -", "echo the king said |").out;
+  CHECK(Json::parse(answer).at("label") == "none");
+  CHECK(Json::parse(answer).at("probabilities").size() == 4);
+  // Scores: the words before "stone".
+  std::istringstream again(sample_text(200));
+  std::string scored = "sentence\tscore\n";
+  while (std::getline(again, line))
+    scored += line + "\t" + std::to_string(double(line.find("stone") % 100) / 10) + "\n";
+  fs::create_directories(w.path("scored"));
+  w.write("scored/train.tsv", scored);
+  w.write("scored/dev.tsv", scored);
+  w.must(
+      "finetune --task tsv --regression --data scored --fields sentence,score --model bert.json "
+      "--tokenizer tok --batch-size 16 --learning-rate 5e-3 --epochs 6 --out scores");
+  const Json found = Json::parse(w.must("eval --json --task tsv --data scored --model scores").out);
+  CHECK(double(found.at("splits").at("dev").at("pearson")) > 0.3);
+  CHECK_FALSE(found.at("splits").at("dev").contains("confusion"));
+  // What does not fit is said with file and line.
+  check_refused("eval --task tsv --data own --fields text,kind --model kinds",
+                "own/valid.jsonl:1: has no key 'text' (--fields)");
+  check_refused("finetune --task tsv --data own --model bert.json --tokenizer tok --out never",
+                "own/train.tsv:1: no column 'text'");
+  w.write("own/test.tsv", "kind\tsentence\nstone\ta\nfire\tb\n");
+  check_refused("eval --task tsv --data own --split test --model kinds",
+                "own/test.tsv:3: label 'fire' is not one of 'both', 'none', 'stone', 'water'");
+  check_refused(
+      "distill --task tsv --data scored --fields sentence,score --teacher kinds --dump "
+      "own-dump --out never",
+      "scored/train.tsv:2: label '");
+  check_refused("eval --task cola --data glue --fields a,b --model teacher",
+                "task cola: --fields is of --task tsv");
+  check_refused("eval --task tsv --data own --fields a --model kinds", "--fields is 'a', wanted");
+  w.write("two.txt", "a\nb\tc\n");
+  check_refused("predict --model kinds two.txt", "two.txt:2: has a tab");
+  w.write("empty.txt", "a\n\n");
+  check_refused("predict --model kinds empty.txt", "empty.txt:2: the text is empty");
+  for (const char* command :
+       {"eval --model kinds --data text.txt", "dump --model kinds --data text.txt --out never",
+        "distill --teacher kinds --data text.txt --out never"}) {
+    w.write("text.txt", sample_text(60));
+    check_refused(command, "classifies texts; --task names their task");
+  }
+}
+
+TEST_CASE("tasks by the program: pairs in files of the user, and in their dump") {
+  const TaskWorld& w = tasks();
+  std::string rows = "the king\this people\tyes\nthe stone city\tthe water\tno\n";
+  for (int i = 0; i < 4; ++i) rows += rows;
+  fs::create_directories(w.path("pairs"));
+  for (const char* name : {"pairs/train.tsv", "pairs/dev.tsv"}) w.write(name, rows);
+  w.must(
+      "finetune --task tsv --data pairs --fields 1,2,3 --model bert.json --tokenizer tok --steps 2 "
+      "--out paired");
+  w.must("dump --task tsv --data pairs --model paired --dtype f32 --samples 5 --out pair-dump");
+  // The second segment is found again, or its sample would not be the teacher's.
+  w.must(
+      "distill --teacher paired --dump pair-dump --steps 1 --columns 8 --k 3 --out pair-student");
+  w.write("pairs.txt", "the king\this people\n");
+  CHECK(contains(w.must("predict --model pair-student pairs.txt").out, "\tno\t") !=
+        contains(w.must("predict --model pair-student pairs.txt").out, "\tyes\t"));
+  w.write("pairs.txt", "the king\this people\nthe king\n");
+  check_refused("predict --model paired pairs.txt",
+                "pairs.txt:2: the model needs a pair of texts separated by one tab");
 }
 
 TEST_CASE("tasks by the program: a run resumes to the bit") {

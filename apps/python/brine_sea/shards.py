@@ -26,11 +26,21 @@ class Shards:
     found again, by any number of processes. ValueError if another process has this part, or the dump is another.
     """
 
-    def __init__(self, directory: str, header: dict[str, Any], samples: int, per_shard: int, rank: int, ranks: int):
+    def __init__(
+        self,
+        directory: str,
+        header: dict[str, Any],
+        samples: int,
+        per_shard: int,
+        rank: int,
+        ranks: int,
+        lengths: list[int] | None = None,
+    ):
         if not 0 <= rank < ranks:
             raise ValueError(f"brine: rank is {rank}, must be from 0 to {ranks - 1}")
         self.directory, self.header, self.samples, self.per_shard = directory, header, samples, per_shard
         self.rank, self.ranks, self.count = rank, ranks, -(-samples // per_shard)
+        self.lengths = lengths  # of the samples of a ragged dump
         self.finished: dict[int, dict[str, Any]] = {}  # of this process, what the manifest says of them
         self.locks: list[int] = []
         os.makedirs(directory, exist_ok=True)
@@ -194,7 +204,8 @@ class Shards:
                 "samples_per_shard": self.per_shard,
                 "shards": shards,
                 "windows": [window for shard in shards for window in self.windows_of(shard["name"])],
-            },
+            }
+            | ({} if self.lengths is None else {"lengths": self.lengths}),
             indent=2,
         )
         write_whole(self.path("manifest.json"), text.encode() + b"\n")

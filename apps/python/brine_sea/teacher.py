@@ -108,7 +108,8 @@ def dump(
 
     texts: a text or several, cut into windows of `length` tokens (default: the model's positions, at most
     1,024), of which `samples` are drawn by `seed` (0: all); with windows=False, and of a model that classifies
-    texts always, each text or pair of texts is a sample with its length. content: "qk", "maps", "pooled" (at
+    texts always, each text or pair of texts is a sample with its length; of a classifier padding is not stored,
+    and shorter texts come first. content: "qk", "maps", "pooled" (at
     `columns` columns) or "none"; value: the values of heads, too; layers: the numbers of those to dump (None: all).
     Stored are q, k and v as attention sees them, after the rotation and without a scale, its result before the
     output projection, each layer's output (of the last one before the final norm), the `top_logits` largest
@@ -150,6 +151,10 @@ def dump(
             numbers = np.sort(np.random.default_rng(seed).choice(len(ids), samples, replace=False))
             ids, lengths = ids[numbers], lengths[numbers]
             types = None if types is None else types[numbers]
+        if classes:  # batches of similar lengths
+            order = np.argsort(lengths, kind="stable")
+            numbers, ids, lengths = numbers[order], ids[order, : lengths.max()], lengths[order]
+            types = None if types is None else types[order, : lengths.max()]
 
         def batch(at: int, end: int) -> tuple[Tensor, Tensor, Tensor | None]:
             parts = [None if x is None else torch.tensor(x[at:end], device=device) for x in (ids, lengths, types)]
@@ -193,6 +198,7 @@ def dump(
             output=output,
             top_logits=top_logits,
             classes=classes,
+            lengths=lengths.tolist() if classes else None,
             model_layers=None if dumped == list(range(len(tap.layers))) else dumped,
             teacher_hash=teacher_hash(model),
             tokenizer_hash=tokenizer_hash,
@@ -207,7 +213,7 @@ def dump(
                 # The batches do not depend on the number of processes.
                 end = min(at + (1 if alone else batch_size), writer.end)
                 part, sizes, of_tokens = batch(at, end)
-                seen = int(sizes) if alone else part.shape[1]
+                seen = int(sizes.max()) if classes else part.shape[1]
                 tensors, given = run(model, tap, part[:, :seen], sizes, output, slice_of(of_tokens, seen))
                 write(writer, tensors, given, part, sizes, numbers[at:end])
                 if progress and at_rank == 0:
@@ -254,7 +260,9 @@ def same_samples(writer: DumpWriter, ids: np.ndarray, lengths: np.ndarray) -> No
     for number in sorted(writer.shards.finished):
         first = writer.shards.first(number)
         with h5py.File(writer.shards.path(name_of(number)), "r") as file:
-            tokens, sizes = np.asarray(file["tokens"]), np.asarray(file["lengths"])
+            stored, sizes = np.asarray(file["tokens"]), np.asarray(file["lengths"])
+        ragged = stored.ndim == 1  # without padding
+        tokens = np.split(stored, np.cumsum(sizes)[:-1]) if ragged else list(stored)
         for at, (row, size) in enumerate(zip(tokens, sizes, strict=True), first):
             if size != lengths[at] or row[:size].tolist() != ids[at, :size].tolist():
                 raise ValueError(f"{writer.directory}: its sample {at} has other tokens; choose another directory")

@@ -51,7 +51,8 @@ class DumpWriter:
     content: "qk" (query and key), "maps" (attention), "pooled" (masses of `columns` columns) or "none"; value:
     values of heads, too. key_heads: heads of keys and values, of which each serves heads / key_heads heads (default:
     heads). hidden: numbers of an output (default: heads * head_size). classes: logits of a head for tasks, whose
-    samples have the numbers of their texts; logits of tokens are top_logits = 0 then. model_layers: the numbers
+    samples have the numbers of their texts; logits of tokens are top_logits = 0 then. lengths: the tokens of every
+    sample of a task, whose padding is then not stored. model_layers: the numbers
     that the layers have in the model, if they are not all of it. Shards are written atomically; a writer of the
     same dump continues at the sample `written`, the first one of shards that are missing or damaged.
     samples_per_shard 0: as many as make 1 GiB. Hashes: that of the function teacher_hash, and what `brine inspect`
@@ -82,6 +83,7 @@ class DumpWriter:
         value: bool = False,
         classes: int = 0,
         columns: int = 0,
+        lengths: Sequence[int] | None = None,
         model_layers: Sequence[int] | None = None,
         teacher_hash: str = "none",
         tokenizer_hash: str = "none",
@@ -109,6 +111,8 @@ class DumpWriter:
             raise ValueError(f"brine: columns are of content pooled, this dump has {content}")
         if classes and top_logits:
             raise ValueError("brine: a dump with classes has no logits of tokens, top_logits must be 0")
+        if lengths is not None and (not classes or len(lengths) != samples):
+            raise ValueError(f"brine: lengths are of the {samples} samples of a dump with classes, got {len(lengths)}")
         numbers = list(range(layers)) if model_layers is None else [int(number) for number in model_layers]
         if len(numbers) != layers or any(a >= b for a, b in zip(numbers, numbers[1:], strict=False)):
             raise ValueError(f"brine: model_layers must be {layers} ascending numbers, got {numbers}")
@@ -133,7 +137,7 @@ class DumpWriter:
             "logits": "top" if top_logits else "none",
             "top_n": min(top_logits, vocab),
             "has_tokens": 1,
-            "ragged": 0,
+            "ragged": int(lengths is not None),
             "classes": classes,
             "columns": columns,
             "teacher_hash": teacher_hash,
@@ -146,7 +150,8 @@ class DumpWriter:
         per_shard = max(1, min(samples_per_shard or SHARD // a_sample, samples))
         self.file: Any = None
         self.filled = self.room = self.number = 0
-        self.shards = Shards(os.fspath(out), self.header, samples, per_shard, rank, ranks)
+        self.lengths = None if lengths is None else [int(length) for length in lengths]
+        self.shards = Shards(os.fspath(out), self.header, samples, per_shard, rank, ranks, self.lengths)
 
     @property
     def directory(self) -> str:
@@ -210,27 +215,32 @@ class DumpWriter:
         import h5py
 
         self.number, self.filled = self.shards.next, 0
+        self.rows: dict[str, int] = {}  # of each dataset, that are written
         self.room = self.shards.size(self.number)
         first = self.shards.first(self.number)
         self.file = h5py.File(self.shards.path(name_of(self.number) + ".tmp"), "w")
         for key, value in (self.header | {"first_sample": first, "samples": self.room}).items():
             self.file.attrs[key] = np.bytes_(value) if isinstance(value, str) else np.int64(value)
-        floats = {"f32": np.float32, "f16": np.float16}.get(self.header["dtype"])
+        of_shard = None if self.lengths is None else self.lengths[first : first + self.room]
         for name, (shape, size) in self.datasets().items():
+            if of_shard is not None:
+                self.create(name, rows_of(name, shape, of_shard), None)
+                continue
             chunk = list((1, *shape))
             while len(chunk) > 1 and int(np.prod(chunk)) * size > CHUNK and chunk[1] > 1:
                 chunk[1] = (chunk[1] + 1) // 2
-            kind = type_of(name) or floats
-            if kind is None:
-                self.create_bf16(name, (self.room, *shape), tuple(chunk))
-            else:
-                self.file.create_dataset(name, (self.room, *shape), kind, chunks=tuple(chunk))
+            self.create(name, (self.room, *shape), tuple(chunk))
 
-    def create_bf16(self, name: str, shape: tuple[int, ...], chunk: tuple[int, ...]) -> None:
+    def create(self, name: str, shape: tuple[int, ...], chunk: tuple[int, ...] | None) -> None:
         import h5py
 
+        kind = type_of(name) or {"f32": np.float32, "f16": np.float16}.get(self.header["dtype"])
+        if kind is not None:
+            self.file.create_dataset(name, shape, kind, chunks=chunk)
+            return
         creation, links = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
-        creation.set_chunk(chunk)
+        if chunk is not None:
+            creation.set_chunk(chunk)
         links.set_create_intermediate_group(True)
         space = h5py.h5s.create_simple(shape)
         h5py.h5d.create(self.file.id, name.encode(), bf16_type(), space, creation, links)
@@ -316,7 +326,10 @@ class DumpWriter:
                 self.open_shard()
             part = min(count - done, self.room - self.filled)
             for name, array in arrays.items():
-                self.store(name, array[done : done + part])
+                of_part = array[done : done + part]
+                if self.lengths is not None:
+                    of_part = without_padding(name, of_part, self.lengths[begin + done : begin + done + part])
+                self.store(name, of_part)
             self.filled += part
             done += part
             if self.filled == self.room:
@@ -339,6 +352,9 @@ class DumpWriter:
             if limit and type_of(name) is None and largest > limit:
                 kind = self.header["dtype"]
                 raise ValueError(f"brine: {name} has the number {largest:.6g}, {kind} ends at {limit:g}")
+        begin = self.written
+        if self.lengths is not None and lengths.tolist() != self.lengths[begin : begin + count]:
+            raise ValueError("brine: lengths are not those of the dump's samples")
         if lengths.min(initial=1) < 1 or lengths.max(initial=1) > tokens:
             raise ValueError(f"brine: lengths must be from 1 to {tokens}")
         if "logits/ids" in arrays:
@@ -361,13 +377,14 @@ class DumpWriter:
     def store(self, name: str, array: Array) -> None:
         import h5py
 
-        into = self.file[name]
+        into, at = self.file[name], self.rows.get(name, 0)
+        self.rows[name] = at + len(array)
         if self.header["dtype"] != "bf16" or array.dtype.kind in "iu" or type_of(name) is not None:
-            into[self.filled : self.filled + len(array)] = array
+            into[at : at + len(array)] = array
             return
         # The library's conversion of numbers to such a type need not round.
         space = into.id.get_space()
-        space.select_hyperslab((self.filled, *[0] * (array.ndim - 1)), array.shape)
+        space.select_hyperslab((at, *[0] * (array.ndim - 1)), array.shape)
         into.id.write(h5py.h5s.create_simple(array.shape), space, bf16_bits(array), bf16_type())
 
     def close(self) -> None:
@@ -393,6 +410,36 @@ class DumpWriter:
             self.close()
         if kind is None and missing:
             raise ValueError(f"{self.directory}: {missing} of {self.samples} samples are missing")
+
+
+def axes_of(dataset: str) -> str:
+    """The axes of a sample that have its length: "" for none, "t", "ht" after one of heads, "htt" of maps."""
+    name = dataset.rsplit("/", 1)[-1]
+    if name in ("classes", "windows", "lengths"):
+        return ""
+    return "htt" if name == "attention" else "t" if name in ("tokens", "context", "output") else "ht"
+
+
+def rows_of(dataset: str, shape: tuple[int, ...], lengths: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a dataset of samples of these lengths without padding; `shape` is that of one with it."""
+    axes = axes_of(dataset)
+    if axes == "htt":
+        return (shape[0] * sum(length * length for length in lengths),)
+    rows = len(lengths) if not axes else sum(lengths) * (shape[0] if axes == "ht" else 1)
+    return (rows, *shape[len(axes) :])
+
+
+def without_padding(dataset: str, x: Array, lengths: Sequence[int]) -> Array:
+    """Samples [n, ...] of these lengths as rows of a dataset without padding."""
+    axes = axes_of(dataset)
+    if not axes:
+        return x
+    cut = {
+        "t": lambda a, t: a[:t],
+        "ht": lambda a, t: a[:, :t].reshape(-1, *a.shape[2:]),
+        "htt": lambda a, t: a[:, :t, :t].reshape(-1),
+    }[axes]
+    return np.concatenate([cut(sample, length) for sample, length in zip(x, lengths, strict=True)])
 
 
 def type_of(dataset: str) -> Any:

@@ -168,6 +168,41 @@ def test_other_shapes(tmp_path):
         assert np.allclose(x, wanted[:2] if name in ("context", "output") else wanted[:, :2]), name
 
 
+@pytest.mark.parametrize("content", ["value", "maps", "pooled"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_without_padding_it_is_the_same_dump(content, dtype, tmp_path):
+    lengths, rng = [1, 2, 4, 4, 6], np.random.default_rng(0)
+    given = {name: arrays for name, arrays in arrays_of(5, content=content).items() if name != "logits"}
+    if content == "pooled":
+        tau = rng.random((5, 2, 6, 3)).astype(np.float32)
+        rows = dict(tau=tau / tau.sum(-1, keepdims=True), t_log_t=rng.random((5, 2, 6)), t_square=rng.random((5, 2, 6)))
+        given |= {name: [x, x + 0.0] for name, x in rows.items()}
+    given |= dict(tokens=rng.integers(0, 11, (5, 6)), classes=rng.random((5, 2)), windows=[4, 0, 3, 1, 2])
+    kind = dict(key_heads=1, value=True) if content == "value" else dict(content=content)
+    kind |= dict(columns=3) if content == "pooled" else {}
+    for name, more in (("padded", {}), ("ragged", dict(lengths=lengths))):
+        options = SIZES | kind | more | dict(dtype=dtype, top_logits=0, classes=2, samples_per_shard=3)
+        with DumpWriter(tmp_path / name, **options) as writer:
+            writer.write(**given, lengths=lengths)
+    padded, ragged = Dump(tmp_path / "padded"), Dump(tmp_path / "ragged")
+    assert ragged.manifest["lengths"] == lengths and ragged.manifest["windows"] == padded.manifest["windows"]
+    for sample in range(5):
+        assert ragged.tokens(sample).tolist() == padded.tokens(sample).tolist()
+        assert np.array_equal(ragged.logits(sample)["classes"], padded.logits(sample)["classes"])
+        for layer in range(2):
+            for name, x in padded.layer(sample, layer).items():
+                assert np.array_equal(ragged.layer(sample, layer)[name], x), name
+    size = {name: (tmp_path / name / "shard-00000.h5").stat().st_size for name in ("padded", "ragged")}
+    assert size["ragged"] < size["padded"]
+    with pytest.raises(ValueError, match="lengths are of the 5 samples of a dump with classes, got 4"):
+        DumpWriter(tmp_path / "e", **SIZES, top_logits=0, classes=2, lengths=[1, 2, 3, 4])
+    with (
+        pytest.raises(ValueError, match="lengths are not those of the dump's samples"),
+        DumpWriter(tmp_path / "f", **options) as writer,
+    ):
+        writer.write(**given, lengths=[1, 2, 4, 5, 6])
+
+
 # Writes the samples of a file of arrays, slowly: rank, ranks, out.
 SLOWLY = """
 import sys, time
@@ -458,6 +493,12 @@ def test_classes_of_texts(name, tmp_path):
         if name == "GPT2Config":  # whose tokens have types, too, as words
             inputs["token_type_ids"] = torch.tensor([row["token_type_ids"]])
         assert np.allclose(found.logits(sample)["classes"], model(**inputs).logits[0], atol=1e-5)
+    # Padding is not stored: rows of each text alone, shorter ones first.
+    sizes = found.manifest["lengths"]
+    assert found.manifest["ragged"] == 1 and sizes == sorted(sizes) and sizes[0] < sizes[-1]
+    with h5py.File(tmp_path / "d" / "shard-00000.h5") as file:
+        assert file["tokens"].shape == (sum(sizes),) and len(file["layers/00/context"]) == sum(sizes)
+        assert len(file["layers/00/query"]) == found.manifest["heads"] * sum(sizes)
     with pytest.raises(ValueError, match="reads each as a whole, windows must be False"):
         dump(model, Words(), texts, tmp_path / "e", windows=True, progress=False)
 

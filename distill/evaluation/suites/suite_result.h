@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/config/schema.h"
-#include "distill/evaluation/suites/interval.h"
+#include "distill/evaluation/tasks/interval.h"
 #include "distill/log/device_memory.h"
 
 namespace brine::distill {

@@ -67,35 +67,32 @@ class KeyCounter : public nn::LayerObserver, public BatchMeasure {
   Counts part_, all_;  // of the present batch, and of those that were added
 };
 
-// The answer to one text.
-struct Answer {
-  double prediction = 0, probability = 0;
-};
-
-// The probability of the likeliest of some logits; for scores of several labels the score itself.
-template <class Iterator>
-double probability_of(Iterator best, Iterator begin, Iterator end, nn::Problem problem) {
-  if (problem == nn::Problem::regression) return *best;
-  if (problem == nn::Problem::multi_label || end - begin == 1) return 1 / (1 + std::exp(-*best));
-  double sum = 0;
-  for (auto logit = begin; logit < end; ++logit) sum += std::exp(*logit - *best);
-  return 1 / sum;
-}
-
-std::vector<Answer> answers_of(const std::vector<double>& logits, int64_t labels,
-                               const TaskCall& call, bool regression) {
-  std::vector<Answer> out;
+// The likeliest classes by rows of logits, in the task's numbers.
+std::vector<double> likeliest(const std::vector<double>& logits, int64_t labels,
+                              const std::vector<int64_t>& classes) {
+  std::vector<double> out;
   for (auto row = logits.begin(); row != logits.end(); row += labels) {
-    if (regression) {
-      out.push_back({.prediction = *row});
-      continue;
-    }
-    const auto best = std::max_element(row, row + labels);
-    const int64_t c = best - row;
-    out.push_back({.prediction = double(call.classes.empty() ? c : call.classes[size_t(c)]),
-                   .probability = probability_of(best, row, row + labels, call.problem)});
+    const int64_t c = std::max_element(row, row + labels) - row;
+    out.push_back(double(classes.empty() ? c : classes[size_t(c)]));
   }
   return out;
+}
+
+std::vector<double> probabilities_of(std::vector<double> logits, int64_t labels,
+                                     nn::Problem problem) {
+  if (problem == nn::Problem::regression) return logits;
+  for (auto row = logits.begin(); row != logits.end(); row += labels) {
+    const auto end = row + labels;
+    if (problem == nn::Problem::multi_label || labels == 1) {
+      for (auto logit = row; logit < end; ++logit) *logit = 1 / (1 + std::exp(-*logit));
+      continue;
+    }
+    const double best = *std::max_element(row, end);
+    double sum = 0;
+    for (auto logit = row; logit < end; ++logit) sum += * logit = std::exp(*logit - best);
+    for (auto logit = row; logit < end; ++logit) *logit /= sum;
+  }
+  return logits;
 }
 
 }  // namespace
@@ -114,7 +111,7 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
     place[size_t(out.texts.back())] = i;
   }
   out.predictions.resize(size_t(count));
-  if (!tokens.regression) out.probabilities.resize(size_t(count));
+  if (!tokens.regression) out.probabilities.resize(size_t(count * labels));
   KeyCounter keys(model.shape().causal, nn::is_full_attention(model.attention_name()),
                   call.observer);
   std::vector<std::vector<int64_t>> batches = texts.in_order(call.batch_size);
@@ -143,18 +140,22 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
             batches[size_t(n)][i / size_t(labels)] + 1,
             " are not finite; a weight may be NaN or infinite");
     }
-    part.list(answers_of(logits, labels, call, tokens.regression));
+    part.list(tokens.regression ? logits : likeliest(logits, labels, call.classes));
+    if (!tokens.regression) part.list(probabilities_of(logits, labels, call.problem));
     for (BatchMeasure* measure : measures) part.text(measure->take());
     return part.bytes();
   };
   auto add = [&](int64_t n, const std::string& part) {
     ByteReader reader(part);
     visible += reader.number<int64_t>();
-    const std::vector<Answer> answers = reader.list<Answer>();
-    for (size_t i = 0; i < answers.size(); ++i) {
-      const auto at = size_t(place[size_t(batches[size_t(n)].at(i))]);
-      out.predictions[at] = answers[i].prediction;
-      if (!tokens.regression) out.probabilities[at] = answers[i].probability;
+    const std::vector<double> predictions = reader.list<double>();
+    const auto of_classes = tokens.regression ? std::vector<double>() : reader.list<double>();
+    for (size_t i = 0; i < predictions.size(); ++i) {
+      const int64_t at = place[size_t(batches[size_t(n)].at(i))];
+      out.predictions[size_t(at)] = predictions[i];
+      if (!of_classes.empty())
+        std::copy_n(of_classes.begin() + int64_t(i) * labels, labels,
+                    out.probabilities.begin() + at * labels);
     }
     for (BatchMeasure* measure : measures) measure->add(reader.text());
   };
@@ -165,13 +166,17 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
   return out;
 }
 
-Values score_answers(const data::Task& task, const TaskSource& texts, const TaskAnswers& answers) {
+std::vector<double> truth_of(const TaskSource& texts, const TaskAnswers& answers) {
   const data::TaskTokens& tokens = texts.tokens();
-  check(tokens.labelled, "task ", task.name, ": this split has no labels to score against");
+  check(tokens.labelled, "task: this split has no labels to score against");
   std::vector<double> truth;
   truth.reserve(answers.texts.size());
   for (int64_t i : answers.texts) truth.push_back(tokens.targets[size_t(i)]);
-  return score_task(task, answers.predictions, truth);
+  return truth;
+}
+
+Values score_answers(const data::Task& task, const TaskSource& texts, const TaskAnswers& answers) {
+  return score_task(task, answers.predictions, truth_of(texts, answers));
 }
 
 }  // namespace brine::distill

@@ -14,10 +14,13 @@
 namespace brine::distill {
 
 struct TaskAnswers {
-  std::vector<int64_t> texts;         // the answered texts, in order
-  std::vector<double> predictions;    // of each: the likeliest class, or the score
-  std::vector<double> probabilities;  // of that class; empty for scores of one label
-  double mean_length = 0;             // visible tokens of a text
+  std::vector<int64_t> texts;       // the answered texts, in order
+  std::vector<double> predictions;  // of each: the likeliest class, or the score
+  // Of each text and class of the model, [texts * labels]: by softmax, or by the logistic function
+  // if each class may be right or there is only one; of several scores the scores. Empty for
+  // scores of one label.
+  std::vector<double> probabilities;
+  double mean_length = 0;  // visible tokens of a text
   // Kept keys over visible keys, summed over texts, layers, heads and rows: 1 for dense attention,
   // nothing for a method that does not report it.
   std::optional<double> kept_keys;
@@ -40,7 +43,9 @@ struct TaskCall {
 
 TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& call);
 
-// The metrics of the answered texts. Throws when they have no labels.
+// The targets of the answered texts. Throws when they have no labels.
+std::vector<double> truth_of(const TaskSource& texts, const TaskAnswers& answers);
+// Their metrics.
 Values score_answers(const data::Task& task, const TaskSource& texts, const TaskAnswers& answers);
 
 }  // namespace brine::distill

@@ -2,32 +2,33 @@
 #include "distill/evaluation/tasks/label_lines.h"
 
 #include <algorithm>
+#include <tuple>
+
+#include "distill/inputs/task_split.h"
 
 namespace brine::distill {
 namespace {
 
-TextLine line_of(const std::string& place, std::string_view line, bool pairs) {
+TextLine line_of(const std::string& place, std::string_view line, std::optional<bool> pairs) {
   const size_t tab = line.find('\t');
   const bool one = tab != std::string_view::npos;
   const bool more = one && line.find('\t', tab + 1) != std::string_view::npos;
-  check(!more && (one || !pairs), place,
-        pairs ? ": the model needs a pair of texts separated by one tab"
-              : ": has more than one tab; a pair of texts is separated by one");
-  if (!one) return {.first = std::string(line)};
-  return {.first = std::string(line.substr(0, tab)), .second = std::string(line.substr(tab + 1))};
-}
-
-std::vector<std::string> class_names(const nn::LoadedModel& model) {
-  std::vector<std::string> names = model.config.family().class_head().names;
-  for (int64_t i = int64_t(names.size()); i < model.model->labels(); ++i) {
-    names.push_back(join("LABEL_", i));
-  }
-  return names;
+  check_format(!one || pairs.value_or(true), place,
+               ": has a tab, as a pair of texts, but the model was made for single texts");
+  check_format(!more && (one || !pairs.value_or(false)), place,
+               pairs ? ": the model needs a pair of texts separated by one tab"
+                     : ": has more than one tab; a pair of texts is separated by one");
+  TextLine out{.first = std::string(line.substr(0, tab))};
+  if (one) out.second = std::string(line.substr(tab + 1));
+  check_format(!data::is_blank(out.first), place, ": the text is empty");
+  check_format(!one || !data::is_blank(*out.second), place, ": the second text is empty");
+  return out;
 }
 
 }  // namespace
 
-std::vector<TextLine> text_lines(const std::string& name, std::string_view text, bool pairs) {
+std::vector<TextLine> text_lines(const std::string& name, std::string_view text,
+                                 std::optional<bool> pairs) {
   std::vector<TextLine> lines;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -37,13 +38,6 @@ std::vector<TextLine> text_lines(const std::string& name, std::string_view text,
     lines.push_back(line_of(join(name, ":", lines.size() + 1), line, pairs));
   }
   return lines;
-}
-
-bool wants_pairs(const nn::ModelConfig& config) {
-  const std::vector<data::Task>& known = data::tasks();
-  return std::any_of(known.begin(), known.end(), [&](const data::Task& task) {
-    return task.name == config.family().class_head().task && task.pairs();
-  });
 }
 
 std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
@@ -57,7 +51,7 @@ std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tok
   TaskCall of_head = call;
   of_head.problem = model.config.family().class_head().problem.value_or(nn::Problem::single_label);
   const bool regression = model.model->labels() == 1 && of_head.problem == nn::Problem::regression;
-  const std::vector<std::string> names = class_names(model);
+  const std::vector<std::string> names = names_of(model.config.family().class_head());
   auto tokens = std::make_shared<data::TaskTokens>(
       data::TaskTokens{.labels = regression ? std::vector<std::string>{} : names,
                        .labelled = false,
@@ -74,12 +68,15 @@ std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tok
   const TaskAnswers answers = answer(*model.model, source, of_head);
   std::vector<LineLabel> out;
   for (size_t i = 0; i < lines.size(); ++i) {
-    const double predicted = answers.predictions[i];
-    if (regression) {
-      out.push_back({.name = "", .value = predicted});
-    } else {
-      out.push_back({.name = names[size_t(predicted)], .value = answers.probabilities[i]});
+    LineLabel label{.name = "", .value = answers.predictions[i]};
+    if (!regression) {
+      for (size_t c = 0; c < names.size(); ++c)
+        label.all.emplace_back(names[c], answers.probabilities[i * names.size() + c]);
+      std::stable_sort(label.all.begin(), label.all.end(),
+                       [](const auto& a, const auto& b) { return a.second > b.second; });
+      std::tie(label.name, label.value) = label.all.front();
     }
+    out.push_back(std::move(label));
   }
   return out;
 }

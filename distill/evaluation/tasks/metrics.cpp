@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "tensor/base/error.h"
+#include "tensor/base/random.h"
 
 namespace brine::distill {
 namespace {
@@ -27,6 +29,15 @@ std::vector<double> ranks_of(Scores values) {
     for (size_t i = first; i < last; ++i) ranks[order[i]] = double(first + 1 + last) / 2;
   }
   return ranks;
+}
+
+// The mean over the classes that occur on either side.
+double mean_f1(Classes predicted, Classes truth) {
+  std::set<int32_t> classes(predicted.begin(), predicted.end());
+  classes.insert(truth.begin(), truth.end());
+  double sum = 0;
+  for (const int32_t c : classes) sum += f1(predicted, truth, c);
+  return sum / double(classes.size());
 }
 
 }  // namespace
@@ -103,7 +114,7 @@ Values score_task(const data::Task& task, Scores predicted, Scores truth) {
         out.emplace_back("accuracy", accuracy(p, t));
         break;
       case data::Metric::f1:
-        out.emplace_back("f1", f1(p, t));
+        out.emplace_back("f1", task.labels.size() > 2 ? mean_f1(p, t) : f1(p, t));
         break;
       case data::Metric::matthews:
         out.emplace_back("matthews_correlation", matthews(p, t));
@@ -116,6 +127,43 @@ Values score_task(const data::Task& task, Scores predicted, Scores truth) {
         break;
     }
   }
+  return out;
+}
+
+std::vector<Interval> score_intervals(const data::Task& task, Scores predicted, Scores truth) {
+  constexpr size_t kSamples = 1000, kOutside = 25;  // on each side
+  const Values scores = score_task(task, predicted, truth);
+  const size_t n = truth.size();
+  std::vector<std::vector<double>> drawn(scores.size());
+  std::vector<double> p(n), t(n);
+  const bool all_shares = scores.size() == 1 && scores[0].first == "accuracy";
+  for (size_t sample = 0; sample < kSamples && !all_shares; ++sample) {
+    const RandomSlice random{.seed = 1, .stream = sample};
+    for (size_t i = 0; i < n; ++i) {
+      const size_t at = random.word(i) % n;
+      p[i] = predicted[at];
+      t[i] = truth[at];
+    }
+    const Values values = score_task(task, p, t);
+    for (size_t m = 0; m < values.size(); ++m) drawn[m].push_back(values[m].second);
+  }
+  std::vector<Interval> out;
+  for (size_t m = 0; m < scores.size(); ++m) {
+    if (scores[m].first == "accuracy") {
+      out.push_back(wilson(scores[m].second, int64_t(n)));
+      continue;
+    }
+    std::sort(drawn[m].begin(), drawn[m].end());
+    out.push_back({.low = drawn[m][kOutside], .high = drawn[m][kSamples - 1 - kOutside]});
+  }
+  return out;
+}
+
+std::vector<int64_t> confusion(int64_t classes, Scores predicted, Scores truth) {
+  check_sizes(predicted, truth);
+  std::vector<int64_t> out(size_t(classes * classes));
+  for (size_t i = 0; i < truth.size(); ++i)
+    ++out.at(size_t(int64_t(truth[i]) * classes + int64_t(predicted[i])));
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "data/tasks/task.h"
+#include "distill/evaluation/tasks/interval.h"
 #include "distill/log/values.h"
 
 namespace brine::distill {
@@ -24,7 +25,13 @@ double pearson(Scores predicted, Scores truth);
 double spearman(Scores predicted, Scores truth);
 
 // The metrics of a task under their usual names (accuracy, f1, matthews_correlation, pearson,
-// spearmanr). Predictions are classes, or scores of a regression.
+// spearmanr). Predictions are classes, or scores of a regression. f1 is of class 1 where there are
+// two, else the mean over the classes.
 Values score_task(const data::Task& task, Scores predicted, Scores truth);
+// The 95 % interval of each of them: Wilson's of an accuracy, else between the 2.5th and the 97.5th
+// percentile of 1,000 samples of as many texts, drawn with replacement by a fixed seed.
+std::vector<Interval> score_intervals(const data::Task& task, Scores predicted, Scores truth);
+// Counts of texts by true class (rows) and predicted one, [classes * classes].
+std::vector<int64_t> confusion(int64_t classes, Scores predicted, Scores truth);
 
 }  // namespace brine::distill

@@ -3,9 +3,12 @@
 
 #include <cstdio>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "data/corpus/corpus.h"
+#include "data/io/json.h"
 #include "data/io/utf8.h"
+#include "distill/inputs/task_split.h"
 
 namespace brine::distill {
 namespace {
@@ -17,23 +20,68 @@ std::string read_all(std::istream& input) {
   return std::string(data::without_mark(text));
 }
 
-std::vector<TextLine> lines_of(const Prediction& what, bool pairs, std::istream& input) {
-  if (what.texts.empty()) return text_lines("stdin", read_all(input), pairs);
+// The texts of a .jsonl file, or of a TSV file by the names of its columns.
+std::vector<TextLine> rows_of(const std::string& file, const std::string& fields,
+                              std::optional<bool> pairs) {
+  const size_t comma = fields.find(',');
+  const bool two = comma != std::string::npos;
+  check(!pairs || *pairs == two, "predict: --fields has ", two ? "two texts" : "one text",
+        ", the model was made for ", two ? "single texts" : "pairs");
+  std::vector<std::string> names = {fields.substr(0, comma)};
+  if (two) names.push_back(fields.substr(comma + 1));
   std::vector<TextLine> lines;
-  for (const std::string& file : what.texts) {
-    for (TextLine& line : text_lines(file, data::read_text(file), pairs)) {
-      lines.push_back(std::move(line));
-    }
+  for (data::TaskRow& row : data::read_texts(file, names)) {
+    lines.push_back({.first = std::move(row.first)});
+    if (two) lines.back().second = std::move(row.second);
   }
   return lines;
+}
+
+std::vector<TextLine> lines_of(const Prediction& what, const nn::ClassHead& head,
+                               std::istream& input) {
+  const std::optional<bool> pairs = takes_pairs(head);
+  std::vector<TextLine> lines;
+  for (const std::string& file : what.texts.empty() ? std::vector<std::string>{"-"} : what.texts) {
+    const bool rows = file != "-" && (!what.fields.empty() || file.ends_with(".jsonl"));
+    std::vector<TextLine> more =
+        file == "-" ? text_lines("stdin", read_all(input), pairs)
+        : rows      ? rows_of(file, what.fields.empty() ? text_fields(head) : what.fields, pairs)
+                    : text_lines(file, data::read_text(file), pairs);
+    std::move(more.begin(), more.end(), std::back_inserter(lines));
+  }
+  return lines;
+}
+
+// "name<TAB>0.9821<TAB>other<TAB>0.0179", or a score.
+std::string line_of(const LineLabel& label) {
+  std::string out;
+  char number[32];
+  for (const auto& [name, value] : label.all) {
+    std::snprintf(number, sizeof number, "%.4f", value);
+    out += join(out.empty() ? "" : "\t", name, "\t", number);
+  }
+  if (!label.all.empty()) return out;
+  std::snprintf(number, sizeof number, "%.4f", label.value);
+  return number;
+}
+
+std::string json_of(const TextLine& line, const LineLabel& label) {
+  data::Json out = {{"text", line.first}};
+  if (line.second) out["second"] = *line.second;
+  out["label"] = label.all.empty() ? data::Json(label.value) : data::Json(label.name);
+  for (const auto& [name, value] : label.all) out["probabilities"][name] = value;
+  return json_text(out);
 }
 
 }  // namespace
 
 void Prediction::describe(data::Schema& s) {
   s.field("texts", texts,
-          "Files whose lines are labelled, pairs of texts separated by a tab; none: stdin",
+          "Files whose lines are labelled, pairs separated by a tab; none or -: stdin",
           {.positional = true});
+  s.field("fields", fields,
+          "Files are TSV: TEXT or TEXT,SECOND, by column; of .jsonl by key; none: lines");
+  s.field("json", json, "Print a JSON object for each text");
   s.field("sequence_length", max_tokens, "Tokens of the longest text; 0 = the model's", {.min = 0});
   s.field("batch_size", answer.batch_size, "Texts at once", {.min = 1});
   s.field("k", answer.options.k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
@@ -42,14 +90,11 @@ void Prediction::describe(data::Schema& s) {
 void predict(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const Prediction& what,
              std::istream& input, std::ostream& labels) {
   check(model.model->labels() > 0, "predict: ", model.directory, " has no classification head");
-  const std::vector<TextLine> lines = lines_of(what, wants_pairs(model.config), input);
-  for (const LineLabel& label :
-       label_lines(model, tokenizer, lines, what.max_tokens, what.answer)) {
-    if (!label.name.empty()) labels << label.name << '\t';
-    char number[32];
-    std::snprintf(number, sizeof number, "%.4f", label.value);
-    labels << number << '\n';
-  }
+  const std::vector<TextLine> lines = lines_of(what, model.config.family().class_head(), input);
+  const std::vector<LineLabel> all =
+      label_lines(model, tokenizer, lines, what.max_tokens, what.answer);
+  for (size_t i = 0; i < all.size(); ++i)
+    labels << (what.json ? json_of(lines[i], all[i]) : line_of(all[i])) << '\n';
 }
 
 }  // namespace brine::distill

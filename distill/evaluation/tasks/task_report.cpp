@@ -44,8 +44,15 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
 }
 
 SplitResult result_of(const data::Task& task, const std::string& split, const Answered& a) {
+  const std::vector<double> truth = truth_of(*a.set.source, a.answers);
+  const std::vector<std::string>& labels = a.set.source->tokens().labels;
   return {.name = split,
-          .scores = score_answers(task, *a.set.source, a.answers),
+          .scores = score_task(task, a.answers.predictions, truth),
+          .intervals = score_intervals(task, a.answers.predictions, truth),
+          .labels = labels,
+          .confusion = labels.empty()
+                           ? std::vector<int64_t>()
+                           : confusion(int64_t(labels.size()), a.answers.predictions, truth),
           .texts = int64_t(a.answers.predictions.size()),
           .mean_visible_length = a.answers.mean_length,
           .keys_kept = a.answers.kept_keys,
@@ -62,10 +69,11 @@ std::optional<int64_t> kept_keys_of(const nn::ModelConfig& config, int64_t asked
 TaskResult evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                          const TaskEvaluation& given, const Messages& messages) {
   TaskEvaluation call = given;
-  const data::Task& task = data::task_named(call.task);
+  const nn::ClassHead head = m.config.family().class_head();
+  const data::Task task =
+      task_of({.task = call.task, .fields = call.fields, .labels = call.labels}, head);
   call.answer.classes = class_map(
-      m.config.family().class_head(),
-      {task, data::labels_of(task, call.data.empty() ? "" : call.data.front()), call.labels},
+      head, {task, data::labels_of(task, call.data.empty() ? "" : call.data.front()), call.labels},
       messages);
   TaskResult out{.model = m.directory,
                  .task = task.name,
@@ -89,6 +97,13 @@ data::Json to_json(const TaskResult& result) {
   for (const SplitResult& split : result.splits) {
     data::Json row;
     for (const auto& [name, value] : split.scores) row[name] = value;
+    for (size_t i = 0; i < split.scores.size(); ++i)
+      row["interval_95"][split.scores[i].first] = {split.intervals[i].low, split.intervals[i].high};
+    if (const auto n = std::ptrdiff_t(split.labels.size())) {
+      row["confusion"] = {{"labels", split.labels}, {"rows", data::Json::array()}};
+      for (auto at = split.confusion.begin(); at != split.confusion.end(); at += n)
+        row["confusion"]["rows"].push_back(std::vector<int64_t>(at, at + n));
+    }
     row["texts"] = split.texts;
     row["mean_visible_length"] = split.mean_visible_length;
     row["keys_kept"] = or_null(split.keys_kept);

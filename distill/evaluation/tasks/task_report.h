@@ -16,9 +16,9 @@ namespace brine::distill {
 
 struct TaskEvaluation {
   std::string task = {};
-  std::vector<std::string> data = {};  // one directory at most
-  std::string split = {};              // empty: every dev split
-  std::string labels = {};             // as ClassNames::pairs
+  std::vector<std::string> data = {};    // one directory at most
+  std::string split = {};                // empty: every dev split
+  std::string fields = {}, labels = {};  // as in TaskChoice
   std::string teacher = {};  // whose attention the masks should cover; empty: no mask recall
   int64_t recall_from = 0;   // mask recall counts rows from this one on
   int64_t max_tokens = 0;    // 0 = the model's positions
@@ -27,7 +27,10 @@ struct TaskEvaluation {
 
 struct SplitResult {
   std::string name;
-  Values scores;  // metrics of the task
+  Values scores;                         // metrics of the task
+  std::vector<Interval> intervals = {};  // of each, for 95 %
+  std::vector<std::string> labels = {};  // by class; empty: a regression
+  std::vector<int64_t> confusion = {};   // counts by true class (rows) and predicted one
   int64_t texts = 0;
   double mean_visible_length = 0;
   std::optional<double> keys_kept = {};
@@ -41,8 +44,9 @@ struct TaskResult {
 };
 TaskResult evaluate_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                          const TaskEvaluation& call, const Messages& messages);
-// "model", "task", "attention", "k" and under "splits" for each split its metrics,
-// "texts", "mean_visible_length", "keys_kept" and, with a teacher, "mask_recall" by layer.
+// "model", "task", "attention", "k" and under "splits" for each split its metrics, "interval_95"
+// with [low, high] of each, "confusion" ("labels", "rows"; not of a regression), "texts",
+// "mean_visible_length", "keys_kept" and, with a teacher, "mask_recall" by layer.
 data::Json to_json(const TaskResult& result);
 
 // The k in use: `asked`, or for 0 the method's default; none for a method without one.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "distill/inputs/task_split.h"
 #include "nn/models/bert/bert.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
@@ -32,17 +33,29 @@ std::vector<LineLabel> labels(const nn::LoadedModel& m, std::vector<TextLine> li
 }  // namespace
 
 TEST_CASE("lines: a tab makes a pair, for a model that was made for no known task too") {
-  const std::vector<TextLine> lines = text_lines("in", "ab\tcd\r\nab cd\n\tx\nlast", false);
+  const std::vector<TextLine> lines = text_lines("in", "ab\tcd\r\nab cd\ny\tx\nlast", {});
   REQUIRE(lines.size() == 4);
   CHECK(lines[0].first == "ab");
   CHECK(lines[0].second == "cd");
   CHECK(lines[1].first == "ab cd");
   CHECK_FALSE(lines[1].second.has_value());
-  CHECK(lines[2].first.empty());
+  CHECK(lines[2].first == "y");
   CHECK(lines[2].second == "x");
   CHECK(lines[3].first == "last");
-  check_says(message([] { text_lines("in", "a\nb\tc\td", false); }),
+  check_says(message([] { text_lines("in", "a\nb\tc\td", {}); }),
              {"in:2", "more than one tab", "pair"});
+}
+
+TEST_CASE("lines: empty texts are refused, and a pair where the task has one text") {
+  const std::pair<const char*, const char*> cases[] = {{"a\n\nb", "in:2: the text is empty"},
+                                                       {"a\n \t\n", "in:2: the text is empty"},
+                                                       {"\tb", "in:1: the text is empty"},
+                                                       {"a\t ", "in:1: the second text is empty"}};
+  for (const auto& [text, wanted] : cases)
+    CHECK(message([&, text = text] { text_lines("in", text, {}); }) == wanted);
+  CHECK(text_lines("in", "a", false).size() == 1);
+  CHECK(message([] { text_lines("in", "a\na\tb", false); }) ==
+        "in:2: has a tab, as a pair of texts, but the model was made for single texts");
 }
 
 TEST_CASE("lines: a model of a task of pairs refuses a line without a tab") {
@@ -51,15 +64,19 @@ TEST_CASE("lines: a model of a task of pairs refuses a line without a tab") {
     CHECK(message([&] { text_lines("in", bad, true); }) ==
           "in:2: the model needs a pair of texts separated by one tab");
   }
-  CHECK(wants_pairs(classifier(2, "mrpc").config));
-  CHECK_FALSE(wants_pairs(classifier(2, "cola").config));
-  CHECK_FALSE(wants_pairs(classifier(2).config));
+  auto pairs = [](const std::string& task) { return takes_pairs({.labels = 2, .task = task}); };
+  CHECK(pairs("mrpc") == true);
+  CHECK(pairs("cola") == false);
+  CHECK(pairs("tsv:text,label") == false);
+  CHECK(pairs("tsv:premise,claim,label") == true);
+  CHECK_FALSE(pairs("").has_value());
+  CHECK_FALSE(pairs("of another program").has_value());
 }
 
 TEST_CASE(
     "lines: a pair is encoded as a pair: both texts with a [SEP] between, the second segment 1") {
   const nn::LoadedModel m = classifier(2);
-  const std::vector<LineLabel> got = labels(m, text_lines("in", "ab\tcd\nab\nab cd", false));
+  const std::vector<LineLabel> got = labels(m, text_lines("in", "ab\tcd\nab\nab cd", {}));
   REQUIRE(got.size() == 3);
   const data::TextTokens pair = data::TextEncoder(*byte_tokenizer(), 16).encode_pair("ab", "cd");
   auto tokens = std::make_shared<data::TaskTokens>(
@@ -68,16 +85,22 @@ TEST_CASE(
   tokens->targets = {0};
   tokens->longest = int64_t(pair.ids.size());
   const TaskAnswers want = answer(*m.model, TaskSource(tokens, 0), {});
-  CHECK(got[0].value == doctest::Approx(want.probabilities[0]).epsilon(1e-6));
-  CHECK(got[0].name == "LABEL_" + std::to_string(int(want.predictions[0])));
+  const auto best = size_t(want.predictions[0]);
+  CHECK(got[0].value == doctest::Approx(want.probabilities[best]).epsilon(1e-6));
+  CHECK(got[0].name == "LABEL_" + std::to_string(best));
+  REQUIRE(got[0].all.size() == 2);
+  CHECK(got[0].all[0] == std::pair(got[0].name, got[0].value));
+  CHECK(got[0].all[1].first == "LABEL_" + std::to_string(1 - best));
+  CHECK(got[0].all[1].second == doctest::Approx(1 - got[0].value).epsilon(1e-6));
   CHECK(got[0].value != got[2].value);  // one text with a blank in it is something else
 }
 
 TEST_CASE("lines: a regression gives scores without names") {
   const nn::LoadedModel m = classifier(1);
-  const std::vector<LineLabel> got = labels(m, text_lines("in", "ab\tcd", false));
+  const std::vector<LineLabel> got = labels(m, text_lines("in", "ab\tcd", {}));
   REQUIRE(got.size() == 1);
   CHECK(got[0].name.empty());
+  CHECK(got[0].all.empty());
   CHECK(std::isfinite(got[0].value));
   CHECK(labels(m, {}).empty());
 }
@@ -85,7 +108,7 @@ TEST_CASE("lines: a regression gives scores without names") {
 TEST_CASE("lines: the probability is that of the head's problem_type") {
   nn::LoadedModel m = classifier(3);
   auto& config = m.config.as<nn::BertConfig>();
-  const std::vector<TextLine> lines = text_lines("in", "ab", false);
+  const std::vector<TextLine> lines = text_lines("in", "ab", {});
   config.problem = nn::Problem::regression;
   const LineLabel score = labels(m, lines).at(0);
   NoGrad off;
@@ -112,7 +135,7 @@ TEST_CASE("lines: the probability is that of the head's problem_type") {
 
 TEST_CASE("lines: one label that is a class has a name and the logistic function's probability") {
   nn::LoadedModel m = classifier(1);
-  const std::vector<TextLine> lines = text_lines("in", "ab", false);
+  const std::vector<TextLine> lines = text_lines("in", "ab", {});
   const double logit = labels(m, lines).at(0).value;  // a regression without a problem_type
   m.config.as<nn::BertConfig>().problem = nn::Problem::multi_label;
   const LineLabel got = labels(m, lines).at(0);

@@ -65,6 +65,33 @@ TEST_CASE("metrics: as scikit-learn and scipy compute them") {
   CHECK(spearman(y, x) == spearman(x, y));
 }
 
+TEST_CASE("metrics: of a task, with 95 % intervals and counts by class") {
+  data::Task task = data::task_named("tsv");
+  task.labels = {"a", "b", "c", "never"};
+  const Reals p = {0, 1, 2, 2, 1, 0}, t = {0, 1, 2, 1, 1, 2};
+  const Values scores = score_task(task, p, t);
+  REQUIRE(scores.size() == 3);
+  CHECK(scores[0].second == approx(4.0 / 6));
+  // F1 of a, b and c: 2 / 3, 4 / 5 and 2 / 4; the class that does not occur does not count.
+  CHECK(scores[1].second == approx((2.0 / 3 + 4.0 / 5 + 2.0 / 4) / 3));
+  CHECK(confusion(4, p, t) == std::vector<int64_t>{1, 0, 0, 0, 0, 2, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0});
+  task.labels = {"a", "b"};
+  CHECK(score_task(task, Reals{1, 1, 1, 0, 0}, Reals{1, 1, 0, 1, 0})[1].second == approx(4.0 / 6));
+  // 400 texts of which 300 are right: Wilson's interval, and the normal one of Matthews' phi .5
+  // with its standard error of about (1 - .25) / 20 = .0433.
+  Reals answers, truth;
+  for (int i = 0; i < 400; ++i) {
+    truth.push_back(i % 2);
+    answers.push_back(i % 8 < 6 ? i % 2 : 1 - i % 2);
+  }
+  const std::vector<Interval> intervals = score_intervals(task, answers, truth);
+  REQUIRE(intervals.size() == 3);
+  CHECK(intervals[0].low == doctest::Approx(0.7053).epsilon(1e-3));
+  CHECK(intervals[0].high == doctest::Approx(0.7900).epsilon(1e-3));
+  CHECK(intervals[2].low == doctest::Approx(0.5 - 1.96 * 0.0433).epsilon(0.03));
+  CHECK(intervals[2].high == doctest::Approx(0.5 + 1.96 * 0.0433).epsilon(0.03));
+}
+
 TEST_CASE("metrics: where nothing is defined they are 0; sizes must agree") {
   Ints zeros(4, 0), ones(4, 1), mixed = {0, 1, 1, 0};
   CHECK(matthews(zeros, mixed) == 0);

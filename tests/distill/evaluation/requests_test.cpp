@@ -1,8 +1,11 @@
 // What an evaluation, a prediction and a sweep are, below the command line.
 #include <doctest/doctest.h>
 
+#include <cstdio>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "data/io/json.h"
 #include "distill/evaluation/evaluation.h"
 #include "distill/evaluation/sweep_text.h"
 #include "distill/evaluation/tasks/prediction.h"
@@ -42,6 +45,40 @@ TEST_CASE("prediction: lines come from files in their order, or from the input s
   CHECK(of_files.starts_with("LABEL_"));
   CHECK(contains(message([&] { predicted(m, {}, "a\nb\xff"); }), "byte offset 3"));
   CHECK(contains(message([&] { predicted(m, {}, "a\tb\tc"); }), "stdin:1"));
+}
+
+TEST_CASE("prediction: all classes in descending order, as text and as JSON; - is stdin") {
+  Scratch scratch;
+  nn::LoadedModel m = loaded_classifier(3);
+  const std::string file = scratch.write("one", "ab\ta\n"),
+                    json = scratch.write("two.jsonl", "{\"text\": \"ab\", \"second\": \"a\"}"),
+                    tsv = scratch.write("three.tsv", "second\ttext\na\tab\n");
+  const std::string line = predicted(m, {.texts = {file}}, "");
+  CHECK(predicted(m, {.texts = {"-"}}, "ab\ta") == line);
+  for (const std::string& table : {json, tsv})
+    CHECK(predicted(m, {.texts = {table}, .fields = "text,second"}, "") == line);
+  const data::Json got = parse_ordered_json(predicted(m, {.texts = {file}, .json = true}, ""));
+  CHECK(got["text"] == "ab");
+  CHECK(got["second"] == "a");
+  std::string again, separator;
+  double sum = 0;
+  for (const auto& [name, value] : got["probabilities"].items()) {
+    char number[16];
+    std::snprintf(number, sizeof number, "%.4f", double(value));
+    again += separator + name + "\t" + number;
+    separator = "\t";
+    sum += double(value);
+  }
+  CHECK(again + "\n" == line);
+  CHECK(line.starts_with(std::string(got["label"]) + "\t"));
+  CHECK(sum == doctest::Approx(1));
+  CHECK(predicted(m, {.texts = {json}}, "") == predicted(m, {}, "ab\n"));  // the key "text"
+  m.config.family().set_class_head({.labels = 3, .task = "tsv:second,label"});
+  CHECK(predicted(m, {.texts = {json}}, "") == predicted(m, {}, "a\n"));
+  CHECK(message([&] { predicted(m, {}, "a\tb"); }) ==
+        "stdin:1: has a tab, as a pair of texts, but the model was made for single texts");
+  CHECK(contains(message([&] { predicted(m, {.texts = {tsv}, .fields = "text,second"}, ""); }),
+                 "--fields has two texts"));
 }
 
 TEST_CASE("prediction: a regression prints scores alone, a model without a head is refused") {

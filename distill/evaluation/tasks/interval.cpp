@@ -1,5 +1,5 @@
 // Confidence intervals of a mean score.
-#include "distill/evaluation/suites/interval.h"
+#include "distill/evaluation/tasks/interval.h"
 
 #include <algorithm>
 #include <cmath>
