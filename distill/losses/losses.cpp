@@ -7,6 +7,7 @@
 #include <set>
 
 #include "autograd/compute_type.h"
+#include "distill/evaluation/recall_observer.h"
 #include "distill/losses/loss_table.h"
 #include "tensor/functions/top_logits.h"
 #include "tensor/functions/transfer.h"
@@ -55,6 +56,7 @@ class LayerLosses : public nn::LayerObserver {
         causal_(shape.causal),
         share_(call.share),
         loss_scale_(call.loss_scale),
+        recall_(call.recall),
         twice_(call.recompute) {
     auto attention = [](const std::string& part) { return part == data::part::attention; };
     for (const TeacherNeed& need : config.needs())
@@ -75,6 +77,8 @@ class LayerLosses : public nn::LayerObserver {
       const ProductInput rounded{product_type(t["query"].dtype())};
       t["query"] = rounded(t["query"]), t["key"] = rounded(t["key"]);
     }
+    if (recall_ && tap.has("row_pointers") && (t.has("query") || t.has("attention")))
+      recall_->count(i, tap, t);
     const LayerLossCall call{.config = config_,
                              .student = tap,
                              .output = output,
@@ -106,6 +110,7 @@ class LayerLosses : public nn::LayerObserver {
   int64_t layers_;
   bool causal_;
   double share_, loss_scale_;
+  RecallObserver* recall_;
   bool twice_, takes_attention_ = false;
   Tensor sum_;
   PendingTerms terms_;

@@ -15,6 +15,8 @@
 
 namespace brine::distill {
 
+class RecallObserver;
+
 // The weights of the losses (loss_table.h, config["approx"]) and their common settings.
 class LossConfig {
  public:
@@ -93,8 +95,9 @@ class StepObjective {
     double text_share = 1;           // the share of the step's texts, for a task of whole texts
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
-    int64_t loss_from = 0;  // task loss only on targets from this position on
-    double loss_scale = 1;  // multiplies every gradient; the terms do not include it
+    int64_t loss_from = 0;             // task loss only on targets from this position on
+    double loss_scale = 1;             // multiplies every gradient; the terms do not include it
+    RecallObserver* recall = nullptr;  // counts the student's masks, where the teacher's maps are
     nn::RuntimeOptions options = {};
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
