@@ -155,9 +155,15 @@ LossTerms Trainer::train_step(std::string& skipped, RecallObserver* recall) {
   SlotSum sum(config_.accumulate, slots_);
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
+  auto count = [recall](int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
+    const bool has_maps = teacher.has("query") || teacher.has("attention");
+    if (has_maps && tap.has("row_pointers")) recall->count(layer, tap, teacher);
+  };
+  decltype(StepObjective::Call::watch) watch;
   if (recall) {
     recall->restart(0);
     recall->begin(batches.front());
+    watch = count;
   }
   for (size_t i = 0; i < batches.size(); ++i) {
     RandomStream random = random_of(slots_.begin + int64_t(i));
@@ -169,7 +175,7 @@ LossTerms Trainer::train_step(std::string& skipped, RecallObserver* recall) {
                                            .recompute = config_.recompute,
                                            .loss_from = config_.loss_from,
                                            .loss_scale = double(loss_scale),
-                                           .recall = i == 0 ? recall : nullptr}));
+                                           .watch = std::exchange(watch, {})}));
     sum.add(parts_.store->gradients());
   }
   std::vector<double> norms = sum_slots(sum, pending, terms);

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "autograd/compute_type.h"
-#include "distill/evaluation/recall_observer.h"
 #include "distill/losses/loss_table.h"
 #include "tensor/functions/top_logits.h"
 #include "tensor/functions/transfer.h"
@@ -56,7 +55,7 @@ class LayerLosses : public nn::LayerObserver {
         causal_(shape.causal),
         share_(call.share),
         loss_scale_(call.loss_scale),
-        recall_(call.recall),
+        watch_(call.watch),
         twice_(call.recompute) {
     auto attention = [](const std::string& part) { return part == data::part::attention; };
     for (const TeacherNeed& need : config.needs())
@@ -77,8 +76,7 @@ class LayerLosses : public nn::LayerObserver {
       const ProductInput rounded{product_type(t["query"].dtype())};
       t["query"] = rounded(t["query"]), t["key"] = rounded(t["key"]);
     }
-    if (recall_ && tap.has("row_pointers") && (t.has("query") || t.has("attention")))
-      recall_->count(i, tap, t);
+    if (watch_) watch_(i, tap, t);
     const LayerLossCall call{.config = config_,
                              .student = tap,
                              .output = output,
@@ -110,7 +108,7 @@ class LayerLosses : public nn::LayerObserver {
   int64_t layers_;
   bool causal_;
   double share_, loss_scale_;
-  RecallObserver* recall_;
+  const decltype(Objective::Call::watch)& watch_;
   bool twice_, takes_attention_ = false;
   Tensor sum_;
   PendingTerms terms_;

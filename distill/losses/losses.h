@@ -15,8 +15,6 @@
 
 namespace brine::distill {
 
-class RecallObserver;
-
 // The weights of the losses (loss_table.h, config["approx"]) and their common settings.
 class LossConfig {
  public:
@@ -95,9 +93,10 @@ class StepObjective {
     double text_share = 1;           // the share of the step's texts, for a task of whole texts
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
-    int64_t loss_from = 0;             // task loss only on targets from this position on
-    double loss_scale = 1;             // multiplies every gradient; the terms do not include it
-    RecallObserver* recall = nullptr;  // counts the student's masks, where the teacher's maps are
+    int64_t loss_from = 0;  // task loss only on targets from this position on
+    double loss_scale = 1;  // multiplies every gradient; the terms do not include it
+    // Is shown every layer of the student next to the teacher's.
+    std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
     nn::RuntimeOptions options = {};
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
