@@ -394,6 +394,11 @@ TEST_CASE("train: a new model has as many embeddings as its tokenizer tokens, or
   CHECK(rows("more-rows") == 320);
 }
 
+TEST_CASE("--load: a file that is no library of attention methods is refused by its name") {
+  refused("flops --load absent.so --model teacher", "--load: absent.so: ");
+  refused("flops --load=text.txt --model teacher", "text.txt: ");
+}
+
 TEST_CASE("train: a SEA model is trained on under its own settings") {
   const World& w = world();
   w.must("train --model student --train text.txt --batch-size 2 --steps 2 --out trained-on");
