@@ -9,8 +9,6 @@
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/changed_settings.h"
-#include "distill/evaluation/health/mask_health.h"
-#include "distill/evaluation/recall_observer.h"
 #include "distill/ranks/exchange.h"
 #include "distill/ranks/run_weights.h"
 #include "nn/io/model_io.h"
@@ -122,6 +120,8 @@ Trainer::Trainer(TrainerParts& parts, TrainerHost host)
       slots_(slots_of(config_.accumulate, ranks_.rank(), ranks_.size())),
       loss_scale_(config_.loss_scale),
       step_(config_.first_step) {
+  if (losses_ && parts.teacher && learns_mask(*parts.model) && parts.config.method().mask().k)
+    recall_ = std::make_unique<RecallObserver>(parts.config, RecallSettings{});
   if (!host_.seconds) host_.seconds = steady_seconds;
   check(config_.loss_from < parts_.train->window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train->window(), " tokens");
@@ -143,7 +143,7 @@ double Trainer::progress() const {
 
 // A step whose scaled gradient overflows is handled as by GradScaler: its batch and its position in
 // the schedule are used up; weights, moments and the optimizer's count do not change.
-LossTerms Trainer::train_step(std::string& skipped) {
+LossTerms Trainer::train_step(std::string& skipped, RecallObserver* recall) {
   parts_.model->visit([this](nn::Module& m) {
     if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
   });
@@ -155,6 +155,16 @@ LossTerms Trainer::train_step(std::string& skipped) {
   SlotSum sum(config_.accumulate, slots_);
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
+  auto count = [recall](int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
+    const bool has_maps = teacher.has("query") || teacher.has("attention");
+    if (has_maps && tap.has("row_pointers")) recall->count(layer, tap, teacher);
+  };
+  decltype(StepObjective::Call::watch) watch;
+  if (recall) {
+    recall->restart(0);
+    recall->begin(batches.front());
+    watch = count;
+  }
   for (size_t i = 0; i < batches.size(); ++i) {
     RandomStream random = random_of(slots_.begin + int64_t(i));
     parts_.store->zero_gradients();
@@ -164,7 +174,8 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                            .random = &random,
                                            .recompute = config_.recompute,
                                            .loss_from = config_.loss_from,
-                                           .loss_scale = double(loss_scale)}));
+                                           .loss_scale = double(loss_scale),
+                                           .watch = std::exchange(watch, {})}));
     sum.add(parts_.store->gradients());
   }
   std::vector<double> norms = sum_slots(sum, pending, terms);
@@ -307,12 +318,15 @@ TrainOutcome Trainer::run(RunLog* log) {
   plan_ahead(done_steps());
   TrainOutcome out;
   out.steps = step_;
+  double next_recall = 0;  // a count takes at most a twentieth of the time
   while (!finished() && !stopped()) {
     double start = host_.seconds();
+    const bool last = done_steps() + 1 == config_.steps;
+    RecallObserver* const recall = log && (start >= next_recall || last) ? recall_.get() : nullptr;
     int64_t before = tokens_;
     std::string skipped;
     try {
-      out.last = train_step(skipped);
+      out.last = train_step(skipped, recall);
     } catch (const NonFiniteLoss& e) {
       out.last.clear();
       if (config_.nonfinite != OnNonfinite::skip)
@@ -320,7 +334,9 @@ TrainOutcome Trainer::run(RunLog* log) {
       ++skipped_;
       skipped = join(e.what(), " (", skipped_, " so far)");
     }
-    seconds_ += host_.seconds() - start;
+    const double seconds = host_.seconds() - start;
+    seconds_ += seconds;
+    if (recall) next_recall = start + std::max(10.0, 20 * seconds);
     share_time();
     ++step_;
     if (log)
@@ -328,7 +344,8 @@ TrainOutcome Trainer::run(RunLog* log) {
                  .total = max_seconds() > 0 ? 0 : config_.first_step + config_.steps,
                  .tokens = tokens_ - before,
                  .done = max_seconds() > 0 ? progress() : 0,
-                 .values = in_order(out.last)});
+                 .values = in_order(out.last),
+                 .mask = recall ? mask_values() : Values()});
     if (log && !skipped.empty()) log->event(join("step ", step_, " skipped: ", skipped));
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
     if (config_.save_every && step_ % config_.save_every == 0) save(log);
@@ -359,6 +376,18 @@ void Trainer::evaluate_now(RunLog* log) {
     if (finished() && !degenerate_warning(health).empty()) log->event(degenerate_warning(health));
   }
   wait_for_first("evaluation");
+}
+
+Values Trainer::mask_values() const {
+  const nn::MaskSettings mask = parts_.config.method().mask();
+  const double kept = recall_->kept_share();
+  if (kept == 0) return {};  // a mask of blocks, or a dump without the teacher's maps
+  const MaskHealth health = mask_health(recall_->layers());
+  Values out = {{"k", double(*mask.k)}};
+  if (mask.columns) out.emplace_back("columns", double(*mask.columns));
+  if (health.rows > 0) out.emplace_back("mask_recall", health.recall);
+  out.emplace_back("kept_share", kept);
+  return out;
 }
 
 MaskHealth Trainer::mask_health_now() {

@@ -11,6 +11,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/health/mask_health.h"
+#include "distill/evaluation/recall_observer.h"
 #include "distill/log/log.h"
 #include "distill/losses/loss_scale.h"
 #include "distill/losses/losses.h"
@@ -104,9 +105,12 @@ class Trainer {
   bool finished() const;
 
  private:
-  LossTerms train_step(std::string& skipped);  // skipped: the reason why the weights do not change
-  void plan_ahead(int64_t step);               // announces the batches from this step on to the
-                                               // teacher
+  // skipped: the reason why the weights do not change. The mask of the first micro-batch is counted
+  // if `recall` is not null.
+  LossTerms train_step(std::string& skipped, RecallObserver* recall);
+  Values mask_values() const;     // k, columns, mask_recall, kept_share
+  void plan_ahead(int64_t step);  // announces the batches from this step on to the
+                                  // teacher
   int64_t done_steps() const { return step_ - config_.first_step; }
   double progress() const;
   // The micro-batches of a step are its slots. Each has separate random numbers and a separate
@@ -138,6 +142,7 @@ class Trainer {
   TrainerHost host_;
   std::unique_ptr<Objective> losses_;  // unless the parts have an objective
   StepObjective& objective_;
+  std::unique_ptr<RecallObserver> recall_;  // null without a mask and a teacher
   SelfCommunicator alone_;
   Communicator& ranks_;
   nn::Adamw optimizer_;

@@ -33,12 +33,15 @@ void attention(const BenchRequest& r, RowSink& rows) {
 }
 void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.tokens, r.methods); }
 
-const Suite kSuites[] = {{"attention", attention},
-                         {"breakdown", breakdown},
-                         {"train", without_files<bench_train>},
-                         {"decode", without_files<bench_decode>},
-                         {"trained", trained, true},
-                         {"generate", generate, true}};
+const Suite kSuites[] = {
+    {"attention", attention, false, "a block of each method by length, forward and backward"},
+    {"breakdown", breakdown, false, "time and memory of a block by component"},
+    {"train", without_files<bench_train>, false,
+     "whole steps: an encoder layer, the distillation of a small decoder"},
+    {"decode", without_files<bench_decode>, false,
+     "one token after a context, of every method that decodes"},
+    {"trained", trained, true, "the blocks of a model on a text; needs --model and --data"},
+    {"generate", generate, true, "a model token by token; needs --model and --data"}};
 
 bool is_named(const BenchRequest& request, const Suite& suite) {
   return std::find(request.what.begin(), request.what.end(), suite.name) != request.what.end();
@@ -55,7 +58,7 @@ std::vector<std::string> suite_names() {
 }
 
 void BenchRequest::describe(data::Schema& s) {
-  s.choice("what", what, suite_names(), "What to measure; none given: everything",
+  s.choice("what", what, suite_names(), "What to measure; none given: lists the benchmarks",
            {.positional = true});
   s.field("model", model,
           "A model, for the suites generate and trained (there a causal one with a mask)");
@@ -96,11 +99,18 @@ void BenchRequest::validate() const {
 std::vector<const Suite*> chosen_suites(const BenchRequest& request) {
   std::vector<const Suite*> out;
   for (const Suite& suite : kSuites) {
-    const bool runs = request.what.empty() ? !suite.needs_model || !request.model.empty()
-                                           : is_named(request, suite);
-    if (runs) out.push_back(&suite);
+    if (is_named(request, suite)) out.push_back(&suite);
   }
   return out;
+}
+
+std::string list_of_suites() {
+  std::string out;
+  for (const Suite& suite : kSuites) {
+    const std::string name = suite.name;
+    out += "  " + name + std::string(12 - name.size(), ' ') + suite.about + "\n";
+  }
+  return out + "brine bench NAME... measures these; --quick checks that they run\n";
 }
 
 }  // namespace brine::bench

@@ -12,7 +12,7 @@
 namespace brine::bench {
 
 struct BenchRequest {
-  std::vector<std::string> what = {};      // names of suites; empty: every suite that has its files
+  std::vector<std::string> what = {};      // names of suites; empty: a list of them
   std::string model = {}, data = {};       // files of the suites trained and generate
   std::vector<int64_t> tokens = {};        // of the suites attention and trained; empty: default
   std::vector<std::string> methods = {};   // of the suite attention; empty: all
@@ -40,11 +40,14 @@ struct Suite {
   const char* name;
   void (*run)(const BenchRequest& request, RowSink& rows);
   bool needs_model = false;  // and the text `data`
+  const char* about = "";    // what it measures
 };
 std::span<const Suite> suites();
 std::vector<std::string> suite_names();
 
-// Those that a request runs, in order: named, or all that have their files.
+// Those that a request names, in order.
 std::vector<const Suite*> chosen_suites(const BenchRequest& request);
+// The suites as lines, with what each measures.
+std::string list_of_suites();
 
 }  // namespace brine::bench

@@ -20,7 +20,7 @@ struct Flag {
   CLI::Option* option;
 };
 
-constexpr char kShownSection[] = "attention";  // in help without --help-all
+constexpr char kAttention[] = "attention";  // the last section of help
 
 bool is_option(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
 
@@ -35,6 +35,11 @@ std::string last_part(const std::string& key) { return key.substr(key.rfind('.')
 std::string section_of(const std::string& key) {
   const size_t end = key.rfind('.');
   return end == std::string::npos ? "" : key.substr(0, end);
+}
+
+// In help without --help-all.
+bool is_shown_section(const std::string& section) {
+  return section.empty() || section == "losses" || section == kAttention;
 }
 
 // Whether no other key with as few sections, and no flag, ends in the last part of `key`.
@@ -117,14 +122,11 @@ struct Parser {
     app.option_defaults()->group("Options");
     app.set_help_flag("-h,--help", "Print this help and exit");
     app.add_flag("--help-all", help_all, "Print every option and exit");
-    for (const data::Schema::Field& field : schema.fields()) {
-      bool known = std::any_of(flags.begin(), flags.end(),
-                               [&](const Flag& flag) { return flag.field->key == field.key; });
-      if (known) continue;  // variants share a key
-      const data::Schema::Field* active = schema.find(field.key);
-      const data::Schema::Field& shown = active ? *active : field;
-      flags.push_back(add_flag(app, shown, flag_names(schema, field)));
-      describe_flag(flags.back());
+    // CLI11 prints groups in the order of their first options.
+    for (const bool later : {false, true}) {
+      for (const data::Schema::Field& field : schema.fields()) {
+        if (later == (section_of(field.key) == kAttention)) add(schema, field);
+      }
     }
     auto* config = app.add_option("--config", invocation.config_files, "TOML file of keys");
     config->type_name("FILE")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -132,6 +134,16 @@ struct Parser {
     app.add_flag("--version", invocation.version, "Print versions and CPU features, and exit");
     app.add_flag("-q,--quiet", invocation.quiet, "Print results, warnings and errors only");
     app.add_flag("-v,--verbose", invocation.verbose, "Print more");
+  }
+
+  void add(const data::Schema& schema, const data::Schema::Field& field) {
+    const bool known = std::any_of(flags.begin(), flags.end(),
+                                   [&](const Flag& flag) { return flag.field->key == field.key; });
+    if (known) return;  // variants share a key
+    const data::Schema::Field* active = schema.find(field.key);
+    const data::Schema::Field& shown = active ? *active : field;
+    flags.push_back(add_flag(app, shown, flag_names(schema, field)));
+    describe_flag(flags.back());
   }
 
   // False when help was requested.
@@ -165,19 +177,19 @@ struct Parser {
     return app.help();
   }
 
-  // Leaves the keys without a section, and those of the chosen attention method; returns the names
-  // of the others.
+  // Leaves the keys without a section, the losses and the keys of the chosen attention method;
+  // returns the names of the others.
   std::set<std::string> hide_sections(const data::Schema& schema) {
     std::set<std::string> hidden;
     for (Flag& flag : flags) {
       const std::string section = section_of(flag.field->key);
       const data::Schema::Field* active = schema.find(flag.field->key);
-      if (section.empty() || (active && section == kShownSection)) {
+      if (is_shown_section(section) && (active || section.empty())) {
         if (active) describe_flag({active, flag.option});
         continue;
       }
       flag.option->group("");  // hides it
-      hidden.insert(section == kShownSection ? "other attention methods" : section);
+      hidden.insert(section == kAttention ? "other attention methods" : section);
     }
     return hidden;
   }

@@ -35,8 +35,8 @@ Split split_command_line(data::Schema& everywhere, const std::vector<std::string
 // Sets the schema: defaults, then the --config files in their order, then the flags.
 // `learning_rate` is --learning-rate, `attention.k` is --attention.k and, if no other key of as few
 // sections ends in k, --k. Checks required keys unless help or version was requested. Throws Error.
-// Help has the keys without a section and those of the chosen attention method; with --help-all
-// every key.
+// Help has the keys without a section, the losses and those of the chosen attention method; with
+// --help-all every key.
 Invocation apply_options(const std::string& name, const HelpText& help, data::Schema& schema,
                          const std::vector<std::string>& words);
 

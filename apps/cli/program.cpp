@@ -1,8 +1,10 @@
 // The program: finds the subcommand of a command line and runs it.
 #include "apps/cli/program.h"
 
+#include <dlfcn.h>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <new>
@@ -84,7 +86,22 @@ void refuse_ranks(const Subcommand& command) {
                          " processes; start it as one process"));
 }
 
+// The library of --load registers its attention methods, whose keys are options, before these are
+// read.
+void load_library(const std::vector<std::string>& words) {
+  const std::string flag = "--load";
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string path;
+    if (words[i] == flag && i + 1 < words.size()) path = words[i + 1];
+    if (words[i].starts_with(flag + "=")) path = words[i].substr(flag.size() + 1);
+    if (path.empty()) continue;
+    if (std::filesystem::exists(path)) path = std::filesystem::absolute(path);
+    if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) throw Error(join(flag, ": ", dlerror()));
+  }
+}
+
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
+  load_library(words);
   CommonOptions common;
   CommandBody body = command.make();
   data::Schema keys;
@@ -181,6 +198,8 @@ void CommonOptions::describe(data::Schema& s) {
            "Type of the factors of products; sums are f32. tf32 needs a GPU");
   s.choice("cudnn", cudnn, {{Cudnn::automatic, "auto"}, {Cudnn::off, "off"}},
            "Whether 16-bit attention on a GPU uses cuDNN if found", {.transient = true});
+  s.field("load", load, "Shared library that registers further attention methods (docs/library.md)",
+          {.transient = true});
 }
 
 void keep_configuration(const RunContext& context, const std::string& directory) {

@@ -22,6 +22,7 @@ struct CommonOptions {
   Compute compute = Compute::f32;
   std::string device = "auto";
   Cudnn cudnn = Cudnn::automatic;
+  std::string load = {};  // a shared library that registers attention methods
   void describe(data::Schema& s);
 };
 

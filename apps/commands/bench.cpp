@@ -22,8 +22,7 @@ struct Bench {
   }
 
   void refuse_unused_files(const RunContext& context) const {
-    const bool all = request.what.empty();
-    auto runs = [&](auto... of) { return all || (std::ranges::count(request.what, of) || ...); };
+    auto runs = [&](auto... of) { return (std::ranges::count(request.what, of) || ...); };
     const bool models = runs("trained", "generate"), blocks = runs("attention", "breakdown");
     auto refuse = [&](std::initializer_list<const char*> keys, const std::string& suites) {
       refuse_unused(context, keys, "without the suite " + suites);
@@ -38,6 +37,10 @@ struct Bench {
 
   int run(const RunContext& context) {
     refuse_unused_files(context);
+    if (request.what.empty()) {
+      std::cout << bench::list_of_suites();
+      return 0;
+    }
     request.validate();
     bench::set_quick(quick);
     bench::Report report(json ? bench::Report::Form::json : bench::Report::Form::table);

@@ -51,14 +51,29 @@ std::unique_ptr<RecallObserver> RecallObserver::make(const std::string& teacher,
 void RecallObserver::restart(int64_t k) {
   select_.k = k ? k : default_k_;
   std::fill(layers_.begin(), layers_.end(), distill::Recall());
+  seen_ = rows_ = 0;
 }
 
 void RecallObserver::begin(const distill::Batch& batch) {
   visible_ = {.causal = causal_, .lengths = batch.lengths};
+  for (int64_t b = 0; b < batch.ids.dim(0); ++b) {
+    const auto n =
+        double(batch.lengths.defined() ? batch.lengths.data<int64_t>()[b] : batch.ids.dim(1));
+    seen_ += causal_ ? n * (n + 1) / 2 : n * n;
+    rows_ += n;
+  }
   source_->begin(batch);
 }
 
 Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&) {
+  source_->observe_student(layer, tap);
+  const distill::TeacherLayer t = source_->layer(layer);
+  count(layer, tap, t);
+  if (watch) watch(layer, tap, t);
+  return {};
+}
+
+void RecallObserver::count(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
   const Tensor& q = tap.get("q");  // [B, H, T, d]
   FlatCsr csr{.row_pointers = tap.get("row_pointers"),
               .head_offsets = tap.get("head_offsets"),
@@ -67,12 +82,15 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
               .heads = q.dim(1),
               .length = q.dim(2),
               .keys = q.dim(2)};
-  source_->observe_student(layer, tap);
-  const distill::TeacherLayer t = source_->layer(layer);
   layers_[size_t(layer)] +=
-      distill::attention_recall(attention_of(t), csr, columns_, visible_, select_, from_);
-  if (watch) watch(layer, tap, t);
-  return {};
+      attention_recall(attention_of(teacher), csr, columns_, visible_, select_, from_);
+}
+
+double RecallObserver::kept_share() const {
+  Recall all;
+  for (const Recall& layer : layers_)
+    if (layer.heads() > 0) all += layer;
+  return seen_ > 0 ? all.keys_read() * rows_ / seen_ : 0;
 }
 
 std::string RecallObserver::take() {

@@ -41,6 +41,10 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   // Is shown every layer with the teacher's, after its recall was counted. Set it before a pass.
   std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
+  // The same with the teacher's layer, which its owner asked for.
+  void count(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher);
+  // Keys that rows read over those that they see, of the batches since restart().
+  double kept_share() const;
   std::string take() override;
   void add(const std::string& part) override { add_bytes(layers_, part); }
   const std::vector<distill::Recall>& layers() const { return layers_; }
@@ -55,6 +59,7 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   SelectConfig select_;
   int64_t default_k_ = 0, from_ = 0, columns_ = 0;
   Visibility visible_;
+  double seen_ = 0, rows_ = 0;  // keys that rows see; rows
   std::vector<distill::Recall> layers_;
 };
 

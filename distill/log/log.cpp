@@ -89,9 +89,11 @@ void RunLog::step(const StepReport& report) {
   line["seconds"] = seconds;
   line["tokens"] = report.tokens;
   line["tokens_per_second"] = rate;
+  add_values(line, report.mask);
   add_values(line, report.values);
   write_line(file_.get(), path_, line);
   Values scalars = with_prefix("train/", report.values);
+  for (const auto& value : with_prefix("train/", report.mask)) scalars.push_back(value);
   scalars.emplace_back("train/tokens_per_second", rate);
   events_.scalars(report.step, scalars);
 }

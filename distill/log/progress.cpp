@@ -50,6 +50,7 @@ double Progress::step(const StepReport& report) {
   mark_ = time;
   tokens_ += report.tokens;
   ++steps_seen_;
+  if (!report.mask.empty()) mask_ = report.mask;
   if (report.done > 0 && first_done_ < 0) {
     first_done_ = report.done;
     busy_since_done_ = busy_;
@@ -87,6 +88,7 @@ std::string Progress::describe(const StepReport& report) const {
   double seconds = busy_ - busy_before_;
   if (report.tokens > 0 && seconds > 0)
     text += "  " + human_count(double(tokens_) / seconds) + " tokens/s";
+  if (!mask_.empty()) text += "  " + describe_values(mask_);
   text += "  " + describe_values(report.values);
   if (double left = seconds_left(report); left > 0) text += "  ETA " + human_seconds(left);
   return text;

@@ -18,6 +18,8 @@ struct StepReport {
   int64_t tokens = 0;  // of this step
   double done = 0;     // done share of a run with a time limit; 0: step / total
   Values values = {};
+  // Of the student's mask (mask_recall, ...), of some steps only: a line shows the newest.
+  Values mask = {};
 };
 
 struct ProgressConfig {
@@ -54,6 +56,7 @@ class Progress {
   double mark_ = 0;                               // end of the step or line before
   double busy_ = 0, busy_before_ = 0;  // seconds inside steps: in all, up to the line before
   double shown_ = -1;                  // time of the line before
+  Values mask_ = {};                   // the newest
 };
 
 // "approx 0.25, prob 1.5", also for values that are not finite.

@@ -55,6 +55,7 @@ class LayerLosses : public nn::LayerObserver {
         causal_(shape.causal),
         share_(call.share),
         loss_scale_(call.loss_scale),
+        watch_(call.watch),
         twice_(call.recompute) {
     auto attention = [](const std::string& part) { return part == data::part::attention; };
     for (const TeacherNeed& need : config.needs())
@@ -75,6 +76,7 @@ class LayerLosses : public nn::LayerObserver {
       const ProductInput rounded{product_type(t["query"].dtype())};
       t["query"] = rounded(t["query"]), t["key"] = rounded(t["key"]);
     }
+    if (watch_) watch_(i, tap, t);
     const LayerLossCall call{.config = config_,
                              .student = tap,
                              .output = output,
@@ -106,6 +108,7 @@ class LayerLosses : public nn::LayerObserver {
   int64_t layers_;
   bool causal_;
   double share_, loss_scale_;
+  const decltype(Objective::Call::watch)& watch_;
   bool twice_, takes_attention_ = false;
   Tensor sum_;
   PendingTerms terms_;

@@ -40,14 +40,18 @@ std::string hash_of_sizes(const nn::ModelConfig& config) {
   return hash.hex();
 }
 
-// New weights with the sizes of `config`.
+// New weights with the sizes of `config`; unless given, as many embeddings as the tokenizer has
+// tokens.
 void make_new(TrainingRun& run, Pretraining& what, uint64_t seed) {
-  check(!what.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
   if (!what.model.empty()) {
     const nn::ModelConfig theirs = nn::load_config(what.model);
     check_sizes(what, theirs);
     run.inputs["model"] = hash_of_sizes(theirs);
     what.config.copy_sizes(theirs);
+  } else if (!what.size_keys.count("vocab_size")) {
+    data::Schema sizes;
+    what.config.describe_model(sizes);
+    if (sizes.find("model.vocab_size")) sizes.set("model.vocab_size", run.tokenizer->vocab_size());
   }
   run.config = what.config;
   run.model = nn::make_model(run.config, seed);
@@ -95,13 +99,16 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   auto run = std::make_unique<TrainingRun>();
   claim_directory(*run, options, host);
   what.training.fill(pretraining_settings());
-  if (nn::is_model_path(what.model)) {
+  const bool trained = nn::is_model_path(what.model);
+  check(trained || !what.tokenizer.empty(),
+        "train: --tokenizer is needed without a model directory");
+  run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(nn::resolve_model(what.model))
+                                          : data::load_tokenizer(what.tokenizer);
+  if (trained) {
     load(*run, what, host);
   } else {
     make_new(*run, what, host.seed);
   }
-  run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(nn::resolve_model(what.model))
-                                          : data::load_tokenizer(what.tokenizer);
   if (!what.tokenizer.empty()) forget_other_tokens(*run, what.model);
   check(run->config.shape().causal, "train: next-token prediction needs a causal model");
   compare_vocabularies(run->config, *run->tokenizer, host.messages);

@@ -39,7 +39,7 @@ std::string attention_text(const nn::ModelConfig& config) {
   std::string out = config.attention;
   const char* scored = keys.find("candidates") ? "candidates" : "columns";
   for (const char* key : {"preset", "k", "block", scored})
-    if (const data::Schema::Field* field = keys.find(key))
+    if (const data::Schema::Field* field = keys.find(key); field && !field->empty())
       out += join(", ", key, " ", field->toml());
   return out;
 }

@@ -380,6 +380,25 @@ TEST_CASE("tokenizer: reports when the text gave fewer tokens than requested") {
   CHECK(contains(f.error, "tok-whole: 300 tokens"));
 }
 
+TEST_CASE("train: a new model has as many embeddings as its tokenizer tokens, or as it is told") {
+  const World& w = world();
+  const std::string sizes =
+      "train --tokenizer tok --train text.txt --steps 1 --batch-size 2 --hidden-size 32 "
+      "--num-hidden-layers 1 --num-attention-heads 4 --ffn-dim 48 --max-position-embeddings 32 ";
+  auto rows = [&](const std::string& run) {
+    return Json::parse(read_all(w.path(run + "/step-00000001/config.json"))).at("vocab_size");
+  };
+  w.must(sizes + "--out rows");
+  CHECK(rows("rows") == 300);
+  w.must(sizes + "--vocab-size 320 --out more-rows");
+  CHECK(rows("more-rows") == 320);
+}
+
+TEST_CASE("--load: a file that is no library of attention methods is refused by its name") {
+  refused("flops --load absent.so --model teacher", "--load: absent.so: ");
+  refused("flops --load=text.txt --model teacher", "text.txt: ");
+}
+
 TEST_CASE("train: a SEA model is trained on under its own settings") {
   const World& w = world();
   w.must("train --model student --train text.txt --batch-size 2 --steps 2 --out trained-on");

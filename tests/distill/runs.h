@@ -69,13 +69,15 @@ inline std::string file(const fs::path& dir, int64_t step, const char* name) {
   return data::read_file(data::checkpoint_path(dir, step) / name);
 }
 
-// What a run logged, without times.
+// What a run logged, without times, and the masks, which are counted by time.
 inline std::vector<std::string> log_lines(const fs::path& dir) {
   std::istringstream in(data::read_file(dir / "log.jsonl"));
   std::vector<std::string> out;
   for (std::string line; std::getline(in, line);) {
     Json json = Json::parse(line);
-    for (const char* key : {"time", "seconds", "tokens_per_second"}) json.erase(key);
+    for (const char* key :
+         {"time", "seconds", "tokens_per_second", "k", "columns", "mask_recall", "kept_share"})
+      json.erase(key);
     out.push_back(json.dump());
   }
   return out;

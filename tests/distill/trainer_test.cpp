@@ -57,6 +57,42 @@ TEST_CASE("trainer: a resumed run is the uninterrupted run, bit for bit") {
         file(scratch / "whole01", 6, "model.safetensors"));
 }
 
+TEST_CASE(
+    "trainer: the log has the recall of the mask, of the first step that of the first batch") {
+  const Sizes sizes{.windows = 2};
+  Scratch scratch;
+  auto teacher = online(sizes);
+  TrainerConfig config = six_steps();
+  config.accumulate = 1;
+  const Ran ran = train(scratch / "run", sizes, teacher.get(), config);
+  std::vector<Json> steps;
+  std::istringstream in(data::read_file(scratch / "run/log.jsonl"));
+  for (std::string line; std::getline(in, line);)
+    if (Json json = Json::parse(line); json.at("type") == "step") steps.push_back(json);
+  REQUIRE(steps.size() == 6);
+  for (const Json& step : {steps.front(), steps.back()}) {
+    CHECK(step.at("k") == 3);
+    CHECK(step.at("columns") == 12);
+  }
+  // The untrained student on that batch, by a pass of its own.
+  Pair pair(sizes);
+  const Batch batch = pair.source().batch(0, config.batch_size);
+  nn::LoadedModel full, student;
+  full.config = pair.teacher_config;
+  full.model = pair.teacher;
+  student.config = pair.config;
+  RecallObserver observer(std::move(full), student, {});
+  NoGrad off;
+  observer.begin(batch);
+  pair.student->hidden({.ids = batch.ids, .observer = &observer});
+  const MaskHealth health = mask_health(observer.layers());
+  CHECK(double(steps.front().at("mask_recall")) == doctest::Approx(health.recall).epsilon(1e-6));
+  CHECK(double(steps.front().at("kept_share")) == doctest::Approx(health.keys_read / 8.5));
+  CHECK(health.recall < 1);
+  CHECK(ran.terminal.find("k 3, columns 12, mask_recall 0.") != std::string::npos);
+  CHECK(double(steps.back().at("mask_recall")) != double(steps.front().at("mask_recall")));
+}
+
 TEST_CASE("trainer: a damaged newest checkpoint falls back to the one before") {
   Sizes sizes{.dropout = 0.2};
   Scratch scratch;

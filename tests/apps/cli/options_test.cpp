@@ -121,6 +121,17 @@ TEST_CASE("help has the keys of the chosen method and no other section") {
     CHECK(text.find("--model.width") == std::string::npos);
     CHECK(text.find("Example: brine sample\n") != std::string::npos);
   }
+  struct Losing {
+    int64_t k = 4;
+    double kd = 5;
+    void describe(data::Schema& schema) {
+      schema.field("attention.k", k, "Kept keys").field("losses.kd", kd, "Weight");
+    }
+  } losing;
+  data::Schema keys = data::schema_of(losing);
+  const std::string text = apply_options("brine x", {}, keys, {"--help"}).help_text;
+  CHECK(text.find("--losses.kd") < text.find("--attention.k"));
+  CHECK(text.find("--attention.k") != std::string::npos);
   CHECK(dense.find("With --help-all: model, other attention methods\n") != std::string::npos);
   CHECK(sea.find("With --help-all: model\n") != std::string::npos);
   check_says(message([&] { help({"--help", "--attention", "see"}); }), {"\"sea\"", "\"see\""});

@@ -143,6 +143,21 @@ TEST_CASE("progress: plain lines come at their interval, with rate and time left
   CHECK(out.str().find('\r') == std::string::npos);
 }
 
+TEST_CASE("progress: a line shows the mask that was counted last") {
+  Clock clock;
+  std::ostringstream out;
+  Progress progress(out, {.clock = clock.function()});
+  for (int step = 1; step <= 3; ++step) {
+    clock.time += 10;
+    progress.step({.step = step,
+                   .values = {{"loss", 3.5}},
+                   .mask = step == 2 ? Values{{"k", 7}, {"mask_recall", 0.25}} : Values()});
+  }
+  CHECK(out.str() ==
+        "step 1  loss 3.5\nstep 2  k 7, mask_recall 0.25  loss 3.5\n"
+        "step 3  k 7, mask_recall 0.25  loss 3.5\n");
+}
+
 TEST_CASE("progress: the bar stays on one line of the terminal's width") {
   Clock clock;
   std::ostringstream out;

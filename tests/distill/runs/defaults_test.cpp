@@ -212,6 +212,11 @@ TEST_CASE("defaults: the steps of a task follow from its epochs, or from recipe 
   CHECK(paper.epochs == 20);
   CHECK(paper.training.batch_size == 16);
   CHECK_FALSE(paper.training.steps.has_value());
+  for (const int64_t positions : {128, 512}) {
+    const TeacherFacts facts = {.causal = false, .positions = positions, .massive = {}};
+    CHECK(resolved(of_recipe(Recipe::paper, "mnli"), facts).training.sequence_length ==
+          std::min<int64_t>(positions, 256));
+  }
 }
 
 TEST_CASE("defaults: resolving twice is resolving once") {
