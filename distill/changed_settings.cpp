@@ -14,7 +14,7 @@ using data::Json;
 constexpr const char* kFree[] = {"recipe",       "stage",      "stages",
                                  "max_seconds",  "save_every", "keep",
                                  "keep_moments", "eval_every", "log_steps"};
-// Keys that the checkpoints of older conversions do not have.
+// Keys that the checkpoints of older runs of stage attention do not have.
 constexpr const char* kLater[] = {
     "/model",        "/task",   "/top_logits", "/train_split", "/valid_split",
     "/warmup_ratio", "/copies", "/losses/kl",  "/losses/mse",  "/optimizer/feature_learning_rate"};

@@ -11,7 +11,7 @@ namespace brine::tests {
 namespace {
 
 // The folder below `folder` that a file is in: of "distill", "distill/runs" for
-// "distill/runs/stages/conversion.h", and "distill" for its file "distill/trainer.h".
+// "distill/runs/stages/attention_stage.h", and "distill" for its file "distill/trainer.h".
 std::string room_of(const std::string& path, const std::string& folder) {
   const size_t end = path.find('/', folder.size() + 1);
   return end == std::string::npos ? folder : path.substr(0, end);

@@ -2,12 +2,31 @@
 vocab.txt or with vocab.json and merges.txt, or a GGUF file (needs the package gguf)."""
 import json
 import pathlib
-import sys
 
 from tokenizers import BertWordPieceTokenizer, Tokenizer, models, pre_tokenizers, processors
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "golden/tokenizer"))
-from make_families import LLAMA3, QWEN2, added, byte_level, sequence, split  # noqa: E402
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace("{1,3}", "")
+
+
+def split(pattern, behavior="Isolated", invert=False, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
+
+
+def byte_level(**changes):
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+            "use_regex": True, **changes}
+
+
+def sequence(*steps, key="pretokenizers"):
+    return {"type": "Sequence", key: list(steps)}
+
+
+def added(number, content, **changes):
+    return {"id": number, "content": content, "single_word": False, "lstrip": False,
+            "rstrip": False, "normalized": False, "special": True, **changes}
+
 
 PLAIN = byte_level(use_regex=False)
 DIGITS = {"type": "Digits", "individual_digits": True}

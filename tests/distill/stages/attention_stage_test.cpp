@@ -1,4 +1,4 @@
-// Stage attention of a conversion: blocks learn from the teacher's layers, one by one.
+// Stage attention of a distillation: blocks learn from the teacher's layers, one by one.
 #include "distill/runs/stages/attention_stage.h"
 
 #include "nn/io/shared_student.h"

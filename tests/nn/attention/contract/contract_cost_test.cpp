@@ -28,9 +28,7 @@ TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite diff
   each_block(Dtype::f64, [](Block& given) {
     // The largest exponent of softmax features is a constant for the gradient; it cancels except
     // for the added eps.
-    // SEA's learned prior: tests/sea/estimator_test.cpp.
-    std::map<std::string, std::string> settings;
-    if (given.name != "sea") settings = given.settings;
+    std::map<std::string, std::string> settings = given.settings;
     if (!given.causal) settings["feature_eps"] = "1e-12";
     Block block = make_block(given.name, given.causal, Dtype::f64, 5, 300, settings);
     int64_t T = 13;
@@ -40,6 +38,9 @@ TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite diff
     std::vector<nn::Module::NamedParameter> parameters = block.module->named_parameters();
     for (const auto& p : parameters) x.push_back(p.parameter->value.detach().clone());
     Tensor selected = selection_of(block, x, visible);
+    // Light's gates let so little of the estimate through that small steps measure rounding alone;
+    // with the selection fixed it has no kink for larger ones to cross.
+    const double step = settings["preset"] == "light" ? 1e-4 : 1e-6;
     auto f = [&](const std::vector<Tensor>& leaves) {
       for (size_t i = 0; i < parameters.size(); ++i) parameters[i].parameter->value = leaves[4 + i];
       nn::Tap tap(block.name);
@@ -54,7 +55,7 @@ TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite diff
     for (size_t i = 0; i < x.size(); ++i) {
       std::string what = i < 4 ? std::string(1, "qkvh"[i]) : parameters[i - 4].path;
       INFO("gradient of " << what);
-      double worst = gradcheck(f, x, {.step = 1e-6, .probes = 24, .only = int(i)});
+      double worst = gradcheck(f, x, {.step = step, .probes = 24, .only = int(i)});
       CHECK(worst < 1e-5);
     }
   });
