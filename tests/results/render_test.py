@@ -108,10 +108,10 @@ class Pages(unittest.TestCase):
     def test_values_over_those_of_another_row(self):
         (self.root / "tables.toml").write_text(
             '[[table]]\nname = "t"\nrows = ["kind"]\nvalues = ["y", "z"]\n'
-            'over = { kind = "a" }\nplain = ["z"]\n')
+            'where = { n = 1 }\nover = { kind = "a" }\nplain = ["z"]\n')
         (self.root / "rows.jsonl").write_text("".join(
-            json.dumps({"axes": {"kind": kind}, "values": {"y": y, "z": 3}}) + "\n"
-            for kind, y in (("a", 2), ("b", 5))))
+            json.dumps({"axes": {"kind": kind, "n": n}, "values": {"y": y * n, "z": 3}}) + "\n"
+            for n in (1, 2) for kind, y in (("a", 2), ("b", 5))))
         code, text = self.run_script(self.root)
         self.assertEqual(code, 0, text)
         self.assertIn("| a | 1.000 | 3.000 |\n| b | 2.500 | 3.000 |", text)
