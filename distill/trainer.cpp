@@ -385,7 +385,7 @@ Values Trainer::mask_values() const {
   const MaskHealth health = mask_health(recall_->layers());
   Values out = {{"k", double(*mask.k)}};
   if (mask.columns) out.emplace_back("columns", double(*mask.columns));
-  if (health.rows > 0) out.emplace_back("mask_recall", health.recall);
+  if (health.rows > 0) out.emplace_back("recall", health.recall);
   out.emplace_back("kept_share", kept);
   return out;
 }

@@ -108,7 +108,7 @@ class Trainer {
   // skipped: the reason why the weights do not change. The mask of the first micro-batch is counted
   // if `recall` is not null.
   LossTerms train_step(std::string& skipped, RecallObserver* recall);
-  Values mask_values() const;     // k, columns, mask_recall, kept_share
+  Values mask_values() const;     // k, columns, recall, kept_share
   void plan_ahead(int64_t step);  // announces the batches from this step on to the
                                   // teacher
   int64_t done_steps() const { return step_ - config_.first_step; }

@@ -16,7 +16,8 @@ namespace {
 using data::Json;
 
 // Values of a step that say how it went, not what was learned.
-constexpr const char* kBookkeeping[] = {"total", "seconds", "tokens", "worst_layer"};
+constexpr const char* kBookkeeping[] = {"total",       "seconds", "tokens",
+                                        "worst_layer", "k",       "columns"};
 constexpr size_t kMostPoints = 500;  // of a line on the page
 
 Chart& chart_of(Charts& charts, Chart wanted) {

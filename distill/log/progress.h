@@ -18,7 +18,7 @@ struct StepReport {
   int64_t tokens = 0;  // of this step
   double done = 0;     // done share of a run with a time limit; 0: step / total
   Values values = {};
-  // Of the student's mask (mask_recall, ...), of some steps only: a line shows the newest.
+  // Of the student's mask (recall, ...), of some steps only: a line shows the newest.
   Values mask = {};
 };
 

@@ -76,7 +76,7 @@ inline std::vector<std::string> log_lines(const fs::path& dir) {
   for (std::string line; std::getline(in, line);) {
     Json json = Json::parse(line);
     for (const char* key :
-         {"time", "seconds", "tokens_per_second", "k", "columns", "mask_recall", "kept_share"})
+         {"time", "seconds", "tokens_per_second", "k", "columns", "recall", "kept_share"})
       json.erase(key);
     out.push_back(json.dump());
   }

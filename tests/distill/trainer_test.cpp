@@ -86,11 +86,11 @@ TEST_CASE(
   observer.begin(batch);
   pair.student->hidden({.ids = batch.ids, .observer = &observer});
   const MaskHealth health = mask_health(observer.layers());
-  CHECK(double(steps.front().at("mask_recall")) == doctest::Approx(health.recall).epsilon(1e-6));
+  CHECK(double(steps.front().at("recall")) == doctest::Approx(health.recall).epsilon(1e-6));
   CHECK(double(steps.front().at("kept_share")) == doctest::Approx(health.keys_read / 8.5));
   CHECK(health.recall < 1);
-  CHECK(ran.terminal.find("k 3, columns 12, mask_recall 0.") != std::string::npos);
-  CHECK(double(steps.back().at("mask_recall")) != double(steps.front().at("mask_recall")));
+  CHECK(ran.terminal.find("k 3, columns 12, recall 0.") != std::string::npos);
+  CHECK(double(steps.back().at("recall")) != double(steps.front().at("recall")));
 }
 
 TEST_CASE("trainer: a damaged newest checkpoint falls back to the one before") {

@@ -151,11 +151,11 @@ TEST_CASE("progress: a line shows the mask that was counted last") {
     clock.time += 10;
     progress.step({.step = step,
                    .values = {{"loss", 3.5}},
-                   .mask = step == 2 ? Values{{"k", 7}, {"mask_recall", 0.25}} : Values()});
+                   .mask = step == 2 ? Values{{"k", 7}, {"recall", 0.25}} : Values()});
   }
   CHECK(out.str() ==
-        "step 1  loss 3.5\nstep 2  k 7, mask_recall 0.25  loss 3.5\n"
-        "step 3  k 7, mask_recall 0.25  loss 3.5\n");
+        "step 1  loss 3.5\nstep 2  k 7, recall 0.25  loss 3.5\n"
+        "step 3  k 7, recall 0.25  loss 3.5\n");
 }
 
 TEST_CASE("progress: the bar stays on one line of the terminal's width") {
