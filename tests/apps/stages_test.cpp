@@ -56,6 +56,9 @@ TEST_CASE("distill: stage joint goes on from stage attention in the same run") {
   CHECK(w.run(staged(keys + "staged", both)).status == 1);
   CHECK(
       contains(w.run(staged("--out staged --resume", "joint")).error, "--stages attention,joint"));
+  const Finished limited = w.must(staged(keys + "limited --max-seconds 1e-9", both));
+  CHECK(contains(limited.error, "after 1 of 2 steps; --resume with a larger"));
+  CHECK_FALSE(contains(limited.error, "stage joint"));
   const Finished joint = w.must(staged(keys + "staged --resume", both));
   CHECK(contains(joint.error, "stage joint"));
   CHECK(contains(joint.error, "rank 2"));
