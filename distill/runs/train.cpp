@@ -244,9 +244,10 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   if (!run.store) return write_student(run, options, host);
   const std::string& out = options.out;
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
-  host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
-                     trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
+  if (!options.dry_run)  // which prints it with what it measured
+    host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
+                       trained < parameters ? ", trained " + human_count(double(trained)) : "");
   if (host.is_first() && !options.dry_run) {
     for (const std::string& line : plan_lines(run)) host.messages.info(line);
     const double bytes = 4.0 * double(parameters) + 12.0 * double(trained);
