@@ -18,6 +18,48 @@ function(brine_test_entry name label)
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
 
+# An entry with the first case of each source, whose name is on one line.
+function(brine_first_cases name label program)
+  set(cases)
+  set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
+  foreach(source ${ARGN})
+    file(STRINGS ${source} case REGEX "^TEST_CASE\\(\".*\"" LIMIT_COUNT 1)
+    string(REGEX REPLACE "^TEST_CASE\\(\"(.*)\".*" "\\1" case "${case}")
+    string(REGEX REPLACE "[^A-Za-z0-9_ ]" "?" case "${case}")  # commas would end a pattern
+    list(APPEND cases "${case}")
+  endforeach()
+  list(JOIN cases "," cases)
+  brine_test_entry(${name} ${label} ${program} "-tc=${cases}")
+  set_tests_properties(${name} PROPERTIES COST 1000)
+endfunction()
+
+# The sources of tests/autograd with cases of check_op() in test_cuda and test_cuda_emulated, where
+# it compares the device with the CPU.
+function(brine_device_ops)
+  file(GLOB_RECURSE all CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/autograd/*.cpp)
+  foreach(source ${all})
+    file(STRINGS ${source} found REGEX "check_op\\(" LIMIT_COUNT 1)
+    if(found)
+      list(APPEND sources ${source})
+    endif()
+  endforeach()
+  add_library(device_ops OBJECT ${sources})
+  target_link_libraries(device_ops PRIVATE brine_flags)
+  target_include_directories(device_ops SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})
+  brine_optimize(device_ops)
+  brine_batches(device_ops)
+  foreach(target device_ops test_cuda_emulated)
+    target_compile_definitions(${target} PRIVATE BRINE_CHECK_ON_DEVICE)
+  endforeach()
+  foreach(program test_cuda_emulated test_cuda)
+    if(TARGET ${program})
+      target_sources(${program} PRIVATE $<TARGET_OBJECTS:device_ops>)
+    endif()
+  endforeach()
+  brine_test_entry(cuda_emulated_ops nightly test_cuda_emulated -sf=*/autograd/*)
+  brine_first_cases(cuda_emulated_first_ops emulator test_cuda_emulated ${sources})
+endfunction()
+
 # tests/<folder>/**.cpp -> one doctest program test_<folder>, linked with the folders named.
 #   NAME   of the program and its entries, where one folder makes several programs
 #   LABEL  unit (default), program or emulator; nightly: a browser, the second MPI library, all cases
@@ -59,18 +101,8 @@ function(brine_tests source_folder)
       brine_test_entry(${name}_${room} nightly test_${name} -sf=*/${source_folder}/${room}/*)
       set_tests_properties(${name}_${room} PROPERTIES COST 1000)  # the first to start
     endforeach()
-    set(cases)
     list(FILTER sources EXCLUDE REGEX "/(comm|core)/|/attention/attention_test")  # no family
-    set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources})
-    foreach(source ${sources})
-      file(STRINGS ${source} case REGEX "^TEST_CASE\\(\".*\"" LIMIT_COUNT 1)
-      string(REGEX REPLACE "^TEST_CASE\\(\"(.*)\".*" "\\1" case "${case}")
-      string(REGEX REPLACE "[^A-Za-z0-9_ ]" "?" case "${case}")  # commas would end a pattern
-      list(APPEND cases "${case}")
-    endforeach()
-    list(JOIN cases "," cases)
-    brine_test_entry(${name} ${arg_LABEL} test_${name} "-tc=${cases}")
-    set_tests_properties(${name} PROPERTIES COST 1000)
+    brine_first_cases(${name} ${arg_LABEL} test_${name} ${sources})
   else()
     brine_test_entry(${name} ${arg_LABEL} test_${name} "-tce=*(needs *")
   endif()

@@ -216,6 +216,11 @@ inline double gradcheck(const Function& f, const std::vector<Tensor>& given,
   return worst;
 }
 
+// A tensor that an op takes beside its inputs, in the type of x and on its device.
+inline Tensor beside(const Tensor& extra, const Tensor& x) {
+  return extra.to(x.dtype()).to(x.device());
+}
+
 // ---- one case, all routine checks
 struct OpCase {
   std::string name;
@@ -227,6 +232,10 @@ struct OpCase {
   double grad_tolerance = 1e-6;  // of gradcheck; 0 skips it
 };
 
+// In the programs of the GPU's kernels the case is run on the device, as on the CPU.
+#ifdef BRINE_CHECK_ON_DEVICE
+void check_op(const OpCase& c);
+#else
 inline void check_op(const OpCase& c) {
   INFO("case " << c.name);
   const std::vector<Tensor> inputs32 = to_dtype(c.inputs, Dtype::f32);
@@ -273,5 +282,6 @@ inline void check_op(const OpCase& c) {
   }
   if (c.grad_tolerance > 0) CHECK(gradcheck(c.f, c.inputs) < c.grad_tolerance);
 }
+#endif
 
 }  // namespace brine::test

@@ -57,6 +57,13 @@ inline std::vector<int64_t> keys_per_column(int64_t w, int64_t K) {
   return n;
 }
 
+inline FlatCsr mask_on(Device device, FlatCsr csr) {
+  for (Tensor* part : {&csr.row_pointers, &csr.head_offsets, &csr.columns}) {
+    *part = part->to(device);
+  }
+  return csr;
+}
+
 // Groups of flat places (b, h, t) that share a budget, padded rows left out.
 inline std::vector<std::vector<std::array<int64_t, 3>>> budget_groups(const MaskCase& m) {
   std::vector<std::vector<std::array<int64_t, 3>>> groups;

@@ -19,6 +19,7 @@ inline std::vector<MaskCase> loss_cases() {
       {.B = 3, .H = 1, .T = 21, .K = 64, .lengths = {0, 21, 1}},
       {.B = 2, .H = 2, .T = 24, .K = 5, .causal = false, .lengths = {24, 17}},
       {.B = 1, .H = 1, .T = 2, .K = 8},
+      {.B = 2, .H = 1, .T = 130, .K = 33, .lengths = {65, 130}},
   };
 }
 

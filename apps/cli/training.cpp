@@ -16,8 +16,8 @@
 
 namespace brine {
 
-int run_training(const RunContext& context, const distill::RunOptions& options,
-                 const Prepare& prepare) {
+distill::RunResult run_training(const RunContext& context, const distill::RunOptions& options,
+                                const Prepare& prepare) {
   Communicator& ranks = process_ranks({.seconds = options.rank_seconds, .nccl = options.nccl});
   const bool bar = is_terminal() && !context.quiet;
   distill::RunHost host{
@@ -37,7 +37,9 @@ int run_training(const RunContext& context, const distill::RunOptions& options,
   host.stop = [&signals] { return signals ? signals->name() : std::string(); };
   const distill::RunResult result = distill::train(*run, options, host);
   std::cout << result.dry_run;
-  return result.interrupted ? 130 : 0;
+  return result;
 }
+
+int exit_status(const distill::RunResult& result) { return result.interrupted ? 130 : 0; }
 
 }  // namespace brine

@@ -11,9 +11,10 @@ namespace brine {
 
 using Prepare = std::function<std::unique_ptr<distill::TrainingRun>(const distill::RunHost&)>;
 
-// Trains the run that `prepare` makes. The exit status: 0, or 130 when a signal ended the run early
-// (its checkpoint is saved).
-int run_training(const RunContext& context, const distill::RunOptions& options,
-                 const Prepare& prepare);
+// Trains the run that `prepare` makes.
+distill::RunResult run_training(const RunContext& context, const distill::RunOptions& options,
+                                const Prepare& prepare);
+// 0, or 130 when a signal ended the run early (its checkpoint is saved).
+int exit_status(const distill::RunResult& result);
 
 }  // namespace brine

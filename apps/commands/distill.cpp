@@ -15,13 +15,14 @@ struct Distill {
   }
 
   int run(const RunContext& context) {
+    distill::RunResult result;
     for (const distill::StagePlan& plan : distill::plan_stages(what, options)) {
-      const int status = run_training(context, plan.options, [&](const distill::RunHost& host) {
+      result = run_training(context, plan.options, [&](const distill::RunHost& host) {
         return distill::prepare(what, plan, host);
       });
-      if (status != 0) return status;
+      if (result.interrupted || result.out_of_time) break;
     }
-    return 0;
+    return exit_status(result);
   }
 };
 

@@ -16,9 +16,9 @@ struct Finetune {
   }
 
   int run(const RunContext& context) {
-    return run_training(context, options, [&](const distill::RunHost& host) {
+    return exit_status(run_training(context, options, [&](const distill::RunHost& host) {
       return distill::prepare(what, options, host);
-    });
+    }));
   }
 };
 

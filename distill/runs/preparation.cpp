@@ -605,7 +605,7 @@ RunResult distil(Distillation& what, const RunOptions& options, const RunHost& h
   for (const StagePlan& plan : plan_stages(what, options)) {
     const std::unique_ptr<TrainingRun> run = prepare(what, plan, host);
     result = train(*run, plan.options, host);
-    if (result.interrupted) break;
+    if (result.interrupted || result.out_of_time) break;  // in its stage; a resumed run goes on
   }
   return result;
 }

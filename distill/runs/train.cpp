@@ -133,10 +133,12 @@ std::string recorded(const TrainingRun& run, const RunHost& host) {
   return json_text(configuration);
 }
 
-// What a run says that its limit of time has ended; "" for one that has no steps left.
+bool is_out_of_time(const Trainer& trainer, const TrainerConfig& config) {
+  return trainer.finished() && trainer.step() - config.first_step < config.steps;
+}
+
 std::string time_limit_note(const Trainer& trainer, const TrainerConfig& config) {
   const int64_t done = trainer.step() - config.first_step;
-  if (done >= config.steps) return "";
   return join("the limit of ", human_seconds(trainer.max_seconds()),
               " (max_seconds) is reached after ", done, " of ", config.steps,
               " steps; --resume with a larger --max-seconds goes on, with 0 without limit");
@@ -178,11 +180,11 @@ bool resume(Trainer& trainer, const TrainingRun& run, const std::string& out,
   for (const std::string& why : trainer.resume()) messages.warning("checkpoint skipped: ", why);
   const bool evaluated = (!run.valid && !run.evaluation) || has_evaluation(out, trainer.step());
   if (trainer.finished() && evaluated) {
-    const std::string limit = time_limit_note(trainer, run.trainer);
-    messages.info(out, ": ",
-                  limit.empty()
-                      ? join("the run is finished, ", trainer.step(), " steps; nothing left to do")
-                      : limit);
+    messages.info(
+        out, ": ",
+        is_out_of_time(trainer, run.trainer)
+            ? time_limit_note(trainer, run.trainer)
+            : join("the run is finished, ", trainer.step(), " steps; nothing left to do"));
     return false;
   }
   messages.info("resuming at step ", trainer.step());
@@ -242,9 +244,10 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   if (!run.store) return write_student(run, options, host);
   const std::string& out = options.out;
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
-  host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
-                     trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
+  if (!options.dry_run)  // which prints it with what it measured
+    host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
+                       trained < parameters ? ", trained " + human_count(double(trained)) : "");
   if (host.is_first() && !options.dry_run) {
     for (const std::string& line : plan_lines(run)) host.messages.info(line);
     const double bytes = 4.0 * double(parameters) + 12.0 * double(trained);
@@ -278,6 +281,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
     if (host.ranks)
       compare_texts(*host.ranks, "checkpoint",
                     join("step ", trainer.step(), goes_on ? "" : ", finished"));
+    result.out_of_time = !goes_on && is_out_of_time(trainer, run.trainer);
     if (!goes_on) return result;
     log_config.resume_step = trainer.step();
   } else if (host.is_first()) {
@@ -295,8 +299,8 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   result.interrupted = result.outcome.interrupted;
   if (run.after) run.after();
   report_end(result.outcome, out, host.messages);
-  const std::string limit = result.interrupted ? "" : time_limit_note(trainer, run.trainer);
-  if (!limit.empty()) host.messages.info(limit);
+  result.out_of_time = !result.interrupted && is_out_of_time(trainer, run.trainer);
+  if (result.out_of_time) host.messages.info(time_limit_note(trainer, run.trainer));
   if (host.ranks) report_traffic(*host.ranks, trainer.step() - first, host.messages);
   return result;
 }

@@ -103,6 +103,7 @@ data::Json stored_configuration(const std::string& run_dir);
 
 struct RunResult {
   bool interrupted = false;  // by RunHost::stop; the checkpoint is saved
+  bool out_of_time = false;  // max_seconds ended it before its last step
   TrainOutcome outcome;
   std::string dry_run;  // what a dry run measured, as lines; nothing was trained
 };

@@ -62,14 +62,6 @@ TEST_CASE("end to end: the exported model is the run's model") {
   CHECK(config.at("brine").at("attention").at("method") == "sea");
 }
 
-TEST_CASE("end to end: a distillation from maps, online and without a text to validate") {
-  const World& w = world();
-  w.must(World::distill() + " --dump maps --out from-maps");
-  w.must(World::distill() + " --out online");
-  CHECK(fs::exists(w.path("from-maps/step-00000002")));
-  CHECK(fs::exists(w.path("online/step-00000002")));
-}
-
 TEST_CASE("end to end: a distillation from a pooled dump runs without prob and reports it") {
   const World& w = world();
   w.must(
@@ -92,31 +84,6 @@ TEST_CASE("end to end: a distillation from a pooled dump runs without prob and r
   f = w.run("dump --model teacher --data text.txt --columns 12 --out never");
   CHECK(f.status == 1);
   CHECK(f.error.find("--columns has no effect with --content qk\n") != std::string::npos);
-}
-
-TEST_CASE("end to end: generation is a function of the seed and begins with the prompt") {
-  std::string command = "generate --model export --prompt 'the king' --tokens 6 --seed ";
-  Finished a = world().must(command + "3"), b = world().must(command + "3");
-  CHECK(a.out == b.out);
-  CHECK(a.out.rfind("the king", 0) == 0);
-  CHECK(a.out.size() > 9);
-}
-
-TEST_CASE("end to end: the same command trains the same weights") {
-  const World& w = world();
-  w.must(World::train() + " --out again");
-  CHECK(read_all(w.path("again/step-00000003/model.safetensors")) ==
-        read_all(w.path("teacher/step-00000003/model.safetensors")));
-}
-
-TEST_CASE("end to end: --dry-run and --resume of a finished run train nothing") {
-  const World& w = world();
-  auto before = w.files();
-  Finished dry = w.must(World::train() + " --out never --dry-run");
-  CHECK(dry.out.find("parameters") != std::string::npos);
-  CHECK(w.files() == before);
-  Finished resumed = w.must(World::train() + " --valid text.txt --out teacher --resume");
-  CHECK(resumed.error.find("3 steps") != std::string::npos);
 }
 
 TEST_CASE("end to end: a run that is killed and resumed ends with the weights of a whole one") {

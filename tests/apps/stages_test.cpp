@@ -56,6 +56,9 @@ TEST_CASE("distill: stage joint goes on from stage attention in the same run") {
   CHECK(w.run(staged(keys + "staged", both)).status == 1);
   CHECK(
       contains(w.run(staged("--out staged --resume", "joint")).error, "--stages attention,joint"));
+  const Finished limited = w.must(staged(keys + "limited --max-seconds 1e-9", both));
+  CHECK(contains(limited.error, "after 1 of 2 steps; --resume with a larger"));
+  CHECK_FALSE(contains(limited.error, "stage joint"));
   const Finished joint = w.must(staged(keys + "staged --resume", both));
   CHECK(contains(joint.error, "stage joint"));
   CHECK(contains(joint.error, "rank 2"));
@@ -80,6 +83,8 @@ TEST_CASE("distill: a plan before the run; settings of stages that are not run a
   check_says(dry.out, {"attention         sea, preset \"light\", k 4, columns 12", "approx 10",
                        "steps             2 of 2 x 1 windows of 32 tokens, a share of 0.25",
                        "memory at peak", "the run"});
+  const std::string all = dry.out + dry.error, subject = "stage attention";
+  CHECK(all.find(subject) == all.rfind(subject));
   CHECK_FALSE(fs::exists(w.path("dry")));
   for (const auto& [flag, key] : {std::pair("--loss-from 3", "loss_from"),
                                   {"--recompute", "recompute"},

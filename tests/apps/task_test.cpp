@@ -333,17 +333,6 @@ TEST_CASE("tasks by the program: a model's own names of classes are kept") {
   CHECK(replaced.find("head of 2 classes from 'wood' on is replaced") != std::string::npos);
 }
 
-TEST_CASE("tasks by the program: labels of lines") {
-  const TaskWorld& w = tasks();
-  w.write("lines.txt", "the king said unto his people.\r\nup from the stone city went the king.");
-  std::string file = w.must("predict --model teacher lines.txt").out;
-  CHECK(file.substr(0, 2) == "0\t");
-  CHECK(file.find("\n1\t") != std::string::npos);
-  CHECK(std::count(file.begin(), file.end(), '\n') == 2);
-  CHECK(w.must("predict --model teacher <lines.txt").out == file);
-  CHECK(w.must("predict --model teacher --batch-size 1 lines.txt").out == file);
-}
-
 TEST_CASE("tasks by the program: files of the user from finetune to predict") {
   const TaskWorld& w = tasks();
   std::istringstream lines(sample_text(220));
@@ -450,20 +439,6 @@ TEST_CASE("tasks by the program: pairs in files of the user, and in their dump")
   w.write("pairs.txt", "the king\this people\nthe king\n");
   check_refused("predict --model paired pairs.txt",
                 "pairs.txt:2: the model needs a pair of texts separated by one tab");
-}
-
-TEST_CASE("tasks by the program: a run resumes to the bit") {
-  const TaskWorld& w = tasks();
-  std::string command = TaskWorld::finetune() + " --steps 6 --save-every 3";
-  w.must(command + " --out whole");
-  fs::copy(w.path("whole"), w.path("again"), fs::copy_options::recursive);
-  fs::remove_all(w.path("again/step-00000006"));
-  Finished resumed = w.must(command + " --out again --resume");
-  CHECK(resumed.error.find("resuming at step 3") != std::string::npos);
-  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-    CHECK(read_all(w.path(std::string("whole/step-00000006/") + name)) ==
-          read_all(w.path(std::string("again/step-00000006/") + name)));
-  }
 }
 
 TEST_CASE("tasks by the program: a run does not continue with other data") {

@@ -113,7 +113,7 @@ std::string tested_name(const std::string& kernel) {
   return at == std::string::npos ? kernel : kernel.substr(0, at);
 }
 
-// The ops that the programs of both folders of tests prove.
+// The ops of a table, which check_op() proves on the CPU and on a GPU.
 const std::string kTable = "tests/ops/op_table.h";
 
 struct Tree {
@@ -163,6 +163,10 @@ Complaints misplaced(const Kernel& k, const Tree& tree) {
   need(tree.calls, k.name, {{"autograd/" + k.room, ".cpp"}, {"tensor/functions", ".cpp"}});
   const auto table = tree.words.find(kTable);
   if (table != tree.words.end() && table->second.count(tested_name(k.name))) return out;
+  for (const auto& [path, words] : tree.words) {
+    const bool own = is_of(path, "tests/autograd/" + k.room, k.family, "_test.cpp");
+    if (own && words.count("check_op") && words.count(tested_name(k.name))) return out;
+  }
   need(tree.words, k.name, {{"tests/cuda/" + k.room, "_test.cpp"}});
   need(tree.words, tested_name(k.name),
        {{"tests/tensor/" + k.room, "_test.cpp"}, {"tests/autograd/" + k.room, "_test.cpp"}});
@@ -218,6 +222,10 @@ TEST_CASE("the rule of families detects a violation") {
   }
   tree[2] = source_of("autograd/dense/norm.cpp", "// BRINE_CALL(x, layernorm, y)");
   CHECK(misplaced(kernels[0], read(tree)).size() == 1);
+  const Source ops = source_of("tests/autograd/dense/norm_test.cpp", "check_op(layernorm)");
+  CHECK(misplaced(kernels[0],
+                  read({tree[0], tree[1], source_of("autograd/dense/norm.cpp", calls), ops}))
+            .empty());
   const Source loose = source_of("tensor/kernels/dense.h", "BRINE_KERNEL(copy, Tensor y)");
   CHECK(misplaced(declared(loose)[0], Tree{}).size() == 1);
 }

@@ -1,6 +1,8 @@
 // Every seed and every past find through the reader that it is for.
 #include <doctest/doctest.h>
 
+#include <random>
+
 #include "data/io/file_io.h"
 #include "tests/fuzz/targets.h"
 #include "tests/paths.h"
@@ -43,6 +45,36 @@ TEST_CASE("fuzz: seeds and past finds are read or refused in one line that names
       CAPTURE(find);
       CHECK_NOTHROW(feed(target, dir.path(), data::read_file(find)));
     }
+  }
+}
+
+TEST_CASE("fuzz: valid inputs that were cut or damaged are read or refused in one such line") {
+  test::Scratch dir;
+  std::mt19937 draw(17);
+  for (const FuzzTarget& target : targets()) {
+    CAPTURE(target.name);
+    // A cut of text may be valid; of these nothing is.
+    const bool whole = target.name == "safetensors" || target.name == "gguf" ||
+                       target.name == "torch" || target.name == "pickle";
+    int refused = 0, damages = 0;
+    for (const fs::path& seed : inputs("seeds", target.name)) {
+      if (!seed.filename().string().starts_with("good")) continue;
+      CAPTURE(seed);
+      const std::string good = data::read_file(seed);
+      if (good.empty()) continue;
+      for (size_t size = 0; size < good.size(); size += 1 + good.size() / 400) {
+        std::string said;
+        CHECK_NOTHROW(said = feed(target, dir.path(), good.substr(0, size)));
+        CHECK((!whole || !said.empty()));
+      }
+      for (int i = 0; i < 200; ++i, ++damages) {
+        std::string bad = good;
+        for (int n = 0; n <= i % 3; ++n)
+          bad[draw() % bad.size()] = i % 2 ? "\"{}[]:,0-a\\\xff"[draw() % 12] : char(draw());
+        CHECK_NOTHROW(refused += !feed(target, dir.path(), bad).empty());
+      }
+    }
+    CHECK(refused * 20 > damages);
   }
 }
 

@@ -80,7 +80,7 @@ std::string BpeTokenizer::hash() const {
   if (!model_.normalizer.empty()) frame["normalizer"] = full_frame["normalizer"];
   // The decoder does not change how a text is encoded.
   if (!model_.pre_tokenizer.is_gpt2() || model_.ignore_merges) {
-    frame["pre_tokenizer"] = full_frame["pre_tokenizer"];
+    frame["pre_tokenizer"] = full_frame.value("pre_tokenizer", Json());
     Json& settings = frame["model"];
     settings["byte_fallback"] = model_.byte_fallback;
     settings["ignore_merges"] = model_.ignore_merges;
@@ -96,8 +96,9 @@ std::string BpeTokenizer::transformers_class() const {
   if (model_.is_gpt2() && model_.normalizer.empty()) return "GPT2Tokenizer";
   const SortedJson frame = brine::parse_json(model_.frame.empty() ? kBpeFrame : model_.frame);
   const SortedJson nfc = {{"type", "NFC"}};
-  const bool qwen2 = !model_.ignore_merges && frame["pre_tokenizer"].is_object() &&
-                     is_qwen2(frame["pre_tokenizer"]) && member(frame, "normalizer") == nfc;
+  const SortedJson& pre = member(frame, "pre_tokenizer");
+  const bool qwen2 = !model_.ignore_merges && pre.is_object() && is_qwen2(pre) &&
+                     member(frame, "normalizer") == nfc;
   return qwen2 ? "Qwen2Tokenizer" : "";
 }
 

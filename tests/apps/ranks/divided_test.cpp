@@ -7,17 +7,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Finished succeed(const std::string& arguments, const std::string& before) {
-  Finished done = ranked_world().run(arguments, before);
-  REQUIRE_MESSAGE(done.status == 0, before << arguments << ": " << done.error);
-  return done;
-}
-
-void divided_on(const Launcher& launcher, void (*test)(const Launcher&)) {
-  if (!launcher.found()) return test::skip("no " + launcher.name);
-  test(launcher);
-}
-
 // A model with room for the prompts of a suite; sentences and an encoder that was tuned on them.
 void make_inputs() {
   static const bool made = [] {
@@ -84,12 +73,12 @@ void same_values(const Launcher& launcher) {
       "sweep --model student --teacher teacher --data text.txt --k 2 4 --floors --out floors.tsv"};
   for (const std::string command : commands) {
     fs::remove(world().path("floors.tsv"));
-    const Finished alone = succeed(command, "OMP_NUM_THREADS=1");
+    const Finished alone = must_run(command, "OMP_NUM_THREADS=1");
     const std::string table = read_all(world().path("floors.tsv"));
     CHECK(alone.out.size() > 200);
     for (const int ranks : {2, 3}) {
       fs::remove(world().path("floors.tsv"));
-      const Finished shared = succeed(command, launcher.of(ranks));
+      const Finished shared = must_run(command, launcher.of(ranks));
       INFO(command, " on ", ranks, " ranks: ", shared.out);
       const bool same = shared.out == alone.out;
       CHECK(same);
@@ -100,9 +89,9 @@ void same_values(const Launcher& launcher) {
   const std::string sweep =
       "sweep --model student --teacher teacher --data text.txt --k 2 4 --batch-size 5 "
       "--max-windows 23";
-  const std::string alone = without_costs(succeed(sweep, "").out);
+  const std::string alone = without_costs(must_run(sweep, "").out);
   CHECK(contains(alone, "perplexity"));
-  CHECK(without_costs(succeed(sweep, launcher.of(4)).out) == alone);
+  CHECK(without_costs(must_run(sweep, launcher.of(4)).out) == alone);
 }
 
 // Content by name of every file below a directory.
@@ -133,9 +122,9 @@ void same_files(const Launcher& launcher) {
       {"task", "dump --model tuned --task cola --data glue --shard-mib 1 --content maps"}};
   for (const auto& [name, command] : commands) {
     const std::string out = command + " --out " + id + "-" + name;
-    succeed(out, "OMP_NUM_THREADS=1");
+    must_run(out, "OMP_NUM_THREADS=1");
     for (const int ranks : {2, 3}) {
-      succeed(out + std::to_string(ranks), launcher.of(ranks));
+      must_run(out + std::to_string(ranks), launcher.of(ranks));
       check_same_files(join(id, "-", name, ranks), id + "-" + name);
     }
   }
@@ -147,7 +136,7 @@ void disturbed_dump(const Launcher& launcher) {
   const std::string id = launcher.name, whole = id + "-long";
   const std::string keys =
       "dump --model teacher --data much.txt --batch-size 2 --shard-mib 1 --logits full --out ";
-  succeed(keys + whole, "");
+  must_run(keys + whole, "");
   for (const int signal : {SIGKILL, SIGTERM}) {
     const std::string out = join(id, "-signal-", signal);
     for (int r = 0; r < 3; ++r) fs::remove(ranked_world().path(join("pid.", r)));
@@ -166,7 +155,7 @@ void disturbed_dump(const Launcher& launcher) {
     } else {
       CHECK(done.status != 0);
     }
-    succeed(keys + out, launcher.of(2));
+    must_run(keys + out, launcher.of(2));
     check_same_files(out, whole);
   }
 }
@@ -216,30 +205,10 @@ void one_line(const Launcher& launcher) {
   }
 }
 
-TEST_CASE("divided work: evaluations have the values of one process (needs Open MPI)") {
-  divided_on(open_mpi_launcher(), same_values);
-}
-TEST_CASE("divided work: evaluations have the values of one process (needs MPICH)") {
-  divided_on(mpich_launcher(), same_values);
-}
-TEST_CASE("divided work: dumps are the files of one process (needs Open MPI)") {
-  divided_on(open_mpi_launcher(), same_files);
-}
-TEST_CASE("divided work: dumps are the files of one process (needs MPICH)") {
-  divided_on(mpich_launcher(), same_files);
-}
-TEST_CASE("divided work: a dump of ranks that were ended continues on others (needs Open MPI)") {
-  divided_on(open_mpi_launcher(), disturbed_dump);
-}
-TEST_CASE("divided work: a dump of ranks that were ended continues on others (needs MPICH)") {
-  divided_on(mpich_launcher(), disturbed_dump);
-}
-TEST_CASE("divided work: refusals and errors are one line (needs Open MPI)") {
-  divided_on(open_mpi_launcher(), one_line);
-}
-TEST_CASE("divided work: refusals and errors are one line (needs MPICH)") {
-  divided_on(mpich_launcher(), one_line);
-}
+RANKS_TEST_CASE("divided work: evaluations have the values of one process", same_values)
+RANKS_TEST_CASE("divided work: dumps are the files of one process", same_files)
+RANKS_TEST_CASE("divided work: a dump of ranks that were ended continues on others", disturbed_dump)
+RANKS_TEST_CASE("divided work: refusals and errors are one line", one_line)
 
 }  // namespace
 }  // namespace brine::tests

@@ -31,6 +31,16 @@ inline Launcher open_mpi_launcher() {
           "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --quiet", "open-mpi"};
 }
 inline Launcher mpich_launcher() { return {"mpirun.mpich", "mpirun.mpich", "mpich"}; }
+inline void for_launcher(const Launcher& launcher, void (*test)(const Launcher&)) {
+  if (!launcher.found()) return test::skip("no " + launcher.name);
+  test(launcher);
+}
+
+// A case for each of both libraries.
+#define RANKS_TEST_CASE(name, test)                                                \
+  TEST_CASE(name " (needs Open MPI)") { for_launcher(open_mpi_launcher(), test); } \
+  TEST_CASE(name " (needs MPICH)") { for_launcher(mpich_launcher(), test); }
+
 // Every rank writes its process number to pid.RANK, so that a test can find it.
 inline const World& ranked_world() {
   world().write("rank.sh",
@@ -56,6 +66,12 @@ bool wait_until(double seconds, F done) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return true;
+}
+
+inline Finished must_run(const std::string& arguments, const std::string& before) {
+  Finished done = ranked_world().run(arguments, before);
+  REQUIRE_MESSAGE(done.status == 0, before << arguments << ": " << done.error);
+  return done;
 }
 
 // What a run writes, without times: by file, or by the line of the log.

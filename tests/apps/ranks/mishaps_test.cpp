@@ -51,12 +51,7 @@ void other_files(const Launcher& launcher) {
   CHECK(!std::filesystem::exists(world().path("odd-run")));
   CHECK(!std::filesystem::exists(world().path("odd/odd-run")));
 }
-TEST_CASE("ranks: other data, no text or no shard on one rank (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), other_files);
-}
-TEST_CASE("ranks: other data, no text or no shard on one rank (needs MPICH)") {
-  for_launcher(mpich_launcher(), other_files);
-}
+RANKS_TEST_CASE("ranks: other data, no text or no shard on one rank", other_files)
 
 // Late at the start and stopped for a while: the others wait, as long as the limit allows.
 void slow(const Launcher& launcher) {
@@ -69,10 +64,7 @@ void slow(const Launcher& launcher) {
   must_run(keys, launcher.of(3) + "sh late.sh");
   check_same("slow-" + launcher.id, "slow-" + launcher.id + "-alone");
 }
-TEST_CASE("ranks: a slow one is waited for (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), slow);
-}
-TEST_CASE("ranks: a slow one is waited for (needs MPICH)") { for_launcher(mpich_launcher(), slow); }
+RANKS_TEST_CASE("ranks: a slow one is waited for", slow)
 
 // Rank 0 writes. After its first checkpoint no file of it may grow beyond a few KB, as on a full
 // disk.
@@ -89,12 +81,7 @@ void full_disk(const Launcher& launcher) {
   CHECK(contains(done.error, "cannot write: the file would be larger than the limit"));
   check_resumes(launcher, out, whole);
 }
-TEST_CASE("ranks: a full disk of the rank that writes loses nothing (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), full_disk);
-}
-TEST_CASE("ranks: a full disk of the rank that writes loses nothing (needs MPICH)") {
-  for_launcher(mpich_launcher(), full_disk);
-}
+RANKS_TEST_CASE("ranks: a full disk of the rank that writes loses nothing", full_disk)
 
 }  // namespace
 }  // namespace brine::tests

@@ -100,38 +100,11 @@ void refused(const Launcher& launcher) {
   CHECK(!std::filesystem::exists(world().path(launcher.id + "-refused")));
 }
 
-TEST_CASE("ranks: 1 to 8 ranks, 1 and 2 threads have the same bits (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), same_bits);
-}
-TEST_CASE("ranks: 1 to 8 ranks, 1 and 2 threads have the same bits (needs MPICH)") {
-  for_launcher(mpich_launcher(), same_bits);
-}
-TEST_CASE("ranks: students of a dump, of a teacher, and of both stages (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), same_students);
-}
-TEST_CASE("ranks: students of a dump, of a teacher, and of both stages (needs MPICH)") {
-  for_launcher(mpich_launcher(), same_students);
-}
-TEST_CASE(
-    "ranks: a rank that is killed or told to stop ends all; any number resumes (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), killed);
-}
-TEST_CASE(
-    "ranks: a rank that is killed or told to stop ends all; any number resumes (needs MPICH)") {
-  for_launcher(mpich_launcher(), killed);
-}
-TEST_CASE("ranks: one that does not answer is named (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), limited);
-}
-TEST_CASE("ranks: one that does not answer is named (needs MPICH)") {
-  for_launcher(mpich_launcher(), limited);
-}
-TEST_CASE("ranks: too many, other settings, an error of one (needs Open MPI)") {
-  for_launcher(open_mpi_launcher(), refused);
-}
-TEST_CASE("ranks: too many, other settings, an error of one (needs MPICH)") {
-  for_launcher(mpich_launcher(), refused);
-}
+RANKS_TEST_CASE("ranks: 1 to 8 ranks, 1 and 2 threads have the same bits", same_bits)
+RANKS_TEST_CASE("ranks: students of a dump, of a teacher, and of both stages", same_students)
+RANKS_TEST_CASE("ranks: a rank that is killed or told to stop ends all; any number resumes", killed)
+RANKS_TEST_CASE("ranks: one that does not answer is named", limited)
+RANKS_TEST_CASE("ranks: too many, other settings, an error of one", refused)
 
 TEST_CASE("ranks: processes that were started without MPI are refused") {
   for (const char* launch : {"RANK=1 WORLD_SIZE=2", "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2"}) {

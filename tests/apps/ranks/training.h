@@ -9,11 +9,6 @@ inline const char* const kTrain =
     "train --config model.toml --tokenizer tok --train text.txt --valid text.txt --keep 0 "
     "--model.dropout 0.1 ";
 
-inline void must_run(const std::string& arguments, const std::string& before) {
-  const Finished done = ranked_world().run(arguments, before);
-  REQUIRE_MESSAGE(done.status == 0, before << arguments << ": " << done.error);
-}
-
 inline constexpr int kLong = 240;
 inline std::string long_run(const std::string& out, int rank_seconds = 20) {
   return kTrain + join("--steps ", kLong, " --save-every 20 --eval-every ", kLong,
@@ -54,11 +49,6 @@ inline void check_resumes(const Launcher& launcher, const std::string& out,
       CHECK(same);
     }
   }
-}
-
-inline void for_launcher(const Launcher& launcher, void (*test)(const Launcher&)) {
-  if (!launcher.found()) return test::skip("no " + launcher.name);
-  test(launcher);
 }
 
 }  // namespace brine::tests

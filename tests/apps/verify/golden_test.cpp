@@ -96,12 +96,6 @@ TEST_CASE("golden files agree: values, losses, gradients, in both types, by both
   }
 }
 
-TEST_CASE("a copy of a golden file agrees like the file itself") {
-  test::Scratch scratch;
-  std::string same = copy(golden_file("causal_paper_t12"), scratch / "same.h5", keep_tensor);
-  CHECK(report_of(same, Dtype::f64).ok());
-}
-
 TEST_CASE("one changed weight is out of tolerance, and the first bad row names the stage") {
   test::Scratch scratch;
   std::string from = golden_file("causal_paper_t12");
@@ -239,20 +233,6 @@ TEST_CASE("golden: settings that a block does not use are not judged") {
   agrees("bidirectional_capped_t24", {{"prior_features", 0}, {"layer_norm_eps", 0}});
   // Neither decoder nor Performer.
   agrees("causal_light_t34", {{"feature_divisor", 0}, {"layer_norm_eps", 0}});
-}
-
-TEST_CASE("verify: types and tolerances follow from the settings") {
-  Verification what;
-  CHECK(what.types() == std::vector{Dtype::f64, Dtype::f32});
-  what.dtype = GoldenTypes::f32;
-  CHECK(what.types() == std::vector{Dtype::f32});
-  what.dtype = GoldenTypes::f64;
-  CHECK(what.types() == std::vector{Dtype::f64});
-  CHECK(what.tolerance(Dtype::f32).atol == GoldenTolerance::of(Dtype::f32).atol);
-  what.atol = 0;
-  what.rtol = 0.5;
-  CHECK(what.tolerance(Dtype::f64).atol == 0);
-  CHECK(what.tolerance(Dtype::f64).rtol == 0.5);
 }
 
 TEST_CASE("verify counts runs, and without a tolerance a run in f32 does not pass") {

@@ -48,7 +48,7 @@ TEST_CASE("sparse attention equals dense attention under the same mask, with its
               .inputs = masked_qkv(m, 6),
               .f =
                   [=](const std::vector<Tensor>& in) {
-                    return sparse_attention(in[0], in[1], in[2], csr);
+                    return sparse_attention(in[0], in[1], in[2], mask_on(in[0].device(), csr));
                   },
               .oracle = [=](const std::vector<Tensor>& in) { return naive_output(in, mask, m); }});
   }
@@ -69,7 +69,7 @@ TEST_CASE("sparse attention of groups of heads, whose keys and values get the su
                   .inputs = {normal({m.B, m.H, m.T, d}, 1), normal(keys, 2), normal(keys, 3)},
                   .f =
                       [=](const std::vector<Tensor>& in) {
-                        return sparse_attention(in[0], in[1], in[2], csr);
+                        return sparse_attention(in[0], in[1], in[2], mask_on(in[0].device(), csr));
                       },
                   .oracle =
                       [=](const std::vector<Tensor>& in) {
@@ -102,7 +102,7 @@ TEST_CASE("sparse attention for every kind of head size") {
               .inputs = masked_qkv(m, d),
               .f =
                   [=](const std::vector<Tensor>& in) {
-                    return sparse_attention(in[0], in[1], in[2], csr);
+                    return sparse_attention(in[0], in[1], in[2], mask_on(in[0].device(), csr));
                   },
               .oracle = [=](const std::vector<Tensor>& in) { return naive_output(in, mask, m); },
               .grad_tolerance = d < 40 ? 1e-6 : 0});

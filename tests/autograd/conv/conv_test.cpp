@@ -1,5 +1,6 @@
-// Gradients of convolution, alone and in the chain of SEA's decoder.
+// Convolution against its definition, its gradients, and the chain of SEA's decoder.
 #include "autograd/ops.h"
+#include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;
@@ -7,28 +8,96 @@ using brine::test::check_op;
 using brine::test::close_to_scale;
 using brine::test::normal;
 
-TEST_CASE("conv2d: image, weight and bias") {
-  Tensor lengths = Tensor::from(std::vector<int64_t>{9, 5}, {2});
-  for (int64_t stride : {1, 2}) {
-    for (bool relu : {false, true}) {
-      Convolution conf{.dilation = 2,
-                       .stride = stride,
-                       .relu = relu,
-                       .halo_before = 2,
-                       .halo_after = 1,
-                       .lengths = lengths,
-                       .row_stride = stride};
-      check_op({.name = join("conv2d stride ", stride, relu ? " relu" : ""),
-                .inputs = {normal({2, 13, 6, 3}, 1), normal({4, 3, 3, 3}, 2), normal({4}, 3)},
-                .f = [=](const auto& x) { return conv2d(x[0], x[1], x[2], conf); }});
+namespace {
+
+struct ConvCase {
+  int64_t B = 2, rows = 9, W = 5, C = 3, O = 4, kT = 3, kW = 3;
+  bool bias = true;
+  Convolution conf = {};
+};
+
+// One output at a time: the sum over channels and taps, 0 in halos and beyond a sequence's tokens.
+test::Values naive_conv(const std::vector<Tensor>& in, const ConvCase& c,
+                        const std::vector<int64_t>& tokens) {
+  const test::Values x = in[0].to_vector(), w = in[1].to_vector();
+  const test::Values bias = c.bias ? in[2].to_vector() : test::Values(size_t(c.O), 0);
+  const Convolution& conf = c.conf;
+  const int64_t rows = (c.rows - (c.kT - 1) * conf.dilation - 1) / conf.stride + 1;
+  const int64_t height = conf.halo_before + rows + conf.halo_after;
+  return test::tabulate({c.B, height, c.W, c.O}, [&](const test::Coordinates& at) {
+    const int64_t b = at[0], r = at[1] - conf.halo_before, o = at[3];
+    if (r < 0 || r >= rows) return 0.0;
+    if (!tokens.empty() && r * conf.row_stride >= tokens[size_t(b)]) return 0.0;
+    double sum = bias[size_t(o)];
+    for (int64_t t = 0; t < c.kT; ++t) {
+      for (int64_t k = 0; k < c.kW; ++k) {
+        const int64_t column = at[2] + (k - c.kW / 2) * conf.dilation;
+        if (column < 0 || column >= c.W) continue;
+        const int64_t row = b * c.rows + r * conf.stride + t * conf.dilation;
+        for (int64_t i = 0; i < c.C; ++i) {
+          sum += x[size_t((row * c.W + column) * c.C + i)] *
+                 w[size_t(((o * c.C + i) * c.kT + t) * c.kW + k)];
+        }
+      }
+    }
+    return conf.relu ? std::max(sum, 0.0) : sum;
+  });
+}
+
+// Differences would step over the kink of a ReLU in one of many outputs.
+// `tokens`: of each sequence; empty: all.
+void check_conv(const ConvCase& c, const std::vector<int64_t>& tokens = {}) {
+  Convolution conf = c.conf;
+  conf.lengths = test::lengths_of(tokens);
+  std::vector<Tensor> inputs = {normal({c.B, c.rows, c.W, c.C}, 1),
+                                normal({c.O, c.C, c.kT, c.kW}, 2)};
+  if (c.bias) inputs.push_back(normal({c.O}, 3));
+  check_op({.name = join("conv2d B ", c.B, " rows ", c.rows, " W ", c.W, " ", c.C, " -> ", c.O,
+                         " kernel ", c.kT, "x", c.kW, " dilation ", conf.dilation, " stride ",
+                         conf.stride),
+            .inputs = inputs,
+            .f = [=](const auto& x) { return conv2d(x[0], x[1], c.bias ? x[2] : Tensor(), conf); },
+            .oracle = [=](const auto& x) { return naive_conv(x, c, tokens); },
+            .grad_tolerance = conf.relu && c.B * c.rows * c.W * c.O > 1000 ? 0 : 1e-6});
+}
+
+}  // namespace
+
+TEST_CASE("conv2d: sizes, dilation, stride, halos and lengths, with gradients") {
+  check_conv({});
+  check_conv({.B = 1, .rows = 1, .W = 1, .C = 1, .O = 1, .kT = 1, .kW = 1});
+  check_conv({.B = 0});
+  check_conv({.rows = 3, .conf = {.halo_after = 1}});
+  check_conv({.W = 2, .kW = 5, .conf = {.dilation = 2}});  // wider than the image
+  for (int64_t rows : {5, 33, 63, 257}) check_conv({.B = 1, .rows = rows, .W = 7, .O = 5});
+  for (int64_t W : {1, 2, 31, 32, 33}) check_conv({.rows = 7, .W = W});
+  for (int64_t C : {1, 2, 16, 17, 31}) check_conv({.W = 4, .C = C, .O = 33 - C});
+  check_conv({.rows = 11, .W = 7, .C = 33, .O = 70});
+  check_conv({.B = 5, .rows = 16}, {0, 14, 3, 99, 5});
+  for (int64_t dilation : {1, 2, 3}) {
+    for (int64_t stride : {1, 2, 3}) {
+      for (bool relu : {false, true}) {
+        Convolution conf{.dilation = dilation,
+                         .stride = stride,
+                         .relu = relu,
+                         .halo_before = 4,
+                         .halo_after = 1,
+                         .row_stride = stride};
+        check_conv({.rows = 13, .W = 6, .bias = !relu, .conf = conf}, {9, 5});
+        check_conv({.B = 3, .rows = 141, .W = 6, .C = 8, .O = 12, .conf = conf}, {141, 70, 0});
+      }
     }
   }
-  check_op({.name = "conv2d without bias",
-            .inputs = {normal({1, 7, 5, 2}, 1), normal({3, 2, 2, 3}, 2)},
-            .f = [](const auto& x) { return conv2d(x[0], x[1], {}); }});
-  check_op({.name = "conv2d 1x1",
-            .inputs = {normal({2, 7, 5, 4}, 1), normal({3, 4, 1, 1}, 2), normal({3}, 3)},
-            .f = [](const auto& x) { return conv2d(x[0], x[1], x[2]); }});
+  check_conv({.rows = 70, .W = 16, .C = 24, .O = 24, .conf = {.dilation = 2, .halo_before = 2}});
+}
+
+TEST_CASE("conv2d of one by one is a product") {
+  check_conv(
+      {.rows = 131, .C = 24, .O = 12, .kT = 1, .kW = 1, .bias = false, .conf = {.halo_before = 1}},
+      {131, 64});
+  check_conv({.rows = 31, .O = 2, .kT = 1, .kW = 1, .conf = {.relu = true}});
+  check_conv({.rows = 31, .O = 2, .kT = 1, .kW = 1, .conf = {.stride = 2}});
+  check_conv({.rows = 31, .O = 2, .kT = 2, .kW = 5});
 }
 
 TEST_CASE("two convolutions with a halo between them are causal and padded by zeros") {

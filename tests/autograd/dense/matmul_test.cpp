@@ -36,14 +36,29 @@ TEST_CASE("matmul: an operand shared by the batch gets the sum") {
 
 TEST_CASE("linear: input, weight and bias") {
   auto f = [](const auto& x) { return linear(x[0], x[1], x.size() > 2 ? x[2] : Tensor()); };
-  check_op({.name = "linear",
-            .inputs = {normal({3, 11, 17}, 1), normal({9, 17}, 2), normal({9}, 3)},
-            .f = f});
-  check_op(
-      {.name = "linear without bias", .inputs = {normal({4, 17}, 1), normal({9, 17}, 2)}, .f = f});
-  check_op({.name = "long",
-            .inputs = {normal({2111, 16}, 1), normal({24, 16}, 2), normal({24}, 3)},
-            .f = f});
+  auto oracle = [](const auto& x) {
+    const size_t O = size_t(x[1].dim(0)), I = size_t(x[1].dim(1));
+    const test::Values a = x[0].to_vector(), w = x[1].to_vector();
+    const test::Values bias = x.size() > 2 ? x[2].to_vector() : test::Values(O, 0);
+    test::Values y;
+    for (size_t r = 0; r < a.size(); r += I) {
+      for (size_t o = 0; o < O; ++o) {
+        double sum = bias[o];
+        for (size_t i = 0; i < I; ++i) sum += a[r + i] * w[o * I + i];
+        y.push_back(sum);
+      }
+    }
+    return y;
+  };
+  for (const Shape& rows : {Shape{3, 11, 17}, {4, 17}, {1, 260}, {33, 4}, {70, 30}, {2111, 16}}) {
+    const int64_t I = rows[rows.rank() - 1];
+    for (int64_t O : {1, 9, 24}) {
+      std::vector<Tensor> inputs = {normal(rows, 1), normal({O, I}, 2), normal({O}, 3)};
+      check_op({.name = join("linear ", rows, " ", O), .inputs = inputs, .f = f, .oracle = oracle});
+      inputs.pop_back();
+      check_op({.name = "linear without bias", .inputs = inputs, .f = f, .oracle = oracle});
+    }
+  }
 }
 
 TEST_CASE("linear_activation is activate(linear()), its gradients too") {
@@ -53,6 +68,10 @@ TEST_CASE("linear_activation is activate(linear()), its gradients too") {
     for (int64_t rows : {11, 300}) {
       const Tensor x = normal({3, rows, 17}, 1), w = normal({9, 17}, 2), b = normal({9}, 3);
       const Tensor dy = normal({3, rows, 9}, 4);
+      check_op({.name = join("linear_activation ", int(f), " ", rows),
+                .inputs = {x, w, b},
+                .f = [=](const auto& in) { return linear_activation(in[0], in[1], in[2], f); },
+                .grad_tolerance = f == Activation::relu ? 0 : 1e-6});
       std::vector<Tensor> fused = {require_grad(x), require_grad(w), require_grad(b)};
       std::vector<Tensor> separate = {require_grad(x), require_grad(w), require_grad(b)};
       const Tensor y = linear_activation(fused[0], fused[1], fused[2], f);

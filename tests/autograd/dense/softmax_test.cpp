@@ -11,7 +11,7 @@ TEST_CASE("masked_softmax and its gradient; a row without entries is 0") {
       build_csr(select_columns(estimate, m.visible(), m.config()).selected, m.visible(), m.k);
   Tensor mask = csr_to_mask(csr);
   auto oracle = [=](const std::vector<Tensor>& in) {
-    std::vector<double> x = in[0].to_vector(), keep = mask.to_vector(), y(x.size(), 0);
+    std::vector<double> x = in[0].to_vector(), keep = in[1].to_vector(), y(x.size(), 0);
     for (size_t r = 0; r < x.size(); r += size_t(m.T)) {
       double sum = 0;
       for (size_t j = r; j < r + size_t(m.T); ++j) {
@@ -22,8 +22,8 @@ TEST_CASE("masked_softmax and its gradient; a row without entries is 0") {
     return y;
   };
   check_op({.name = "masked_softmax",
-            .inputs = {normal({m.B, m.H, m.T, m.T}, 5, Dtype::f32, 0, 4)},
-            .f = [=](const std::vector<Tensor>& in) { return masked_softmax(in[0], mask, 0.37); },
+            .inputs = {normal({m.B, m.H, m.T, m.T}, 5, Dtype::f32, 0, 4), mask},
+            .f = [](const std::vector<Tensor>& in) { return masked_softmax(in[0], in[1], 0.37); },
             .oracle = oracle});
   // Scores far below zero must not vanish because of a large hidden one.
   Tensor x = Tensor::from(std::vector<float>{900, -700, -701}, {1, 3});

@@ -8,27 +8,76 @@
 
 namespace brine::test {
 
+namespace {
+
+struct FeatureSizes {
+  int64_t B, H, T, m, d;
+  std::vector<int64_t> lengths = {};
+};
+
+const FeatureSizes kFeatureSizes[] = {{2, 3, 6, 7, 5, {6, 3}},       {1, 1, 1, 1, 1},
+                                      {2, 3, 5, 7, 3, {0, 4}},       {3, 2, 9, 33, 40, {9, 1, 8}},
+                                      {2, 1, 300, 5, 4, {270, 129}}, {1, 2, 0, 4, 4},
+                                      {2, 1, 3, 4, 2, {0, 0}}};
+
+// A GPU makes rows as long as it needs them, with zeros at the end.
+Tensor narrow(const Tensor& phi, int64_t m) { return slice(phi, 3, 0, m); }
+
+}  // namespace
+
 TEST_CASE("relu_features: values, padding and gradient") {
-  const Tensor R = normal({7, 5}, 9);
-  const Tensor lengths = lengths_of({6, 3});
-  check_op(
-      {.name = "relu_features",
-       .inputs = {normal({2, 3, 6, 5}, 1)},
-       .f = [=](const auto& x) { return relu_features(x[0], R.to(x[0].dtype()), 1e-3, lengths); },
-       .oracle =
-           [=](const auto& x) {
-             Values in = x[0].to_vector(), r = R.to_vector(), y;
-             for (int64_t row = 0; row < 36; ++row) {
-               for (int64_t j = 0; j < 7; ++j) {
-                 double sum = 0;
-                 for (int64_t c = 0; c < 5; ++c)
-                   sum += in[size_t(row * 5 + c)] * r[size_t(j * 5 + c)];
-                 sum = std::max(0.0, sum / std::sqrt(std::sqrt(5.0))) + 1e-3;
-                 y.push_back(row % 6 < (row < 18 ? 6 : 3) ? sum : 0.0);
-               }
-             }
-             return y;
-           }});
+  for (const FeatureSizes& s : kFeatureSizes) {
+    const Tensor R = normal({s.m, s.d}, 9), lengths = lengths_of(s.lengths);
+    check_op({.name = join("relu_features T ", s.T, " m ", s.m),
+              .inputs = {normal({s.B, s.H, s.T, s.d}, 1)},
+              .f =
+                  [=](const auto& x) {
+                    return narrow(relu_features(x[0], beside(R, x[0]), 1e-3, lengths), s.m);
+                  },
+              .oracle =
+                  [=](const auto& x) {
+                    Values in = x[0].to_vector(), r = R.to_vector(), y;
+                    for (int64_t row = 0; row < s.B * s.H * s.T; ++row) {
+                      const int64_t b = row / s.T / s.H;
+                      for (int64_t j = 0; j < s.m; ++j) {
+                        double sum = 0;
+                        for (int64_t c = 0; c < s.d; ++c)
+                          sum += in[size_t(row * s.d + c)] * r[size_t(j * s.d + c)];
+                        sum = std::max(0.0, sum / std::sqrt(std::sqrt(double(s.d)))) + 1e-3;
+                        const bool seen = s.lengths.empty() || row % s.T < s.lengths[size_t(b)];
+                        y.push_back(seen ? sum : 0.0);
+                      }
+                    }
+                    return y;
+                  }});
+  }
+}
+
+// Their largest exponent is a constant for the gradient.
+TEST_CASE("softmax_features, exp_features: any sizes") {
+  for (const FeatureSizes& s : kFeatureSizes) {
+    const Tensor R = normal({s.m, s.d}, 9), lengths = lengths_of(s.lengths);
+    const Tensor x = normal({s.B, s.H, s.T, s.d}, 1);
+    for (FeatureSide side : {FeatureSide::queries, FeatureSide::keys}) {
+      check_op({.name = join("softmax_features T ", s.T, " m ", s.m),
+                .inputs = {x},
+                .f =
+                    [=](const auto& in) {
+                      return narrow(softmax_features(in[0], beside(R, in[0]), 1e-4, lengths, side),
+                                    s.m);
+                    },
+                .grad_tolerance = 0});
+    }
+    check_op({.name = join("exp_features T ", s.T, " m ", s.m),
+              .inputs = {x, normal({s.H, s.m, s.d}, 2), normal({s.H, s.m}, 3, Dtype::f32, -4, 2)},
+              .f =
+                  [=](const auto& in) {
+                    return exp_features(in[0], {}, {.weight = in[1], .bias = in[2], .content = {}},
+                                        lengths);
+                  },
+              .tolerance = 1e-4,
+              .grad_tolerance = 0});
+  }
 }
 
 TEST_CASE("softmax_features: values and the gradient with constant maxima") {
@@ -65,7 +114,7 @@ TEST_CASE("softmax_features: values and the gradient with constant maxima") {
       return y;
     };
     auto f = [&](const std::vector<Tensor>& v) {
-      return softmax_features(v[0], R.to(v[0].dtype()), 1e-2, lengths, side);
+      return narrow(softmax_features(v[0], beside(R, v[0]), 1e-2, lengths, side), 7);
     };
     check_op({.name = "softmax_features", .inputs = {x}, .f = f, .grad_tolerance = 0});
     Tensor y = f({x}), dy = cotangent(y);

@@ -2,77 +2,91 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "tests/autograd/naive.h"
 #include "tests/estimator_oracle.h"
 #include "tests/refusals.h"
 
 namespace brine::test {
 
 TEST_CASE("image_from_heads and heads_from_image: where every number goes") {
-  const Tensor lengths = lengths_of({5, 2});
-  check_op({.name = "image_from_heads",
-            .inputs = {normal({2, 3, 5, 8}, 1)},  // c = 2, W = 4
-            .f =
-                [=](const auto& x) {
-                  return image_from_heads(x[0], 4, {3, 2}, lengths);
-                },
-            .oracle =
-                [](const auto& x) {
-                  Values in = x[0].to_vector(), y;
-                  for (int64_t b = 0; b < 2; ++b) {
-                    for (int64_t t = -3; t < 7; ++t) {
-                      for (int64_t w = 0; w < 4; ++w) {
-                        for (int64_t channel = 0; channel < 6; ++channel) {
-                          const int64_t h = channel / 2, i = channel % 2;
-                          const bool zero = t < 0 || t >= (b ? 2 : 5);
-                          y.push_back(zero ? 0 : in[size_t(((b * 3 + h) * 5 + t) * 8 + i * 4 + w)]);
-                        }
-                      }
-                    }
-                  }
-                  return y;
-                }});
-  check_op({.name = "heads_from_image",
-            .inputs = {normal({2, 5, 3, 4}, 2)},
-            .f = [](const auto& x) { return heads_from_image(x[0]); },
-            .oracle =
-                [](const auto& x) {
-                  Values in = x[0].to_vector(), y;
-                  for (int64_t n = 0; n < 8; ++n) {
-                    for (int64_t tc = 0; tc < 15; ++tc) {
-                      y.push_back(in[size_t((n / 4 * 15 + tc) * 4 + n % 4)]);
-                    }
-                  }
-                  return y;
-                }});
+  struct Size {
+    int64_t B, H, T, c, W, halo, after;
+    std::vector<int64_t> lengths = {};
+  };
+  for (const Size& s : {Size{2, 3, 5, 2, 4, 3, 2, {5, 2}}, Size{1, 1, 1, 1, 1, 0, 0},
+                        Size{2, 12, 3, 3, 33, 1, 0, {0, 2}}, Size{1, 40, 2, 1, 70, 0, 2},
+                        Size{3, 1, 90, 4, 9, 1, 1, {90, 0, 7}}, Size{1, 12, 4, 4, 20, 1, 0},
+                        Size{1, 5, 40, 1, 60, 0, 0}, Size{1, 2, 0, 2, 3, 1, 1}}) {
+    const Tensor lengths = lengths_of(s.lengths);
+    check_op({.name = join("image_from_heads ", s.H, " x ", s.T, " x ", s.c * s.W),
+              .inputs = {normal({s.B, s.H, s.T, s.c * s.W}, 1)},
+              .f =
+                  [=](const auto& x) {
+                    return image_from_heads(x[0], s.W, {s.halo, s.after}, lengths);
+                  },
+              .oracle =
+                  [=](const auto& x) {
+                    const Array in(x[0]);
+                    const Coordinates shape{s.B, s.halo + s.T + s.after, s.W, s.H * s.c};
+                    return tabulate(shape, [&](const Coordinates& at) {
+                      const int64_t t = at[1] - s.halo;
+                      const int64_t L = s.lengths.empty() ? s.T : s.lengths[size_t(at[0])];
+                      if (t < 0 || t >= L) return 0.0;
+                      return in({at[0], at[3] / s.c, t, at[3] % s.c * s.W + at[2]});
+                    });
+                  }});
+  }
+  for (const Coordinates& s : std::vector<Coordinates>{
+           {2, 4, 5, 3}, {1, 1, 1, 1}, {1, 12, 7, 64}, {2, 40, 4, 50}, {1, 9, 0, 3}}) {
+    check_op({.name = join("heads_from_image ", s[1], " heads"),
+              .inputs = {normal({s[0], s[2], s[3], s[1]}, 2)},
+              .f = [](const auto& x) { return heads_from_image(x[0]); },
+              .oracle =
+                  [=](const auto& x) {
+                    const Array in(x[0]);
+                    return tabulate(s, [&](const Coordinates& at) {
+                      return in({at[0], at[2], at[3], at[1]});
+                    });
+                  }});
+  }
 }
 
 TEST_CASE("column_softmax: over the columns that own a key") {
-  const std::vector<int64_t> lengths = {9, 5};
-  for (bool causal : {true, false}) {
-    const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
-    check_op({.name = "column_softmax",
-              .inputs = {normal({2, 2, 9, 7}, 1, Dtype::f32, 50, 2)},
-              .f = [=](const auto& x) { return column_softmax(x[0], visible); },
-              .oracle =
-                  [=](const auto& x) {
-                    Values s = x[0].to_vector(), y(s.size(), 0.0);
-                    for (int64_t r = 0; r < 36; ++r) {
-                      const int64_t w = width(causal, lengths[size_t(r / 18)], r % 9);
-                      double sum = 0;
-                      for (int pass = 0; pass < 2; ++pass) {
-                        for (int64_t c = 0; c < 7; ++c) {
-                          if ((2 * c * w + 7) / 14 == (2 * c * w + 2 * w + 7) / 14) continue;
-                          const double p = std::exp(s[size_t(r * 7 + c)] - 50);
-                          if (pass)
-                            y[size_t(r * 7 + c)] = p / sum;
-                          else
-                            sum += p;
+  struct Size {
+    int64_t B, H, T, K;
+    std::vector<int64_t> lengths = {};
+  };
+  for (const Size& s : {Size{2, 2, 9, 7, {9, 5}}, Size{1, 1, 1, 1}, Size{2, 3, 9, 5, {9, 0}},
+                        Size{2, 1, 70, 64, {70, 3}}, Size{1, 2, 20, 100}, Size{1, 1, 0, 4}}) {
+    for (bool causal : {true, false}) {
+      const Visibility visible{.causal = causal, .lengths = lengths_of(s.lengths)};
+      check_op({.name = join("column_softmax ", s.T, " x ", s.K),
+                .inputs = {normal({s.B, s.H, s.T, s.K}, 1, Dtype::f32, 50, 2)},
+                .f = [=](const auto& x) { return column_softmax(x[0], visible); },
+                .oracle =
+                    [=](const auto& x) {
+                      Values scores = x[0].to_vector(), y(scores.size(), 0.0);
+                      for (int64_t r = 0; r < s.B * s.H * s.T; ++r) {
+                        const int64_t b = r / s.T / s.H,
+                                      L = s.lengths.empty() ? s.T : s.lengths[size_t(b)];
+                        const int64_t w = width(causal, L, r % s.T);
+                        double sum = 0;
+                        for (int pass = 0; pass < 2; ++pass) {
+                          for (int64_t c = 0; c < s.K; ++c) {
+                            const auto [first, end] = keys_of_column(c, w, s.K, 0);
+                            if (first == end) continue;
+                            const double p = std::exp(scores[size_t(r * s.K + c)] - 50);
+                            if (pass)
+                              y[size_t(r * s.K + c)] = p / sum;
+                            else
+                              sum += p;
+                          }
                         }
                       }
-                    }
-                    return y;
-                  },
-              .tolerance = 1e-4});
+                      return y;
+                    },
+                .tolerance = 1e-4});
+    }
   }
 }
 

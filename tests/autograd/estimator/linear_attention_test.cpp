@@ -111,7 +111,7 @@ TEST_CASE("linear_attention: an identity for each sequence") {
                   normal({2, 2, 9, 3}, 3)},
        .f =
            [=](const auto& x) {
-             return linear_attention(x[0], x[1], identity.to(x[0].dtype()), x[2], visible);
+             return linear_attention(x[0], x[1], beside(identity, x[0]), x[2], visible);
            },
        .oracle =
            [=](const auto& x) {

@@ -63,6 +63,9 @@ TEST_CASE("pooled_prior: scores plus a gain for each head, and the gradients of 
   check_pooled({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
   check_pooled({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
   check_pooled({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
+  check_pooled({2, 2, 7, 0, 5}, 2, 3, false, {0, 6}, 1);
+  check_pooled({2, 4, 130, 0, 20}, 2, 16, false, {130, 71}, 1);
+  check_pooled({1, 1, 0, 0, 4}, 1, 3, true, {}, 1);
 }
 
 TEST_CASE("pooled_prior: long columns, and bands of many rows") {

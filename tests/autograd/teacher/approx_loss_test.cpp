@@ -58,11 +58,15 @@ std::vector<double> of_columns(const std::vector<double>& scores, const MaskCase
 }  // namespace
 
 TEST_CASE("approx_loss equals the loss of the widened T x T map, with its gradient") {
-  for (const MaskCase& m : loss_cases()) {
+  std::vector<MaskCase> cases = loss_cases();
+  cases.push_back({.B = 520, .H = 1, .T = 2, .K = 2});  // sums of many blocks of a GPU
+  cases.push_back({.B = 2, .H = 2, .T = 41, .K = 64, .lengths = {5, 41}});
+  cases.push_back({.B = 3, .H = 2, .T = 70, .K = 16, .causal = false, .lengths = {70, 0, 33}});
+  for (const MaskCase& m : cases) {
     Tensor q = normal({m.B, m.H, m.T, 4}, 1), k = normal({m.B, m.H, m.T, 4}, 2);
     Tensor map = teacher_map(q.to(Dtype::f64), k.to(Dtype::f64), m);
     auto f = [=](const std::vector<Tensor>& in) {
-      TeacherAttention teacher{map.to(in[0].dtype()), {}, {}};
+      TeacherAttention teacher{beside(map, in[0]), {}, {}};
       return approx_loss(in[0], summarize_teacher(teacher, m.K, m.visible()), m.visible());
     };
     auto oracle = [=](const std::vector<Tensor>& in) {
@@ -95,7 +99,7 @@ TEST_CASE("approx_loss_of_logs equals the loss of the T x T map of repeated prob
     Tensor q = normal({m.B, m.H, m.T, 4}, 1), k = normal({m.B, m.H, m.T, 4}, 2);
     Tensor map = teacher_map(q.to(Dtype::f64), k.to(Dtype::f64), m);
     auto loss_of = [=](const Tensor& logs) {
-      TeacherAttention teacher{map.to(logs.dtype()), {}, {}};
+      TeacherAttention teacher{beside(map, logs), {}, {}};
       return approx_loss_of_logs(logs, summarize_teacher(teacher, m.K, m.visible()), m.visible());
     };
     // Of a softmax over columns, from its scores.

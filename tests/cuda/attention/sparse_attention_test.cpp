@@ -47,19 +47,12 @@ Tensor shifted(const On& on, const Tensor& x, int64_t shift) {
   return on(more).slice(0, shift, x.numel()).view(x.shape());
 }
 
-FlatCsr moved_mask(const On& on, FlatCsr mask) {
-  mask.row_pointers = on(mask.row_pointers);
-  mask.head_offsets = on(mask.head_offsets);
-  mask.columns = on(mask.columns);
-  return mask;
-}
-
 std::vector<Tensor> attention_on(const On& on, Dtype dtype, const SparseCase& c,
                                  const FlatCsr& mask) {
   const MaskCase& m = c.mask;
   const Shape row_shape{m.B, m.H, m.T, c.d};
   const Shape key_shape{m.B, c.groups ? c.groups : m.H, mask.keys, c.d};
-  const FlatCsr csr = moved_mask(on, mask);
+  const FlatCsr csr = mask_on(on.device, mask);
   auto moved = [&](const Tensor& x) { return shifted(on, x, c.shift); };
   auto stored = [&](const Tensor& x) {
     if (c.stored == Dtype::f32) return moved(x);
@@ -133,7 +126,7 @@ void check_op_rounds(const MaskCase& m, int64_t d, Dtype half, double loss_scale
                           ? 1.0 / 512
                           : 1.0 / 4096;  // rounding is off by so much of a number at most
   const On on{kCuda};
-  const FlatCsr mask = mask_of({.mask = m}), csr = moved_mask(on, mask);
+  const FlatCsr mask = mask_of({.mask = m}), csr = mask_on(kCuda, mask);
   const Shape shape{m.B, m.H, m.T, d};
   const Tensor q = normal(shape, 1), k = normal(shape, 2), v = normal(shape, 3);
   const Tensor dy = normal(shape, 4, Dtype::f32, 0, loss_scale);
@@ -192,7 +185,7 @@ TEST_CASE("cuda: sparse attention in 16 bits gathers rounded rows, the rest is a
   }
   // A few rows are not worth rounding all keys for.
   const MaskCase few{.B = 2, .H = 2, .T = 23, .K = 8, .k = 3};
-  const FlatCsr csr = moved_mask(On{kCuda}, mask_of({.mask = few}));
+  const FlatCsr csr = mask_on(kCuda, mask_of({.mask = few}));
   std::vector<Tensor> x;
   for (uint64_t seed : {1, 2, 3}) x.push_back(normal({2, 2, 23, 32}, seed).to(kCuda));
   const Tensor before = sparse_attention(x[0], x[1], x[2], csr).to(kCpu);

@@ -1,4 +1,5 @@
-// Convolution and its gradients on the device, as on the CPU.
+// Convolution in 16 bits, of padded sequences and of windows on the device, as on the CPU; others
+// are in tests/autograd/conv.
 #include "tensor/kernels/conv.h"
 #include "tests/cuda/compare.h"
 
@@ -53,20 +54,6 @@ void try_case(const std::string& what, const ConvCase& c) {
 }
 
 }  // namespace
-
-TEST_CASE("cuda: convolution and its gradients") {
-  try_case("plain", {});
-  try_case("one by one", {.kT = 1, .kW = 1, .bias = false});
-  try_case("one of all", {.B = 1, .rows_in = 1, .W = 1, .C = 1, .O = 1, .kT = 1, .kW = 1});
-  try_case("no sequences", {.B = 0});
-  try_case("dilation", {.rows_in = 12, .W = 9, .conf = {.dilation = 3}});
-  try_case("wider than the image", {.W = 2, .kW = 5, .conf = {.dilation = 2}});
-  try_case("stride", {.rows_in = 14, .conf = {.stride = 3}});
-  try_case("stride and dilation, relu",
-           {.rows_in = 15, .bias = false, .conf = {.dilation = 2, .stride = 2, .relu = true}});
-  try_case("halos", {.conf = {.relu = true, .halo_before = 2, .halo_after = 3}});
-  try_case("one row comes out", {.rows_in = 3, .conf = {.halo_after = 1}});
-}
 
 TEST_CASE("cuda: convolution of padded sequences") {
   for (bool on_device : {false, true}) {

@@ -90,19 +90,6 @@ TEST_CASE("cuda: dropout draws the numbers of the cpu") {
   }
 }
 
-TEST_CASE("cuda: scale_rows") {
-  for (const Shape& shape :
-       {Shape{0, 4}, Shape{3, 0}, Shape{1, 1}, Shape{5, 7}, Shape{40, 64}, Shape{2, 3000}}) {
-    compare_both(join("scale_rows ", shape), [&](const On& on, Dtype dtype) {
-      Tensor x = on(normal(shape, 1, dtype)), s = on(normal({shape[0]}, 2, dtype));
-      Tensor y = Tensor::like(x);
-      BRINE_CALL(y, scale_rows, y, x, s);
-      BRINE_CALL(y, scale_rows, x, x, s);
-      return std::vector{y, x};
-    });
-  }
-}
-
 TEST_CASE("cuda: zero_padding of every type, in place too") {
   for (const Shape& shape :
        {Shape{3, 5, 7}, Shape{3, 5}, Shape{3, 40, 2, 8}, Shape{3, 0, 4}, Shape{3, 4, 0}}) {

@@ -19,24 +19,6 @@ TEST_CASE("cuda: embedding of tables of any type") {
   }
 }
 
-TEST_CASE("cuda: embedding_backward adds") {
-  struct Case {
-    int64_t vocabulary, C, rows;
-  };
-  for (const Case& c : {Case{1, 1, 1}, Case{1, 3, 200}, Case{9, 5, 0}, Case{9, 0, 4},
-                        Case{5, 3, 31}, Case{3, 130, 400}, Case{200, 7, 1500}, Case{256, 3, 257},
-                        Case{257, 2, 1024}, Case{70000, 4, 3000}}) {
-    compare_both(join("embedding_backward ", c.vocabulary, " ids, ", c.rows, " x ", c.C),
-                 [&](const On& on, Dtype dtype) {
-                   Tensor dtable = on(normal({c.vocabulary, c.C}, 1, dtype));
-                   Tensor dy = on(normal({c.rows, c.C}, 2, dtype));
-                   Tensor id = on(ids({c.rows}, 3, c.vocabulary));
-                   BRINE_CALL(dtable, embedding_backward, dtable, dy, id);
-                   return std::vector{dtable};
-                 });
-  }
-}
-
 TEST_CASE("cuda: embedding_backward where most rows have one id, ids on the cpu") {
   for (int32_t common : {0, 7, 299}) {
     compare_both(join("embedding_backward of many ", common), [&](const On& on, Dtype dtype) {

@@ -1,5 +1,5 @@
 // log_sum_exp, and teachers of any total mass, on the device, as on the CPU; losses are in
-// ops_test.cpp.
+// tests/ops/op_table.h.
 #include <algorithm>
 #include <numeric>
 

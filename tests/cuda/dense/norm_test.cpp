@@ -1,5 +1,5 @@
-// LayerNorm and RMSNorm of sums, of nearly constant and of many rows on the device, as on the CPU;
-// others are in ops_test.cpp.
+// LayerNorm of nearly constant rows and gradients of many rows on the device, as on the CPU; others
+// are in tests/ops/op_table.h.
 #include "tests/cuda/compare.h"
 
 using namespace brine;
@@ -33,25 +33,4 @@ TEST_CASE("cuda: gradients of norms of more rows than a grid has in y") {
     BRINE_CALL(x, rmsnorm_backward, none, rms_dw, dy, none, x, w, rstd);
     return std::vector{dw, db, rms_dw};
   });
-}
-
-TEST_CASE("cuda: norms of a sum, and gradients that are added to others") {
-  for (const Shape& shape :
-       {Shape{1, 3}, Shape{3, 7}, Shape{9, 200}, Shape{5, 700}, Shape{2, 1030}}) {
-    compare_both(join("sums ", shape), [&](const On& on, Dtype dtype) {
-      const Shape channels{shape[shape.rank() - 1]};
-      Tensor x = on(normal(shape, 1, dtype)), residual = on(normal(shape, 2, dtype));
-      Tensor w = on(normal(channels, 3, dtype)), b = on(normal(channels, 4, dtype));
-      Tensor dy = on(normal(shape, 5, dtype)), dx = on(normal(shape, 6, dtype));
-      Tensor rms_dx = on(normal(shape, 7, dtype)), none;
-      Tensor y = Tensor::like(x), sum = Tensor::like(x), rms = Tensor::like(x);
-      Tensor rms_sum = Tensor::like(x), mean = Tensor::empty({x.rows()}, dtype, x.device());
-      Tensor rstd = Tensor::like(mean), rms_rstd = Tensor::like(mean);
-      BRINE_CALL(x, layernorm, y, sum, mean, rstd, x, residual, w, b, 1e-5);
-      BRINE_CALL(x, layernorm_backward, dx, none, none, dy, residual, sum, w, mean, rstd);
-      BRINE_CALL(x, rmsnorm, rms, rms_sum, rms_rstd, x, residual, w, 1e-6);
-      BRINE_CALL(x, rmsnorm_backward, rms_dx, none, dy, residual, rms_sum, w, rms_rstd);
-      return std::vector{y, sum, mean, rstd, dx, rms, rms_sum, rms_rstd, rms_dx};
-    });
-  }
 }

@@ -5,29 +5,6 @@
 using namespace brine;
 using namespace brine::test;
 
-TEST_CASE("cuda: softmax over visible keys and its gradient") {
-  struct Case {
-    Shape shape;
-    std::vector<int64_t> lengths;
-  };
-  for (const Case& c :
-       {Case{{1, 1, 1, 1}, {}}, Case{{2, 3, 7, 7}, {}}, Case{{3, 2, 5, 5}, {0, 5, 3}},
-        Case{{2, 2, 4, 9}, {}}, Case{{1, 3, 40, 40}, {33}}, Case{{2, 1, 3, 1100}, {1100, 2}},
-        Case{{2, 1, 3, 1023}, {}}, Case{{0, 2, 3, 3}, {}}, Case{{1, 1, 1100, 1100}, {}}}) {
-    for (bool causal : {false, true}) {
-      compare_both(
-          join("softmax ", c.shape, causal ? " causal" : ""), [&](const On& on, Dtype dtype) {
-            Tensor x = on(normal(c.shape, 1, dtype, 0, 3)), dy = on(normal(c.shape, 2, dtype));
-            Tensor y = Tensor::like(x), dx = Tensor::like(x);
-            Visibility visible{causal, c.lengths.empty() ? Tensor() : lengths_of(c.lengths)};
-            BRINE_CALL(x, softmax, y, x, 0.7, visible);
-            BRINE_CALL(x, softmax_backward, dx, dy, y, 0.7);
-            return std::vector{y, dx};
-          });
-    }
-  }
-}
-
 TEST_CASE("cuda: softmax of rows with infinities and NaN, lengths on the device") {
   for (int64_t keys : {6, 1030}) {
     compare_both(join("softmax of special rows, ", keys, " keys"), [&](const On& on, Dtype dtype) {

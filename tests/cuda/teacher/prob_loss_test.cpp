@@ -21,41 +21,6 @@ Tensor map_of(const LossCase& c, Dtype dtype) {
 
 }  // namespace
 
-TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
-  const std::vector<LossCase> cases = {{1, 1, 1, 1, 1, {}},
-                                       {2, 3, 7, 5, 3, {}},
-                                       {3, 2, 70, 16, 20, {70, 0, 33}},
-                                       {2, 1, 130, 64, 64, {65, 130}},
-                                       {1, 2, 130, 70, 132, {}},
-                                       {2, 1, 9, 4, 4, {0, 0}},
-                                       {2, 1, 0, 4, 4, {}}};
-  for (const LossCase& c : cases) {
-    for (int mode = 0; mode < 4; ++mode) {
-      const bool causal = mode % 2, map = mode / 2;
-      Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
-      compare_both(join("prob_loss ", c.T, " ", c.d, causal, map), [&](const On& on, Dtype dtype) {
-        const Shape rows{c.B, c.H, c.T}, shape{c.B, c.H, c.T, c.d};
-        const Shape theirs{c.B, c.H, c.T, c.teacher_d};
-        TeacherAttention teacher;
-        if (map) teacher.map = on(map_of(c, dtype));
-        if (!map) teacher.q = on(normal(theirs, 2, dtype));
-        if (!map) teacher.k = on(normal(theirs, 3, dtype));
-        Tensor q = on(normal(shape, 4, dtype)), k = on(normal(shape, 5, dtype));
-        Tensor dy = on(normal({2}, 6, dtype)), y = Tensor::like(dy);
-        Tensor lse = Tensor::empty(rows, dtype, q.device()), their_lse = Tensor::like(lse);
-        Tensor dq = Tensor::like(q), dk = Tensor::like(k);
-        const double scale = 1 / std::sqrt(double(c.d));
-        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, visible, scale);
-        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, visible,
-                   scale);
-        // A single key has weight 1: the gradients are nothing but rounding.
-        if (c.T == 1) return std::vector{y, lse, their_lse};
-        return std::vector{y, lse, their_lse, dq, dk};
-      });
-    }
-  }
-}
-
 TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on tensor cores") {
   if (!has_device()) return;
   const std::vector<LossCase> cases = {{2, 3, 7, 5, 3, {}},

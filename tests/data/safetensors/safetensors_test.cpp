@@ -246,22 +246,6 @@ TEST_CASE("safetensors: every broken header is refused with its reason") {
   }
 }
 
-TEST_CASE("safetensors: no truncation and no changed byte of the header crashes the reader") {
-  const std::string whole = read_file(golden("mixed.safetensors"));
-  for (size_t size = 0; size < whole.size(); ++size) CHECK(refusal(whole.substr(0, size)) != "");
-  uint64_t state = 12345;
-  int refused = 0;
-  for (int round = 0; round < 3000; ++round) {
-    std::string bytes = whole;
-    for (int change = 0; change < 1 + round % 3; ++change) {
-      state = state * 6364136223846793005ull + 1442695040888963407ull;
-      bytes[(state >> 33) % 744] = char(state >> 25);
-    }
-    refused += refusal(bytes) != "";
-  }
-  CHECK(refused > 2000);  // the rest changed a name or a metadata value
-}
-
 TEST_CASE("safetensors: a fault at every system call of a save keeps the file before") {
   Scratch dir;
   Path path = dir / "m";

@@ -143,6 +143,12 @@ TEST_CASE("families: the hash distinguishes them") {
   CHECK(load(root)->hash() == hash);
   root["model"]["ignore_merges"] = false;
   CHECK(load(root)->hash() != hash);
+  json cut_by_nothing = family("llama2");
+  REQUIRE(cut_by_nothing["pre_tokenizer"].is_null());
+  const std::string same = load(cut_by_nothing)->hash();
+  cut_by_nothing.erase("pre_tokenizer");
+  CHECK(load(cut_by_nothing)->hash() == same);
+  CHECK(load(cut_by_nothing)->transformers_class() == "");
 }
 
 TEST_CASE("families: the pieces around every character are the golden ones") {

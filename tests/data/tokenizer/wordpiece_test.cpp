@@ -1,10 +1,9 @@
-// BERT's tokenizers from and to files: roles, settings, errors, damaged bytes.
+// BERT's tokenizers from and to files: roles, settings, errors.
 #include "data/tokenizer/wordpiece.h"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <random>
 
 #include "data/corpus/corpus.h"
 #include "data/io/utf8.h"
@@ -232,28 +231,9 @@ TEST_CASE("wordpiece files: an old file without the model's type loads, a contra
   has(message_of([&] { load_tokenizer(scratch.path()); }), "'do_lower_case' = false");
 }
 
-TEST_CASE("wordpiece files: a damaged byte or depth gives a tokenizer or an Error, nothing else") {
+TEST_CASE("wordpiece files: too many levels are refused") {
   Scratch scratch;
-  const std::string text = read_text(kTokenizerGolden + "wordpiece.json");
   const std::string path = scratch / "tokenizer.json";
-  std::mt19937 draw(29);
-  int refused = 0;
-  for (int i = 0; i < 300; ++i) {
-    std::string damaged = text;
-    for (int n = 0; n <= i % 3; ++n) {
-      const size_t at = draw() % (i % 2 ? 3800 : text.size());
-      damaged[at] = "\"{}[]:,0-a\\\xff"[draw() % 12];
-    }
-    write_text(path, damaged);
-    try {
-      const auto tokenizer = load_tokenizer(path);
-      tokenizer->decode(framed(*tokenizer, kWordPieceText));
-      tokenizer->to_json();
-    } catch (const Error&) {
-      ++refused;
-    }
-  }
-  CHECK(refused > 100);
   for (const char* bracket : {"[", "{\"a\":"}) {
     std::string deep = "{\"padding\": ";
     for (int i = 0; i < 300000; ++i) deep += bracket;

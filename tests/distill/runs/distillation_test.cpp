@@ -179,7 +179,7 @@ TEST_CASE("stages: blocks are calibrated on the start of the text, then trained 
   const nn::LoadedModel student = nn::load_model(place.run("apart"));
   CHECK(student.config.attention == "blocks");
   CHECK(base_hash(place.run("apart")) == nn::load_model(place.teacher).hash());
-  // As a model that was never converted is calibrated on the same tokens.
+  // As a model that was never distilled is calibrated on the same tokens.
   nn::LoadedModel direct = nn::load_model(place.teacher);
   use_attention(direct, "blocks", {{"k", 16}, {"block", 4}, {"tile", 4}});
   CHECK(direct.uncalibrated);
@@ -316,6 +316,25 @@ TEST_CASE("stages: stage 2 after stage 1 is one run through both, bit for bit") 
   }
 }
 
+TEST_CASE("stages: a limit of time ends stage attention, and stage joint waits for its end") {
+  const Site place;
+  auto limited = [&](double seconds, bool resume) {
+    Distillation what = place.what(true);
+    what.training.rest.max_seconds = seconds;
+    return distil_to(place, "limited", what, resume);
+  };
+  for (const bool resume : {false, true}) {
+    const RunResult result = limited(1e-9, resume);
+    CHECK(result.out_of_time);
+    CHECK_FALSE(result.interrupted);
+    CHECK(steps_with(place.run("limited"), "kd_task") == 0);
+  }
+  CHECK_FALSE(limited(0, true).out_of_time);
+  for (const int64_t step : {6, 12})  // the ends of the stages
+    CHECK(fs::exists(data::checkpoint_path(place.run("limited"), step)));
+  CHECK(steps_with(place.run("limited"), "kd_task") == 6);
+}
+
 TEST_CASE("stages: stage joint at a rate of 0 ends with what stage attention learned") {
   const Site place;
   Distillation still = place.what(true);
@@ -324,17 +343,6 @@ TEST_CASE("stages: stage joint at a rate of 0 ends with what stage attention lea
   distil_to(place, "still", still);
   const std::string run = place.run("still");
   CHECK(file(run, 12, "model.safetensors") == file(run, 6, "model.safetensors"));
-}
-
-TEST_CASE("stages: 1, 2 and 3 threads distil to the same bits") {
-  const Site place;
-  for (const int n : {1, 2, 3}) {
-    Threads set(n);
-    Distillation what = place.what();
-    what.training.steps = 3;
-    distil_to(place, join("run", n), what);
-    if (n > 1) check_same_run(place.run("run1"), place.run(join("run", n)), 3);
-  }
 }
 
 TEST_CASE(

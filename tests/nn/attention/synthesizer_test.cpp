@@ -74,24 +74,6 @@ TEST_CASE("synthesizer: scores of queries, of a table and of a table of low rank
   }
 }
 
-TEST_CASE("synthesizer: gradients of every parameter by finite differences") {
-  for (const char* scores : {"dense", "random", "factorized"}) {
-    INFO(scores);
-    const AttentionCase c{.causal = true, .lengths = {9, 5}, .T = 9};
-    const auto block = c.make("synthesizer", {{"scores", scores}, {"hidden", "5"}}, 11);
-    const auto parameters = block->named_parameters();
-    const nn::AttentionInput in = c.input();
-    std::vector<Tensor> x = {in.q, in.v};
-    for (const auto& p : parameters) x.push_back(p.parameter->value);
-    auto f = [&](const std::vector<Tensor>& leaves) {
-      for (size_t i = 0; i < parameters.size(); ++i) parameters[i].parameter->value = leaves[2 + i];
-      return block->forward(
-          {.q = leaves[0], .k = in.k, .v = leaves[1], .hidden = {}, .visible = c.visible()});
-    };
-    CHECK(gradcheck(f, x, {.step = 1e-6, .probes = 60}) < 1e-5);
-  }
-}
-
 TEST_CASE("synthesizer: maps lose a share of their weights in training only") {
   const AttentionCase c{.B = 16, .T = 5};
   const nn::AttentionInput in = c.input();

@@ -461,29 +461,6 @@ TEST_CASE("decoders: Qwen's window counts if it is used, by layers that the mode
   CHECK(positions() == 32);
 }
 
-TEST_CASE("decoders: weights in f32, f16 and bf16, in shards or with other names, are the same") {
-  Scratch scratch;
-  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3", "gpt2"}) {
-    INFO(name);
-    const auto wanted = nn::state_of(*nn::load_model(golden_dir(name)).model);
-    for (Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
-      const std::string copy = copy_of(scratch, name,
-                                       {.tensors =
-                                            [&](Tensors& t) {
-                                              for (auto& [key, x] : t) x = x.to(dtype);
-                                            },
-                                        .shard_bytes = dtype == Dtype::f16 ? 6000u : 0u});
-      const nn::LoadedModel loaded = nn::load_model(copy);
-      const auto state = nn::state_of(*loaded.model);
-      REQUIRE(state.size() == wanted.size());
-      for (size_t i = 0; i < state.size(); ++i) {
-        CHECK(state[i].name == wanted[i].name);
-        CHECK(same_bits(state[i].tensor, wanted[i].tensor));
-      }
-    }
-  }
-}
-
 TEST_CASE("decoders: names of older files, of a model without its head, and of a tied head") {
   Scratch scratch;
   struct Case {
