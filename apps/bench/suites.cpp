@@ -10,10 +10,7 @@
 namespace brine::bench {
 namespace {
 
-template <auto Run>
-void without_files(const BenchRequest&, RowSink& rows) {
-  Run(rows);
-}
+void train(const BenchRequest&, RowSink& rows) { bench_train(rows); }
 void trained(const BenchRequest& r, RowSink& rows) {
   bench_trained(rows, r.model, r.data, r.tokens, r.attention);
 }
@@ -35,8 +32,7 @@ void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.t
 
 const Suite kSuites[] = {{"attention", attention},
                          {"breakdown", breakdown},
-                         {"train", without_files<bench_train>},
-                         {"decode", without_files<bench_decode>},
+                         {"train", train},
                          {"trained", trained, true},
                          {"generate", generate, true}};
 

@@ -60,7 +60,7 @@ TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
        "--window has no effect without --data"},
       {"inspect teacher --capture no.h5 --text the --k 2",
        "--k has no effect on attention 'flash'"},
-      {"bench decode --quick --data text.txt",
+      {"bench train --quick --data text.txt",
        "--data has no effect without the suite generate or trained"},
       {"tokenize --tokenizer tok --out no --joining lines --key x text.txt",
        "--joining lines does not use --key"}};
