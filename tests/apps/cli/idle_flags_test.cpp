@@ -50,8 +50,6 @@ TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
        "--logits has no effect on a task"},
       {"dump --model teacher --data text.txt --out no --logits none --top-logits 3",
        "--top-logits has no effect with --logits none"},
-      {"dump --adopt x.h5 --batch-size 4", "--batch-size has no effect with --adopt"},
-      {"dump --adopt x.h5 --threads 1 --seed 3", "x.h5"},  // keys of all commands are allowed
       {"inspect student --k 2", "--k has no effect without --capture"},
       {"inspect student --window 2", "--window has no effect without --capture"},
       {"inspect student --capture no.h5 --text the --tensors",
