@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "autograd/compute_type.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/changed_settings.h"
@@ -84,8 +85,7 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field("keep_moments", keep_moments,
           "Keep the optimizer's moments in a finished run's checkpoint: twice the trained bytes");
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
-           "What to do with a loss or gradient that is not finite (not scaled f16)");
-  s.section("loss_scale", loss_scale);
+           "What to do with a loss or gradient that is not finite");
   s.section("optimizer", optimizer);
   s.section("schedule", schedule);
 }
@@ -120,9 +120,10 @@ Trainer::Trainer(TrainerParts& parts, TrainerHost host)
       optimizer_(*parts.store, config_.optimizer, parts.plan,
                  local_elements(parts.store->size(), host_.zero, ranks_)),
       slots_(slots_of(config_.accumulate, ranks_.rank(), ranks_.size())),
-      loss_scale_(config_.loss_scale),
       step_(config_.first_step) {
   if (!host_.seconds) host_.seconds = steady_seconds;
+  check(compute_type() != Dtype::f16,
+        "train: gradients do not fit the range of f16; --compute bf16 has that of f32");
   check(config_.loss_from < parts_.train->window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train->window(), " tokens");
   if (ranks_.size() > config_.accumulate) {
@@ -141,9 +142,7 @@ double Trainer::progress() const {
   return max_seconds() > 0 ? std::max(p, seconds_ / max_seconds()) : p;
 }
 
-// A step whose scaled gradient overflows is handled as by GradScaler: its batch and its position in
-// the schedule are used up; weights, moments and the optimizer's count do not change.
-LossTerms Trainer::train_step(std::string& skipped) {
+LossTerms Trainer::train_step() {
   parts_.model->visit([this](nn::Module& m) {
     if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
   });
@@ -151,7 +150,6 @@ LossTerms Trainer::train_step(std::string& skipped) {
   int64_t rows = 0;
   std::vector<double> shares;
   const std::vector<Batch> batches = read_batches(rows, shares);
-  const int64_t loss_scale = loss_scale_.value();
   SlotSum sum(config_.accumulate, slots_);
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
@@ -163,34 +161,23 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                            .text_share = 1 / double(config_.accumulate),
                                            .random = &random,
                                            .recompute = config_.recompute,
-                                           .loss_from = config_.loss_from,
-                                           .loss_scale = double(loss_scale)}));
+                                           .loss_from = config_.loss_from}));
     sum.add(parts_.store->gradients());
   }
   std::vector<double> norms = sum_slots(sum, pending, terms);
   objective_.summarize(terms);
   tokens_ += rows;
   const double squares = std::accumulate(norms.begin(), norms.end(), 0.0);
-  const double norm = std::sqrt(squares) / double(loss_scale);
-  for (double& n : norms) n = std::sqrt(n) / double(loss_scale);
+  const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm)) throw NonFiniteLoss("gradient norm", norm);
+  for (double& n : norms) n = std::sqrt(n);
   double rate = config_.schedule.factor(done_steps(), progress());
-  if (std::isfinite(norm)) {
-    optimizer_.step(rate, norms, 1 / double(loss_scale));
-    share_values();
-    loss_scale_.count_finite();
-    terms["gradient_norm"] = norm;
-  } else if (!loss_scale_.active()) {
-    throw NonFiniteLoss("gradient norm", norm);
-  } else {
-    check(loss_scale_.back_off(), "step ", step_ + 1, ": a gradient is not finite even at loss ",
-          "scale ", loss_scale, "; train with --compute bf16 or f32, or with a lower rate");
-    skipped = join("its gradient overflowed at loss scale ", loss_scale, ", now ",
-                   loss_scale_.value(), " (", loss_scale_.overflows(), " so far)");
-  }
+  optimizer_.step(rate, norms);
+  share_values();
+  terms["gradient_norm"] = norm;
   // With the base frozen the rate of what is trained.
   const double base = config_.optimizer.learning_rate;
   terms["rate"] = rate * (base > 0 ? base : config_.optimizer.attention_learning_rate);
-  if (loss_scale_.active()) terms["loss_scale"] = double(loss_scale);
   return terms;
 }
 
@@ -312,7 +299,7 @@ TrainOutcome Trainer::run(RunLog* log) {
     int64_t before = tokens_;
     std::string skipped;
     try {
-      out.last = train_step(skipped);
+      out.last = train_step();
     } catch (const NonFiniteLoss& e) {
       out.last.clear();
       if (config_.nonfinite != OnNonfinite::skip)
@@ -339,7 +326,6 @@ TrainOutcome Trainer::run(RunLog* log) {
   if (!out.interrupted) evaluate_now(log);
   out.steps = step_;
   out.skipped = skipped_;
-  out.overflows = loss_scale_.overflows();
   out.tokens = tokens_;
   out.seconds = seconds_;
   return out;
@@ -389,7 +375,6 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
     state["stage"] = parts_.stage;
     state["first_step"] = config_.first_step;
   }
-  if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
   std::vector<data::CheckpointFile> files = checkpoint_files(parts_, state);
   if (!moments.empty()) {
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
@@ -420,7 +405,6 @@ std::vector<std::string> Trainer::resume() {
   tokens_ = state.at("tokens");
   seconds_ = state.at("seconds");
   skipped_ = state.at("skipped_steps");
-  if (loss_scale_.active()) loss_scale_.restore(state.at("loss_scale"));
   const data::Path moments = dir / kMomentsFile;
   if (std::filesystem::exists(moments)) {
     load_moments(moments);

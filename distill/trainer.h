@@ -12,7 +12,6 @@
 #include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/log/log.h"
-#include "distill/losses/loss_scale.h"
 #include "distill/losses/losses.h"
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
@@ -39,7 +38,6 @@ struct TrainerConfig {
   int64_t save_every = 0, keep = 2;
   bool keep_moments = true;  // of the optimizer, in the checkpoint of a finished run
   OnNonfinite nonfinite = OnNonfinite::stop;
-  LossScaleConfig loss_scale;
   nn::OptimizerConfig optimizer;
   nn::ScheduleConfig schedule;
 
@@ -80,8 +78,7 @@ struct TrainerHost {
 
 struct TrainOutcome {
   int64_t steps = 0, skipped = 0, tokens = 0;
-  int64_t overflows = 0;  // steps skipped to lower the loss scale
-  double seconds = 0;     // without training, evaluation and saving
+  double seconds = 0;  // without training, evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };
@@ -104,9 +101,9 @@ class Trainer {
   bool finished() const;
 
  private:
-  LossTerms train_step(std::string& skipped);  // skipped: the reason why the weights do not change
-  void plan_ahead(int64_t step);               // announces the batches from this step on to the
-                                               // teacher
+  LossTerms train_step();
+  void plan_ahead(int64_t step);  // announces the batches from this step on to the
+                                  // teacher
   int64_t done_steps() const { return step_ - config_.first_step; }
   double progress() const;
   // The micro-batches of a step are its slots. Each has separate random numbers and a separate
@@ -142,7 +139,6 @@ class Trainer {
   Communicator& ranks_;
   nn::Adamw optimizer_;
   SlotRange slots_;  // the slots of this rank
-  LossScale loss_scale_;
   int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
   double seconds_ = 0;
 };

@@ -94,10 +94,9 @@ class StepObjective {
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
     int64_t loss_from = 0;  // task loss only on targets from this position on
-    double loss_scale = 1;  // multiplies every gradient; the terms do not include it
     nn::RuntimeOptions options = {};
   };
-  // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
+  // Adds share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
   virtual PendingTerms accumulate(const Batch& batch, const Call& call) = 0;
   // Called with the sums of a step's terms before they are logged.

@@ -101,17 +101,4 @@ TEST_CASE("idle flags: keys of a task in a distillation of text; a kept configur
         read_all(w.path("student/step-00000002/model.safetensors")));
 }
 
-TEST_CASE("idle flags: a loss scale where gradients are not scaled") {
-  const std::string because = " has no effect without --compute f16 or --loss-scale.enabled on";
-  const std::string run = World::distill() + " --out no ";
-  check_idle(run + "--loss-scale.initial 8", "--loss-scale.initial" + because);
-  check_idle(run + "--loss-scale.growth-interval 8 --compute bf16",
-             "--loss-scale.growth-interval" + because);
-  check_idle(run + "--loss-scale.initial 8 --compute f16 --loss-scale.enabled off",
-             "--loss-scale.initial" + because);
-  CHECK_FALSE(std::filesystem::exists(world().path("no")));
-  world().must(run + "--loss-scale.initial 8 --compute f16 --dry-run");
-  world().must(run + "--loss-scale.initial 8 --loss-scale.enabled on --dry-run");
-}
-
 }  // namespace brine::tests
