@@ -27,10 +27,7 @@ class ModelState {
   int64_t bytes() const;
   AttentionState& layer(int64_t i) { return *layers_.at(size_t(i)); }
 
-  // As in AttentionState, for all layers: names start with "layers.0."...
-  void keep(const std::vector<int64_t>& slots);
-  std::vector<NamedTensor> saved(int64_t slot) const;
-  void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
+  void keep(const std::vector<int64_t>& slots);  // as in AttentionState, for all layers
 
   RuntimeOptions options;
 
