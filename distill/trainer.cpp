@@ -84,8 +84,6 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
   s.field("keep_moments", keep_moments,
           "Keep the optimizer's moments in a finished run's checkpoint: twice the trained bytes");
-  s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
-           "What to do with a loss or gradient that is not finite");
   s.section("optimizer", optimizer);
   s.section("schedule", schedule);
 }
@@ -294,15 +292,10 @@ TrainOutcome Trainer::run(RunLog* log) {
   while (!finished() && !stopped()) {
     double start = host_.seconds();
     int64_t before = tokens_;
-    std::string skipped;
     try {
       out.last = train_step();
     } catch (const NonFiniteLoss& e) {
-      out.last.clear();
-      if (config_.nonfinite != OnNonfinite::skip)
-        throw SharedError(join("step ", step_ + 1, ": ", e.what()));
-      ++skipped_;
-      skipped = join(e.what(), " (", skipped_, " so far)");
+      throw SharedError(join("step ", step_ + 1, ": ", e.what()));
     }
     seconds_ += host_.seconds() - start;
     share_time();
@@ -313,7 +306,6 @@ TrainOutcome Trainer::run(RunLog* log) {
                  .tokens = tokens_ - before,
                  .done = max_seconds() > 0 ? progress() : 0,
                  .values = in_order(out.last)});
-    if (log && !skipped.empty()) log->event(join("step ", step_, " skipped: ", skipped));
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
     if (config_.save_every && step_ % config_.save_every == 0) save(log);
   }
@@ -322,7 +314,6 @@ TrainOutcome Trainer::run(RunLog* log) {
   if (saved_step_ != step_) save(log);
   if (!out.interrupted) evaluate_now(log);
   out.steps = step_;
-  out.skipped = skipped_;
   out.tokens = tokens_;
   out.seconds = seconds_;
   return out;
@@ -360,13 +351,10 @@ void Trainer::save(RunLog* log) {
 }
 
 void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
-  data::Json state = {{"step", step_},
-                      {"tokens", tokens_},
-                      {"seconds", seconds_},
-                      {"skipped_steps", skipped_},
-                      {"optimizer_steps", optimizer_.steps()},
-                      {"seed", host_.seed},
-                      {"configuration", parse_ordered_json(host_.configuration)}};
+  data::Json state = {
+      {"step", step_},       {"tokens", tokens_},
+      {"seconds", seconds_}, {"optimizer_steps", optimizer_.steps()},
+      {"seed", host_.seed},  {"configuration", parse_ordered_json(host_.configuration)}};
   if (config_.max_seconds) state["configuration"]["max_seconds"] = *config_.max_seconds;
   if (!parts_.stage.empty()) {
     state["stage"] = parts_.stage;
@@ -401,7 +389,6 @@ std::vector<std::string> Trainer::resume() {
   step_ = saved_step_ = state.at("step");
   tokens_ = state.at("tokens");
   seconds_ = state.at("seconds");
-  skipped_ = state.at("skipped_steps");
   const data::Path moments = dir / kMomentsFile;
   if (std::filesystem::exists(moments)) {
     load_moments(moments);

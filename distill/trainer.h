@@ -20,9 +20,6 @@
 
 namespace brine::distill {
 
-// What to do with a step whose loss or gradient is not finite.
-enum class OnNonfinite { stop, skip };
-
 struct TrainerConfig {
   int64_t first_step = 0;  // the number of the step before the first one; steps are numbered on
                            // from it, and `steps` and the schedule count from it
@@ -37,7 +34,6 @@ struct TrainerConfig {
   int64_t eval_every = 0, eval_windows = 0;
   int64_t save_every = 0, keep = 2;
   bool keep_moments = true;  // of the optimizer, in the checkpoint of a finished run
-  OnNonfinite nonfinite = OnNonfinite::stop;
   nn::OptimizerConfig optimizer;
   nn::ScheduleConfig schedule;
 
@@ -77,7 +73,7 @@ struct TrainerHost {
 };
 
 struct TrainOutcome {
-  int64_t steps = 0, skipped = 0, tokens = 0;
+  int64_t steps = 0, tokens = 0;
   double seconds = 0;  // without training, evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
@@ -139,7 +135,7 @@ class Trainer {
   Communicator& ranks_;
   nn::Adamw optimizer_;
   SlotRange slots_;  // the slots of this rank
-  int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
+  int64_t step_ = 0, saved_step_ = -1, tokens_ = 0;
   double seconds_ = 0;
 };
 

@@ -29,7 +29,7 @@ RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSetting
 
 RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
                                std::unique_ptr<Teacher> source)
-    : source_(std::move(source)), causal_(model.shape().causal), from_(settings.from) {
+    : source_(std::move(source)), causal_(model.shape().causal) {
   const nn::MaskSettings mask = model.method().mask();
   check(mask.k.has_value(), "eval: attention method '", model.attention,
         "' has no mask, so no mask recall");
@@ -70,7 +70,7 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
   source_->observe_student(layer, tap);
   const distill::TeacherLayer t = source_->layer(layer);
   layers_[size_t(layer)] +=
-      distill::attention_recall(attention_of(t), csr, columns_, visible_, select_, from_);
+      distill::attention_recall(attention_of(t), csr, columns_, visible_, select_);
   if (watch) watch(layer, tap, t);
   return {};
 }
