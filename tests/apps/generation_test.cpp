@@ -1,13 +1,16 @@
 // Generating: against a pass over the whole prefix for every token, batches against single prompts,
-// stopped.
+// stopped and continued.
 #include "nn/generate/generation.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "data/safetensors/safetensors.h"
 #include "nn/io/model_io.h"
 #include "nn/models/model_config.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
+#include "tests/scratch.h"
 #include "tests/small_models.h"
 
 namespace brine::tests {
@@ -132,6 +135,154 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("generation: saved and continued it gives the tokens of one go") {
+  for (const char* attention : {"flash", "recent", "sea", "blocks"}) {
+    INFO(std::string(attention));
+    Made m(attention);
+    test::Scratch scratch;
+    const auto file = scratch / "a.state";
+    nn::GenerationRequest r{.tokens = 18,
+                            .how = {.temperature = 1.5},
+                            .seed = 4,
+                            .stop_tokens = {},
+                            .stops = {},
+                            .options = {}};
+    const std::vector<nn::Sequence> whole = generated(m, r, kPrompts);
+    r.tokens = 7;
+    r.keep_states = true;
+    nn::Generation first(*m.model, r, spell);
+    first.start(kPrompts);
+    first.run();
+    first.save(file, "hash");
+    r.tokens = 11;
+    nn::Generation second(*m.model, r, spell);
+    second.load(file, "hash", {});
+    second.run();
+    for (size_t i = 0; i < whole.size(); ++i) CHECK(second.sequences()[i].ids == whole[i].ids);
+
+    // More text after each: as if all of it had been the prompt.
+    r.how.temperature = 0;
+    const std::vector<Ids> more = {{3, 4}, {7}, {1, 1, 1}, {50}};
+    nn::Generation third(*m.model, r, spell);
+    third.load(file, "hash", more);
+    third.run();
+    for (size_t i = 0; i < more.size(); ++i) {
+      Ids prompt = first.sequences()[i].ids;
+      prompt.insert(prompt.end(), more[i].begin(), more[i].end());
+      CHECK(third.sequences()[i].ids == by_prefix(m, r, prompt, i));
+      CHECK(third.sequences()[i].prompt_tokens == int64_t(prompt.size()));
+    }
+
+    auto refusal = [&](const std::string& hash, const std::vector<Ids>& added,
+                       const nn::GenerationRequest& request) {
+      return message([&] { nn::Generation(*m.model, request, spell).load(file, hash, added); });
+    };
+    CHECK(contains(refusal("other", {}, r), "a.state: written by a model with other weights"));
+    CHECK(contains(refusal("hash", {{1}}, r), "1 prompts for the 4 sequences"));
+    nn::GenerationRequest skipping = r;
+    skipping.options.query_skip = 2;
+    CHECK(contains(refusal("hash", {}, skipping), "decoded with --query-skip 1, now it is 2"));
+    CHECK(contains(refusal("hash", {Ids(40, 1), {1}, {1}, {1}}, r), "the model 40 positions"));
+    if (attention == std::string("recent")) continue;  // its state is that of full attention
+    Made other(attention == std::string("flash") ? "sea" : "flash");
+    CHECK(contains(message([&] { nn::Generation(*other.model, r, spell).load(file, "hash", {}); }),
+                   "a.state: layer 0: "));
+  }
+}
+
+TEST_CASE("generation: a state file that disagrees with itself is refused, by name of the tensor") {
+  struct Fault {
+    const char *attention, *tensor;
+    std::function<Tensor(const Tensor&)> change;  // empty: the tensor is added, of one zero
+    const char* refusal;
+  };
+  auto number = [](int64_t x) {
+    return [x](const Tensor&) { return Tensor::from(std::vector<int64_t>{x}, {1}); };
+  };
+  const std::vector<Fault> faults = {
+      {"flash", "sequences.0.ids",
+       [](const Tensor& t) { return Tensor::full(t.shape(), 61, Dtype::i32); },
+       "token 61 is outside the vocabulary"},
+      {"flash", "sequences.0.ids", [](const Tensor& t) { return t.to(Dtype::i64); },
+       "sequence 0 is damaged"},
+      {"flash", "sequences.0.drawn", number(-1), "sequence 0 is damaged"},
+      {"flash", "sequences.0.drawn", number(INT64_MAX), "sequence 0 is damaged"},
+      {"flash", "sequences.0.layers.9.keys", nullptr,
+       "1 tensors belong to none of the model's 2 layers"},
+      {"flash", "sequences.1.layers.0.length", number(-1), "layer 0: a sequence of -1 tokens"},
+      {"flash", "sequences.1.layers.1.length", number(1), "layer 1: keys is f32 "},
+      {"sea", "sequences.0.layers.0.border_width", number(1000),
+       "place 1000 of sequence 0 is outside 0.."},
+      {"sea", "sequences.0.layers.0.border_width", number(-1), "is outside 0.."},
+  };
+  for (const Fault& fault : faults) {
+    INFO(join(fault.attention, ", ", fault.tensor, ": ", fault.refusal));
+    Made m(fault.attention);
+    test::Scratch scratch;
+    nn::GenerationRequest r{.tokens = 7, .how = {}, .stop_tokens = {}, .stops = {}, .options = {}};
+    r.keep_states = true;
+    nn::Generation first(*m.model, r, spell);
+    first.start({{5}, {9, 2, 44}});
+    first.run();
+    first.save(scratch / "good.state", "hash");
+    const data::Safetensors good(scratch / "good.state");
+    std::vector<NamedTensor> tensors;
+    bool found = false;
+    for (const data::SafetensorsEntry& e : good.entries()) {
+      const bool meant = e.name == fault.tensor;
+      found = found || meant;
+      tensors.push_back({e.name, meant ? fault.change(good.tensor(e.name)) : good.tensor(e.name)});
+    }
+    CHECK(found == bool(fault.change));
+    if (!found) tensors.push_back({fault.tensor, Tensor::zeros({1})});
+    data::StringMap metadata = good.metadata();
+    metadata["sha256"] = nn::tensor_hash(tensors);
+    data::save_safetensors(scratch / "bad.state", tensors, metadata);
+    nn::Generation again(*m.model, r, spell);
+    CHECK(contains(message([&] {
+                     again.load(scratch / "bad.state", "hash", {});
+                     again.run();
+                   }),
+                   fault.refusal));
+    nn::Generation fine(*m.model, r, spell);
+    fine.load(scratch / "good.state", "hash", {});
+    fine.run();
+    CHECK(fine.sequences().size() == 2);
+  }
+}
+
+TEST_CASE("generation: a flipped bit in a state file is found; one without a checksum is refused") {
+  Made m("sea");
+  test::Scratch scratch;
+  const auto file = scratch / "a.state";
+  nn::GenerationRequest r{.tokens = 3, .how = {}, .stop_tokens = {}, .stops = {}, .options = {}};
+  r.keep_states = true;
+  nn::Generation first(*m.model, r, spell);
+  first.start({{5}, {9, 2, 44}});
+  first.run();
+  first.save(file, "hash");
+  auto load = [&] {
+    return message([&] { nn::Generation(*m.model, r, spell).load(file, "hash", {}); });
+  };
+  const std::string bytes = data::read_file(file);
+  const size_t values = 8 + size_t(uint8_t(bytes[0])) + (size_t(uint8_t(bytes[1])) << 8);
+  for (size_t at = values; at < bytes.size(); at += 97) {
+    std::string flipped = bytes;
+    flipped[at] = char(flipped[at] ^ (1 << at % 8));
+    scratch.write("a.state", flipped);
+    CHECK(load() == file.string() + ": content does not match its checksum");
+  }
+  scratch.write("a.state", bytes);
+  CHECK(load() == "no error");
+  std::vector<NamedTensor> tensors;
+  const data::Safetensors whole(file);
+  for (const auto& e : whole.entries()) tensors.push_back({e.name, whole.tensor(e.name)});
+  data::StringMap metadata = whole.metadata();
+  metadata.erase("sha256");
+  data::save_safetensors(file, tensors, metadata);
+  CHECK(contains(load(), "no sha256 in its header"));
+}
+
 TEST_CASE("generation: a huge number of tokens ends at the positions") {
   Made m("flash");
   const nn::GenerationRequest r{
@@ -139,7 +290,7 @@ TEST_CASE("generation: a huge number of tokens ends at the positions") {
   CHECK(generated(m, r, {{5, 6}})[0].finish == nn::Finish::positions);
 }
 
-TEST_CASE("generation: prompts and stops that cannot be used are refused") {
+TEST_CASE("generation: what cannot be continued is refused") {
   Made m("sea");
   const nn::GenerationRequest r{
       .tokens = 5, .how = {}, .stop_tokens = {}, .stops = {}, .options = {}};
