@@ -46,6 +46,7 @@ struct Generate {
     }
     log_ends(generation, what.tokens, m.config.shape().max_positions,
              nn::end_tokens(m, *tokenizer));
+    if (!what.save_state.empty()) generation.save(what.save_state, m.hash());
     return 0;
   }
 };

@@ -1,4 +1,4 @@
-// Decoding states: slots and lengths; the cache of keys and values.
+// Decoding states: slots, lengths, saving and restoring; the cache of keys and values.
 #include "nn/attention/attention_state.h"
 
 #include <algorithm>
@@ -17,17 +17,20 @@ AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
         " tokens, must be at least 1 each");
 }
 
-Tensor& AttentionState::part(const Shape& shape, Dtype dtype, bool grows) {
-  // Ordinals, i64 as lengths, stay on the CPU, which reads them; lists for kernels, i32, do not.
+Tensor& AttentionState::part(const std::string& name, const Shape& shape, Dtype dtype,
+                             int token_axis, Rows rows) {
+  // Tensors that grow are written before they are read; the others start at 0. Ordinals, i64 as
+  // lengths, stay on the CPU, which reads them; lists for kernels, i32, do not.
   const Device device = dtype == Dtype::i64 ? Device{} : device_;
-  parts_.push_back(grows ? Tensor::empty(shape, dtype, device)
-                         : Tensor::zeros(shape, dtype, device));
-  return parts_.back();
+  Tensor tensor =
+      token_axis ? Tensor::empty(shape, dtype, device) : Tensor::zeros(shape, dtype, device);
+  parts_.push_back({name, tensor, token_axis, std::move(rows)});
+  return parts_.back().tensor;
 }
 
 int64_t AttentionState::bytes() const {
   int64_t sum = 0;
-  for (const Tensor& p : parts_) sum += p.numel() * int64_t(item_size(p.dtype()));
+  for (const Part& p : parts_) sum += p.tensor.numel() * int64_t(item_size(p.tensor.dtype()));
   return sum;
 }
 
@@ -49,8 +52,64 @@ void AttentionState::keep(const std::vector<int64_t>& slots) {
     }
     t = t.slice(0, 0, left);
   };
-  for (Tensor& p : parts_) move(p);
+  for (Part& p : parts_) move(p.tensor);
   move(lengths_);
+}
+
+std::vector<NamedTensor> AttentionState::saved(int64_t slot) const {
+  std::vector<NamedTensor> out = {{"length", lengths_.slice(0, slot, 1)}};
+  for (const Part& p : parts_) {
+    out.push_back({p.name, place(p, slot, length(slot)).to(Device{})});
+  }
+  return out;
+}
+
+const Tensor& AttentionState::named(const std::vector<NamedTensor>& tensors,
+                                    const std::string& name, const std::string& source) {
+  for (const NamedTensor& t : tensors) {
+    if (t.name == name) return t.tensor;
+  }
+  throw Error(join(source, ": no tensor ", name));
+}
+
+// The part of a sequence with that many tokens.
+Tensor AttentionState::place(const Part& p, int64_t slot, int64_t tokens) const {
+  const Tensor sequence = p.tensor.slice(0, slot, 1);
+  if (!p.token_axis) return sequence;
+  return sequence.slice(p.token_axis, 0, p.rows ? p.rows(tokens) : tokens);
+}
+
+int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
+                                    const std::string& source) const {
+  const Tensor& saved_length = named(tensors, "length", source);
+  check(saved_length.dtype() == Dtype::i64 && saved_length.shape() == Shape{1}, source,
+        ": length is ", saved_length.dtype(), " ", saved_length.shape(), ", wanted i64 [1]");
+  const int64_t tokens = saved_length.data<int64_t>()[0];
+  check(tokens >= 0 && tokens <= capacity_, source, ": a sequence of ", tokens,
+        " tokens, there is room for ", capacity_);
+  for (const NamedTensor& t : tensors) {
+    const bool known =
+        std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == t.name; });
+    check(known || t.name == "length", source, ": a tensor ", t.name,
+          " that this attention does not have");
+  }
+  for (const Part& p : parts_) {
+    const Tensor& from = named(tensors, p.name, source);
+    const Tensor to = place(p, 0, tokens);
+    check(from.dtype() == to.dtype() && from.shape() == to.shape(), source, ": ", p.name, " is ",
+          from.dtype(), " ", from.shape(), ", wanted ", to.dtype(), " ", to.shape());
+  }
+  check_values(tensors, tokens, source);
+  return tokens;
+}
+
+void AttentionState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
+                             const std::string& source) {
+  const int64_t tokens = check_saved(tensors, source);
+  for (const Part& p : parts_) {
+    copy_into(place(p, slot, tokens), named(tensors, p.name, source));
+  }
+  lengths_.data<int64_t>()[slot] = tokens;
 }
 
 void AttentionState::begin(int64_t first, int64_t batch, int64_t tokens,
@@ -82,8 +141,8 @@ void AttentionState::advance() {
 
 KeyValueState::KeyValueState(const StateRequest& r, const AttentionShape& shape)
     : AttentionState(r.batch, r.capacity, r.device),
-      keys(part({r.batch, shape.groups(), r.capacity, shape.head_size}, r.cached(), true)),
-      values(part(keys.shape(), r.cached(), true)) {
+      keys(part("keys", {r.batch, shape.groups(), r.capacity, shape.head_size}, r.cached(), 2)),
+      values(part("values", keys.shape(), r.cached(), 2)) {
   check(shape.causal, "attention: an encoder is not decoded token by token");
 }
 

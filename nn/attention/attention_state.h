@@ -3,8 +3,11 @@
 #pragma once
 
 #include <deque>
+#include <functional>
+#include <string>
 #include <vector>
 
+#include "tensor/named_tensor.h"
 #include "tensor/tensor.h"
 
 namespace brine::nn {
@@ -29,6 +32,15 @@ class AttentionState {
   // Keeps slots.size() sequences: slot i gets the one of slots[i]; slots[i] >= i, each named once.
   void keep(const std::vector<int64_t>& slots);
 
+  // The complete state of one sequence by name, with its actual tokens only, each tensor [1, ...]:
+  // views of this state's memory, or copies of a device's. restore() into any slot of a state made
+  // with the same settings gives the same bits; it throws an Error that starts with `source` and
+  // names the tensor that is missing or does not fit, and then changes nothing.
+  std::vector<NamedTensor> saved(int64_t slot) const;
+  void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
+  // The checks of restore() without its effect; returns the tokens of the sequence.
+  int64_t check_saved(const std::vector<NamedTensor>& tensors, const std::string& source) const;
+
   // Prompts of lengths[b] tokens (undefined = `tokens`) went into slots first, first + 1...; these
   // must be empty. Throws when the capacity is exceeded.
   void begin(int64_t first, int64_t batch, int64_t tokens, const Tensor& prompt_lengths);
@@ -36,15 +48,34 @@ class AttentionState {
   void advance();
 
  protected:
-  // A tensor of the state, its first axis the slots; on the state's device, of i64 on the CPU. One
-  // that grows is written before it is read, the others start at 0.
-  Tensor& part(const Shape& shape, Dtype dtype, bool grows = false);
+  // How many rows of an axis a number of tokens has.
+  using Rows = std::function<int64_t(int64_t tokens)>;
+  // A tensor of the state, its first axis the slots; on the state's device, of i64 on the CPU.
+  // `token_axis` > 0 grows with the tokens: its first rows are in use, `rows` of them (null: one
+  // for each token).
+  Tensor& part(const std::string& name, const Shape& shape, Dtype dtype, int token_axis = 0,
+               Rows rows = nullptr);
+
+  // Further checks of a method: `tensors` have the names, types and shapes of the parts.
+  virtual void check_values(const std::vector<NamedTensor>& /*tensors*/, int64_t /*tokens*/,
+                            const std::string& /*source*/) const {}
+  static const Tensor& named(const std::vector<NamedTensor>& tensors, const std::string& name,
+                             const std::string& source);
 
  private:
+  struct Part {
+    std::string name;
+    Tensor tensor;
+    int token_axis;
+    Rows rows;
+  };
+
+  Tensor place(const Part& part, int64_t slot, int64_t tokens) const;
+
   int64_t capacity_;
   Device device_;
   Tensor lengths_;
-  std::deque<Tensor> parts_;  // references into it stay valid
+  std::deque<Part> parts_;  // references into it stay valid
 };
 
 // Keys and values of every token.

@@ -41,6 +41,7 @@ void Generation::make_room() {
   in_slot_.resize(sequences_.size());
   std::iota(in_slot_.begin(), in_slot_.end(), size_t(0));
   hidden_.resize(sequences_.size());
+  finished_.resize(sequences_.size());
 }
 
 void Generation::start(const std::vector<std::vector<int32_t>>& prompts) {
@@ -69,9 +70,8 @@ bool Generation::extend(const Tensor& logits, int64_t row) {
   Sequence& s = sequences_[i];
   const int64_t V = logits.dim(-1);
   const int64_t known = request_.vocabulary ? std::min(V, request_.vocabulary) : V;
-  const RandomSlice random{.seed = request_.seed,
-                           .stream = 3 + (uint64_t(i) << 32),
-                           .first = uint64_t(int64_t(s.ids.size()) - s.prompt_tokens)};
+  const RandomSlice random{
+      .seed = request_.seed, .stream = 3 + (uint64_t(i) << 32), .first = uint64_t(s.drawn++)};
   const int32_t id =
       sample({logits.data<float>() + row * V, size_t(known)}, request_.how, random.uniform(0));
   s.ids.push_back(id);
@@ -89,6 +89,14 @@ bool Generation::extend(const Tensor& logits, int64_t row) {
     s.finish = Finish::positions;
   }
   return !s.finish.has_value();
+}
+
+void Generation::put_aside(int64_t slot) {
+  if (!request_.keep_states) return;
+  std::vector<NamedTensor>& to = finished_[in_slot_[size_t(slot)]];
+  for (const NamedTensor& t : state_->saved(slot)) {
+    to.push_back({t.name, t.tensor.contiguous().clone()});
+  }
 }
 
 void Generation::run(const OnToken& on_token) {
@@ -111,7 +119,11 @@ void Generation::run(const OnToken& on_token) {
     for (int64_t slot = 0; slot < state_->batch(); ++slot) {
       const bool goes_on = extend(logits, slot);
       if (on_token) on_token(in_slot_[size_t(slot)], sequences_[in_slot_[size_t(slot)]]);
-      if (goes_on) going.push_back(slot);
+      if (goes_on) {
+        going.push_back(slot);
+      } else {
+        put_aside(slot);
+      }
     }
     if (going.empty()) break;
     if (int64_t(going.size()) < state_->batch()) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
 #include "nn/generate/sampling.h"
 #include "nn/generate/text_stream.h"
@@ -27,6 +28,7 @@ struct GenerationRequest {
   RuntimeOptions options;
   std::optional<Dtype> cache = {};  // StateRequest::cache
   int64_t vocabulary = 0;           // ids of the tokenizer: others are never sampled
+  bool keep_states = false;         // for save()
 };
 
 // Why a continuation ended.
@@ -37,10 +39,11 @@ inline constexpr data::Named<Finish> kFinishes[] = {{Finish::tokens, "tokens"},
                                                     {Finish::positions, "positions"}};
 
 // One prompt and its continuation. Token n of sequence i is drawn with the n-th number of the i-th
-// stream of the seed: the same alone and in a batch.
+// stream of the seed: the same alone, in a batch, and when continued.
 struct Sequence {
   std::vector<int32_t> ids;      // the prompt and the tokens added
   int64_t prompt_tokens = 0;     // of ids
+  int64_t drawn = 0;             // tokens that were sampled, over all continuations
   std::optional<Finish> finish;  // empty: it goes on
   TextStream text{{}};           // of the tokens added now
 };
@@ -54,11 +57,20 @@ class Generation {
 
   Generation(Model& model, GenerationRequest request, Spell spell);
 
+  // Either prompts...
   void start(const std::vector<std::vector<int32_t>>& prompts);
+  // ...or the file of save(), each sequence continued by `more` (one list for each, or none at
+  // all). The file must be from a model with this hash, decoded with these options. Errors name the
+  // file.
+  void load(const data::Path& path, const std::string& model_hash,
+            const std::vector<std::vector<int32_t>>& more);
+
   void run(const OnToken& on_token = {});
+  // The states of all sequences (request.keep_states), to continue from later.
+  void save(const data::Path& path, const std::string& model_hash) const;
 
   const std::vector<Sequence>& sequences() const { return sequences_; }
-  double prompt_seconds() const { return prompt_seconds_; }  // spent in start()
+  double prompt_seconds() const { return prompt_seconds_; }  // spent in start() or load()
   double run_seconds() const { return run_seconds_; }
   int64_t steps() const { return steps_; }
   int64_t state_bytes() const { return state_ ? state_->bytes() : 0; }
@@ -67,6 +79,7 @@ class Generation {
   void make_room();
   // Samples from row `row` of the logits for the sequence in that slot; true when it continues.
   bool extend(const Tensor& logits, int64_t row);
+  void put_aside(int64_t slot);
 
   Model& model_;
   GenerationRequest request_;
@@ -75,6 +88,7 @@ class Generation {
   std::unique_ptr<ModelState> state_;
   std::vector<size_t> in_slot_;  // the sequence in a slot
   std::vector<Tensor> hidden_;   // [1, E] of each sequence, after its last token; before run()
+  std::vector<std::vector<NamedTensor>> finished_;  // states of sequences, by sequence
   double prompt_seconds_ = 0, run_seconds_ = 0;
   int64_t steps_ = 0;
 };

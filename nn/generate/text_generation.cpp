@@ -1,4 +1,4 @@
-// A request to generate text: prompts, length, sampling, where it ends.
+// A request to generate text: prompts, length, sampling, where it ends, states in and out.
 #include "nn/generate/text_generation.h"
 
 #include <algorithm>
@@ -153,6 +153,8 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.choice("cache", cache, kCaches,
            "Type of cached keys and values; exact: f32, with exact sums of features");
+  s.field("save_state", save_state, "File from which to continue later");
+  s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
 }
 
 std::optional<Dtype> cache_type(Cache cache) {
@@ -172,7 +174,11 @@ std::optional<Dtype> cache_type(Cache cache) {
 std::vector<std::string> TextGeneration::prompts() const {
   check(prompt.empty() || prompt_file.empty(),
         "generate: --prompt and --prompt-file are given, one of them is enough");
-  check(!prompt.empty() || !prompt_file.empty(), "generate: --prompt or --prompt-file is needed");
+  const std::filesystem::path place = std::filesystem::path(save_state).parent_path();
+  check(place.empty() || std::filesystem::is_directory(place), "generate: ", save_state,
+        ": there is no directory ", place.string());
+  check(!prompt.empty() || !prompt_file.empty() || !load_state.empty(),
+        "generate: --prompt or --prompt-file is needed");
   return prompt_file.empty() ? prompt : prompts_in(prompt_file);
 }
 
@@ -198,7 +204,8 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer,
                       .stops = stop,
                       .options = {.k = k, .query_skip = query_skip},
                       .cache = cache_type(cache),
-                      .vocabulary = tokenizer.vocab_size()};
+                      .vocabulary = tokenizer.vocab_size(),
+                      .keep_states = !save_state.empty()};
   if (!ignore_eos) r.stop_tokens = ends;
   for (const std::string& token : stop_token) {
     const std::optional<int32_t> id = tokenizer.id_of(token);
@@ -216,13 +223,18 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
   const int64_t positions = model.config.shape().max_positions;
   for (const std::string& text : prompts) {
     const std::string place = place_of(what, ids.size(), prompts.size());
-    ids.push_back(prompt_ids(tokenizer, text, place, warn));
+    ids.push_back(what.load_state.empty() ? prompt_ids(tokenizer, text, place, warn)
+                                          : data::continuation_tokens(tokenizer, text));
     check(int64_t(ids.back().size()) < positions, "generate: ", place, " has ", ids.back().size(),
           " tokens, the model ", positions, " positions");
   }
   Generation generation(*model.model, what.request(tokenizer, end_tokens(model, tokenizer), seed),
                         [&tokenizer](int32_t id) { return tokenizer.decode_next(id); });
-  generation.start(ids);
+  if (what.load_state.empty()) {
+    generation.start(ids);
+  } else {
+    generation.load(what.load_state, model.hash(), ids);
+  }
   return generation;
 }
 

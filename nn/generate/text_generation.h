@@ -1,4 +1,4 @@
-// What a generation of text is: prompts, length, sampling, where it ends.
+// What a generation of text is: prompts, length, sampling, where it ends, states in and out.
 #pragma once
 
 #include <functional>
@@ -27,9 +27,11 @@ struct TextGeneration {
   bool ignore_eos = false;                    // the tokenizer's eos does not end one
   int64_t k = 0, query_skip = 1;              // RuntimeOptions
   Cache cache = Cache::f32;
+  std::string save_state, load_state;  // files of Generation
 
   void describe(data::Schema& s);
-  // The texts of `prompt` or of the file. Throws unless one of them is there.
+  // The texts of `prompt` or of the file. Throws when both are there or nothing is to be continued,
+  // and when the directory of save_state is missing.
   std::vector<std::string> prompts() const;
   // `ends`: end_tokens(). Throws when the tokenizer does not have one of the stop tokens.
   GenerationRequest request(const data::Tokenizer& tokenizer, const std::vector<int32_t>& ends,
@@ -47,8 +49,9 @@ std::vector<int32_t> end_tokens(const LoadedModel& model, const data::Tokenizer&
 std::string unapplied_settings(const LoadedModel& model, const TextGeneration& what,
                                int64_t prompt_tokens);
 
-// A generation that has read its prompts. A prompt begins as data::prompt_tokens() says, which
-// `warn` is for. The model and the tokenizer must outlive it.
+// A generation that has read its prompts, or the states of load_state and the prompts after them.
+// A prompt without a state begins as data::prompt_tokens() says, which `warn` is for; after one it
+// continues the text. The model and the tokenizer must outlive it.
 Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
                             const TextGeneration& what, const std::vector<std::string>& prompts,
                             uint64_t seed,

@@ -42,6 +42,40 @@ void ModelState::keep(const std::vector<int64_t>& slots) {
   for (const auto& layer : layers_) layer->keep(slots);
 }
 
+std::vector<NamedTensor> ModelState::saved(int64_t slot) const {
+  std::vector<NamedTensor> out;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    for (NamedTensor& t : layers_[i]->saved(slot)) {
+      out.push_back({join("layers.", i, ".", t.name), std::move(t.tensor)});
+    }
+  }
+  return out;
+}
+
+void ModelState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
+                         const std::string& source) {
+  std::vector<std::vector<NamedTensor>> layer_tensors(layers_.size());
+  size_t taken = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const std::string prefix = join("layers.", i, ".");
+    for (const NamedTensor& t : tensors) {
+      if (t.name.rfind(prefix, 0) != 0) continue;
+      layer_tensors[i].push_back({t.name.substr(prefix.size()), t.tensor});
+      ++taken;
+    }
+  }
+  check(taken == tensors.size(), source, ": ", tensors.size() - taken,
+        " tensors belong to none of the model's ", layers_.size(), " layers");
+  auto place = [&](size_t i) { return join(source, ": layer ", i); };
+  int64_t first = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const int64_t tokens = layers_[i]->check_saved(layer_tensors[i], place(i));
+    if (i == 0) first = tokens;
+    check(tokens == first, place(i), ": a sequence of ", tokens, " tokens, layer 0 has ", first);
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, layer_tensors[i], place(i));
+}
+
 Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids) {
   NoGrad off;
   check(ids.rank() == 1 && ids.numel() >= 1, "decoding: a prompt must be ids [T], got ",

@@ -27,7 +27,10 @@ class ModelState {
   int64_t bytes() const;
   AttentionState& layer(int64_t i) { return *layers_.at(size_t(i)); }
 
-  void keep(const std::vector<int64_t>& slots);  // as in AttentionState, for all layers
+  // As in AttentionState, for all layers: names start with "layers.0."...
+  void keep(const std::vector<int64_t>& slots);
+  std::vector<NamedTensor> saved(int64_t slot) const;
+  void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
 
   RuntimeOptions options;
 

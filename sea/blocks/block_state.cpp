@@ -16,18 +16,23 @@ BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& 
     : KeyValueState(r, attention.shape_),
       config_(attention.blocks_of(r.options)),
       key_scale_(attention.key_scale_.value),
-      counts_(part({r.batch, attention.shape_.groups(), 1}, Dtype::i32)),
-      entries_(part({r.batch, attention.shape_.groups(), 1,
+      counts_(part("block_counts", {r.batch, attention.shape_.groups(), 1}, Dtype::i32)),
+      entries_(part("block_entries",
+                    {r.batch, attention.shape_.groups(), 1,
                      config_.most_kept(room_of(attention.shape_, r, config_.block) + 1)},
                     Dtype::i32)) {
   if (config_.chosen == 0) return;
   const int64_t G = attention.shape_.groups(), d = attention.shape_.head_size;
+  auto blocks = [size = config_.block](int z) {
+    return [keys = size << z](int64_t tokens) { return tokens / keys; };
+  };
   const int64_t N = r.capacity / config_.block;
-  codes_ = &part({r.batch, G, N, config_.block, (d + 1) / 2}, Dtype::u8, true);
-  steps_ = &part({r.batch, G, N, config_.block}, r.cached(), true);
+  codes_ = &part("key_codes", {r.batch, G, N, config_.block, (d + 1) / 2}, Dtype::u8, 2, blocks(0));
+  steps_ = &part("key_steps", {r.batch, G, N, config_.block}, r.cached(), 2, blocks(0));
   const int levels = config_.level(room_of(attention.shape_, r, config_.block)) + 1;
   for (int z = 0; z < levels; ++z) {
-    moments_.push_back(&part({r.batch, G, N >> z, 2 * d}, r.cached(), true));
+    moments_.push_back(
+        &part(join("block_moments_", z), {r.batch, G, N >> z, 2 * d}, r.cached(), 2, blocks(z)));
   }
 }
 

@@ -12,8 +12,8 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                    const nn::StateRequest& r)
     : KeyValueState(r, shape),
       query_skip(r.options.query_skip),
-      value_sums(part({r.batch, shape.groups(), shape.head_size}, Dtype::f64)),
-      scores(part({r.batch, shape.heads, 1, estimator.config().columns}, r.dtype)) {
+      value_sums(part("value_sums", {r.batch, shape.groups(), shape.head_size}, Dtype::f64)),
+      scores(part("scores", {r.batch, shape.heads, 1, estimator.config().columns}, r.dtype)) {
   check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
   estimator.make_state(*this, r);
 }
@@ -32,6 +32,10 @@ void SeaState::fill(int64_t first, const LayerTokens& x, const Visibility& visib
     copy_into(scores.slice(0, first + b, 1),
               e.scores.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1));
   }
+}
+
+std::string places_of_borders(const SeaConfig& config) {
+  return config.prior_units ? join("_of_units_", config.prior_units) : "";
 }
 
 }  // namespace brine::sea

@@ -24,4 +24,8 @@ class SeaState : public nn::KeyValueState {
   std::vector<std::unique_ptr<StageState>> token_stages, score_stages;
 };
 
+// A stored state of another number of units has its borders elsewhere: it has no part with this
+// ending of its name.
+std::string places_of_borders(const SeaConfig& config);
+
 }  // namespace brine::sea

@@ -107,6 +107,9 @@ TEST_CASE("bad input: flags that would do nothing, prompts that do not fit") {
                  {"--prompt and --prompt-file"}});
   check_refused({"generate --model student --prompt-file nowhere.txt", {"nowhere.txt"}});
   check_refused({"generate --model student --prompt the --stop-token wxyz", {"'wxyz'"}});
+  check_refused({"generate --model student --load-state text.txt", {"text.txt"}});
+  check_refused({"generate --model student --load-state export/model.safetensors",
+                 {"model.safetensors", "format 'pt'"}});
   check_refused({"eval --model student --data text.txt --attention dense --k 4", {"--k has no"}});
   check_refused({"eval --model student --data text.txt --attention denes", {"denes", "dense"}});
   std::string words;

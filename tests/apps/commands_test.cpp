@@ -243,9 +243,13 @@ TEST_CASE("eval: copies and loss_from change what is predicted, and the protocol
   CHECK(twice.at("perplexity") != late.at("perplexity"));
 }
 
-TEST_CASE("eval: no row to recall; adapters on a run") {
+TEST_CASE("generate: a state has nowhere to go; eval: no row to recall; adapters on a run") {
   const World& w = world();
-  const Finished f = w.must("eval --model student --teacher teacher --data text.txt --k 32");
+  Finished f =
+      w.run("generate --model student --prompt 'the king' --tokens 2 --save-state nowhere/a.state");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "nowhere/a.state: there is no directory nowhere"));
+  f = w.must("eval --model student --teacher teacher --data text.txt --k 32");
   CHECK(contains(f.out, "all: no row sees more than k keys"));
   w.must(
       "distill --teacher teacher --data text.txt --out still --steps 2 --batch-size 2 --k 4 "
@@ -273,7 +277,7 @@ TEST_CASE("generate: reports that the positions ended, and only then") {
   CHECK(w.must("generate --model student --prompt 'the king' --tokens 2 --top-k 1").error == "");
 }
 
-TEST_CASE("generate: prompts of a file, and a stop text, with a cache of 16 bits") {
+TEST_CASE("generate: prompts of a file, a stop text, and a saved state with a cache of 16 bits") {
   const World& w = world();
   w.write("prompts.txt", "the king\nthe people went up\n");
   const std::string flags =
@@ -284,6 +288,17 @@ TEST_CASE("generate: prompts of a file, and a stop text, with a cache of 16 bits
   const std::string text = whole.at(1).at("text"), plain = w.must(all).out;
   CHECK(contains(plain, "[1] the king"));
   CHECK(contains(plain, "[2] the people went up" + text));
+
+  const Json first = Json::parse(
+      w.must(flags + "--json --prompt 'the people went up' --tokens 5 --save-state half.state")
+          .out);
+  const Json second = Json::parse(w.must(flags + "--json --load-state half.state --tokens 7").out);
+  std::vector<int> tokens = first.at("sequences").at(0).at("tokens");
+  for (int id : second.at("sequences").at(0).at("tokens")) tokens.push_back(id);
+  CHECK(tokens == whole.at(1).at("tokens").get<std::vector<int>>());
+  const Finished f = w.run("generate --model student --load-state half.state --tokens 7");
+  CHECK(f.status == 1);
+  check_says(f.error, {"keys is bf16", "wanted f32"});
 
   const std::string stop = text.substr(text.size() / 2, 2);
   const Json cut = Json::parse(w.must(all + "--json --stop '" + stop + "'").out).at("sequences");
@@ -318,6 +333,8 @@ TEST_CASE(
   CHECK(out.at("sequences").at(0).at("prompt") == "</s>king");
   CHECK_FALSE(Json::parse(w.must("generate --model front --tokens 1 --prompt king --json").out)
                   .contains("warnings"));
+  f = w.run(twice + "--json --quiet --load-state nowhere");
+  CHECK(f.status == 1);
   f = w.run(twice + "'" + std::string(400, 'a') + "' --json --quiet");  // longer than the positions
   CHECK(f.status == 1);
   CHECK(contains(f.error, "warning: generate: prompt 1: the text begins with </s>"));

@@ -1,5 +1,5 @@
 // The contract of every method with decoding: token by token it gives the results of the full pass,
-// for any prompts and batch.
+// for any prompts and batch, and wherever it was stopped and continued.
 #include "sea/base/mask.h"
 #include "tensor/kernels/dense.h"
 #include "tests/messages.h"
@@ -228,6 +228,13 @@ TEST_CASE("decoding contract: a cache in 16 bits changes the outputs by its roun
                         tolerance * scale, 0, block.name));
         }
       }
+      // What was saved has the types of the cache, and a state of another type refuses it.
+      const std::vector<NamedTensor> saved = state->saved(0);
+      auto other = block.module->make_state(
+          {.batch = 1,
+           .capacity = T,
+           .cache = cache == Dtype::bf16 ? std::optional(Dtype::f16) : std::optional(Dtype::bf16)});
+      check_refuses([&] { other->restore(0, saved, "file"); }, {"file", "wanted"});
     }
   });
 }
@@ -290,6 +297,39 @@ TEST_CASE("decoding contract: a sequence of a batch has the same bits as alone")
       for (int64_t n = 0; n < steps; ++n) {
         REQUIRE(same_bits(mine(all[size_t(n)]), out[size_t(n)]));
       }
+    }
+  });
+}
+
+TEST_CASE("decoding contract: a state saved and restored continues with the same bits") {
+  each_decodable(Dtype::f32, [](Block& block) {
+    const std::vector<int64_t> prompts = {6, 19};
+    const Inputs in = inputs(2, 60, Dtype::f32);
+    for (int64_t steps : {0, 1, 17}) {
+      INFO(steps << " steps before the stop");
+      auto first = block.module->make_state({.batch = 2, .capacity = 60});
+      prefill(*block.module, *first, in, prompts, {});
+      decode(*block.module, *first, in, prompts, steps);
+      auto second = block.module->make_state({.batch = 2, .capacity = 50});  // another capacity
+      int64_t bytes = 0;
+      for (int64_t b = 0; b < 2; ++b) {
+        std::vector<NamedTensor> saved;
+        for (const NamedTensor& t : first->saved(b)) {
+          saved.push_back({t.name, t.tensor.contiguous().clone()});
+          bytes += t.tensor.numel() * int64_t(item_size(t.tensor.dtype()));
+        }
+        std::reverse(saved.begin(), saved.end());
+        second->restore(b, saved, "test");
+        CHECK(second->length(b) == prompts[size_t(b)] + steps);
+      }
+      bytes -= 2 * 8;  // the lengths
+      CHECK(bytes <= first->bytes());
+      // Only the tokens that are there, unless the state's size is the same for any number.
+      if (block.name != "recent") CHECK(bytes < first->bytes());
+      const std::vector<int64_t> at = {6 + steps, 19 + steps};
+      const auto a = decode(*block.module, *first, in, at, 14);
+      const auto b = decode(*block.module, *second, in, at, 14);
+      for (size_t n = 0; n < a.size(); ++n) REQUIRE(same_bits(a[n], b[n]));
     }
   });
 }
@@ -364,6 +404,23 @@ TEST_CASE("decoding contract: what cannot be is refused and changes nothing") {
     CHECK(contains(message([&] { prefill(attention, *empty, in, {9}, {}); }), "there is room for"));
     CHECK(contains(message([&] { attention.make_state({.batch = 0, .capacity = 8}); }),
                    "at least 1"));
+    auto saved = state->saved(0);
+    auto tight = attention.make_state({.batch = 1, .capacity = 7});
+    CHECK(contains(message([&] { tight->restore(0, saved, "a.state"); }),
+                   "a.state: a sequence of 8 tokens, there is room for 7"));
+    saved.pop_back();
+    auto other = attention.make_state({.batch = 1, .capacity = 8});
+    CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }), "a.state: no tensor "));
+    saved = state->saved(0);
+    saved.back().tensor =
+        saved.back().tensor.to(saved.back().tensor.dtype() == Dtype::f64 ? Dtype::f32 : Dtype::f64);
+    CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }),
+                   "a.state: " + saved.back().name + " is "));
+    saved = state->saved(0);
+    saved.push_back({"strange", Tensor::zeros({1})});
+    CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }),
+                   "a.state: a tensor strange that this attention does not have"));
+    CHECK(other->length(0) == 0);
   });
 }
 

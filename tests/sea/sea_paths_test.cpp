@@ -63,6 +63,14 @@ TEST_CASE("sea: the light block has nothing of the Performer, mu, nu and the dec
   CHECK_NOTHROW(pass(block, inputs(1, 9, Dtype::f32), {}, {}, {}, &tap));
   for (const char* name : {"V_I", "C_perf", "Z"}) CHECK_FALSE(tap.has(name));
   CHECK(tap.get("gates").shape() == Shape{1, kHeads, 9, 2});
+  // Its state: keys, values, features, sums at borders, scores, and the sum of the values.
+  auto light = block.module->make_state({.batch = 1, .capacity = 64});
+  std::set<std::string> parts;
+  for (const NamedTensor& t : light->saved(0)) parts.insert(t.name);
+  CHECK(parts == std::set<std::string>{"border_width", "borders_of_units_4",
+                                       "key_features_of_units_4", "keys", "length",
+                                       "pooled_borders_of_units_4", "pooled_width", "scores",
+                                       "value_sums", "values"});
 }
 
 TEST_CASE("sea: content before rotation enters the learned prior, and must be given") {

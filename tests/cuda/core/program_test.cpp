@@ -81,9 +81,11 @@ TEST_CASE("cuda: stage joint, evaluation and generation with blocks as on the cp
   check_near("student", perplexity("blocks-here", "cpu"), perplexity("blocks-there", "cuda"));
   check_near("student elsewhere", perplexity("blocks-here", "cpu"),
              perplexity("blocks-here", "cuda"));
+  // With the lists of blocks of a state that was saved.
   auto words = [&](const std::string& device) {
-    const std::string call = "generate --model blocks-here --tokens 18 --device " + device;
-    return device_world().must(call + " --prompt 'the king'").out;
+    const std::string call = "generate --model blocks-here --tokens 9 --device " + device;
+    device_world().must(call + " --prompt 'the king' --save-state blocks-" + device);
+    return device_world().must(call + " --prompt ' and' --load-state blocks-" + device).out;
   };
   const std::string host = words("cpu"), device_words = words("cuda");
   test::check_emulated(host == device_words, join("cpu: ", host, "device: ", device_words));

@@ -1,4 +1,4 @@
-// The decoding state of a whole model: batches, positions, refusals.
+// The decoding state of a whole model: batches, saving, positions, refusals.
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
 #include "nn/optim/parameter_store.h"
@@ -62,7 +62,8 @@ Tensor column(const Tensor& all, const std::vector<int64_t>& at) {
 
 }  // namespace
 
-TEST_CASE("model state: a sequence of a batch has the bits of one alone") {
+TEST_CASE(
+    "model state: a sequence of a batch, and one that was saved, have the bits of one alone") {
   each_model([](nn::Model& model) {
     const Tensor tokens = ids({2, 48}, 8, 53);
     std::vector<int64_t> at = {4, 9};
@@ -76,6 +77,23 @@ TEST_CASE("model state: a sequence of a batch has the bits of one alone") {
       const Tensor a = nn::step(model, both, ids);
       const Tensor b = nn::step(model, alone, ids.slice(0, 1, 1).contiguous());
       CHECK(same_bits(model.logits(a).slice(0, 1, 1), model.logits(b)));
+      for (int64_t& t : at) ++t;
+      if (n != 3) continue;
+      nn::ModelState again(model, {.batch = 2, .capacity = 48}),
+          swapped(model, {.batch = 2, .capacity = 40});
+      for (int64_t slot = 0; slot < 2; ++slot) {
+        again.restore(slot, both.saved(slot), "test");
+        swapped.restore(1 - slot, both.saved(slot), "test");
+      }
+      const Tensor next = column(tokens, at);
+      const Tensor turned =
+          Tensor::from(std::vector<int32_t>{next.data<int32_t>()[1], next.data<int32_t>()[0]}, {2});
+      const Tensor restored = nn::step(model, again, next),
+                   reversed = nn::step(model, swapped, turned);
+      CHECK(same_bits(restored.slice(0, 0, 1), reversed.slice(0, 1, 1)));
+      CHECK(same_bits(restored.slice(0, 1, 1), reversed.slice(0, 0, 1)));
+      CHECK(same_bits(restored, nn::step(model, both, next)));
+      nn::step(model, alone, next.slice(0, 1, 1).contiguous());
       for (int64_t& t : at) ++t;
     }
     both.keep({1});
@@ -98,6 +116,8 @@ TEST_CASE("model state: positions, other shapes and methods without decoding are
         }) == "opt: token 49 of a sequence, but the model has 48 positions");
   CHECK(contains(message([&] { nn::step(model, state, ids({3}, 1, 53)); }),
                  "one token of each of 2 sequences"));
+  CHECK(contains(message([&] { state.restore(0, {}, "x.state"); }),
+                 "x.state: layer 0: no tensor length"));
   CHECK(contains(message([&] { nn::prefill(model, state, 1, part(tokens, 0, 0, 2)); }),
                  "slot 1 has 3 tokens already"));
 }

@@ -61,10 +61,24 @@ TEST_CASE("text generation: prompts come from the settings or from a file, not f
   CHECK(what.prompts() == Texts{"x"});
   what.prompt.clear();
   CHECK(contains(message([&] { what.prompts(); }), "--prompt-file is needed"));
+  what.load_state = "a state";  // the state contains sequences
+  CHECK(what.prompts().empty());
   what.prompt_file = scratch.write("holes", "one\n\ntwo\n");
   CHECK(contains(message([&] { what.prompts(); }), "line 2"));
   what.prompt_file = scratch.write("empty", "");
   CHECK(contains(message([&] { what.prompts(); }), "no prompts"));
+}
+
+TEST_CASE("text generation: a state that could not be saved is refused before the work") {
+  Scratch scratch;
+  nn::TextGeneration what;
+  what.prompt = {"x"};
+  for (const char* possible : {"state", ""}) {
+    what.save_state = *possible ? (scratch / possible).string() : "here";
+    CHECK(what.prompts().size() == 1);
+  }
+  what.save_state = (scratch / "missing" / "state").string();
+  CHECK(contains(message([&] { what.prompts(); }), (scratch / "missing").string()));
 }
 
 TEST_CASE("text generation: eos ends a continuation unless it is ignored, other tokens by name") {
@@ -177,15 +191,49 @@ TEST_CASE("text generation: the request has the seed, the vocabulary and the run
   CHECK(r.options.k == 5);
   CHECK(r.options.query_skip == 3);
   CHECK(r.vocabulary == opt->vocab_size());
+  CHECK_FALSE(r.keep_states);
+  what.save_state = "state";
+  CHECK(what.request(*opt, {}, 11).keep_states);
 }
 
-TEST_CASE("text generation: a prompt begins as the tokenizer's template says") {
+TEST_CASE("text generation: saved and continued through files it gives the text of one go") {
+  Scratch scratch;
+  const auto opt = tokenizer();
+  nn::LoadedModel m = tiny();
+  nn::TextGeneration what;
+  what.prompt = {"the king", "city"};
+  what.ignore_eos = true;
+  what.tokens = 12;
+  auto texts = [&](const nn::TextGeneration& part) {
+    nn::Generation g = nn::begin_generation(m, *opt, part, part.prompts(), 5);
+    CHECK(nn::texts_of(g, *opt).size() == 2);
+    g.run();
+    if (!part.save_state.empty()) g.save(part.save_state, m.hash());
+    return nn::texts_of(g, *opt);
+  };
+  const Texts whole = texts(what);
+  CHECK(whole[0].starts_with("the king"));
+  what.tokens = 5;
+  what.save_state = (scratch / "state").string();
+  CHECK(whole[1].starts_with(texts(what)[1].substr(0, 4)));
+  what.load_state = what.save_state;
+  what.save_state = "";
+  what.prompt.clear();
+  what.tokens = 7;
+  CHECK(texts(what) == whole);
+}
+
+TEST_CASE(
+    "text generation: a prompt begins as the tokenizer's template says, behind a state it goes "
+    "on") {
+  Scratch scratch;
   const auto bos = with_bos(), plain = tokenizer();
   nn::LoadedModel m = tiny();
   nn::TextGeneration what;
   what.prompt = {"hi", "", "</s>hi"};
   what.ignore_eos = true;
   what.tokens = 2;
+  what.save_state = (scratch / "state").string();
   Texts warnings;
   nn::Generation g = nn::begin_generation(m, *bos, what, what.prompts(), 5,
                                           [&](const std::string& w) { warnings.push_back(w); });
@@ -196,7 +244,16 @@ TEST_CASE("text generation: a prompt begins as the tokenizer's template says") {
   CHECK(nn::texts_of(g, *bos) == Texts{"hi", "", "</s>hi"});
   REQUIRE(warnings.size() == 1);
   CHECK(contains(warnings[0], "prompt 3: the text begins with </s>"));
+  g.run();
+  g.save(what.save_state, m.hash());
+  const Ids before = g.sequences()[0].ids;
+  what.load_state = what.save_state;
+  nn::Generation more = nn::begin_generation(m, *bos, what, {"h", "h", "h"}, 5);
+  Ids longer = before;
+  longer.push_back(h);
+  CHECK(more.sequences()[0].ids == longer);
   // Without a template a text begins with itself, and an empty one with the BOS.
+  what.load_state.clear();
   nn::Generation bare = nn::begin_generation(m, *plain, what, {"hi", ""}, 5);
   CHECK(bare.sequences()[0].ids == Ids{h, i});
   CHECK(bare.sequences()[1].ids == Ids{2});

@@ -1,0 +1,107 @@
+// Saving a generation to a file and continuing it.
+#include <chrono>
+
+#include "nn/generate/generation.h"
+#include "nn/io/model_io.h"
+
+namespace brine::nn {
+namespace {
+
+constexpr const char* kFormat = "brine-generation-1";
+
+std::string prefix_of(size_t i) { return join("sequences.", i, "."); }
+
+const std::string& meta(const data::Safetensors& file, const std::string& key) {
+  auto it = file.metadata().find(key);
+  check(it != file.metadata().end(), file.path().string(), ": no ", key,
+        " in its header; not a state of brine generate");
+  return it->second;
+}
+
+}  // namespace
+
+void Generation::save(const data::Path& path, const std::string& model_hash) const {
+  std::vector<NamedTensor> tensors;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    const Sequence& s = sequences_[i];
+    check(!finished_[i].empty(), "generate: save() before run(), or without keep_states");
+    tensors.push_back({prefix_of(i) + "ids", Tensor::from(s.ids, {int64_t(s.ids.size())})});
+    tensors.push_back({prefix_of(i) + "drawn", Tensor::from(std::vector<int64_t>{s.drawn}, {1})});
+    for (const NamedTensor& t : finished_[i]) {
+      tensors.push_back({prefix_of(i) + t.name, t.tensor});
+    }
+  }
+  data::save_safetensors(path, tensors,
+                         {{"format", kFormat},
+                          {"sha256", tensor_hash(tensors)},
+                          {"model", model_hash},
+                          {"sequences", std::to_string(sequences_.size())},
+                          {"query_skip", std::to_string(request_.options.query_skip)}});
+}
+
+void Generation::load(const data::Path& path, const std::string& model_hash,
+                      const std::vector<std::vector<int32_t>>& more) {
+  const auto begin = std::chrono::steady_clock::now();
+  const data::Safetensors file(path);
+  const std::string name = path.string();
+  check(meta(file, "format") == kFormat, name, ": format '", meta(file, "format"), "', wanted ",
+        kFormat);
+  check(meta(file, "model") == model_hash, name, ": written by a model with other weights (",
+        meta(file, "model").substr(0, 12), ", this one is ", model_hash.substr(0, 12), ")");
+  const std::string skip = std::to_string(request_.options.query_skip);
+  check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
+        meta(file, "query_skip"), ", now it is ", skip);
+  check(meta(file, "sha256") == tensor_hash(file), name, ": content does not match its checksum");
+  size_t count = 0;
+  while (file.contains(prefix_of(count) + "ids")) ++count;
+  check(count > 0 && meta(file, "sequences") == std::to_string(count), name, ": holds ", count,
+        " sequences of ", meta(file, "sequences"));
+  check(more.empty() || more.size() == count, "generate: ", more.size(), " prompts for the ", count,
+        " sequences of ", name);
+  const int64_t positions = model_.shape().max_positions;
+  for (size_t i = 0; i < count; ++i) {
+    const Tensor ids = file.tensor(prefix_of(i) + "ids"),
+                 drawn = file.tensor(prefix_of(i) + "drawn");
+    check(ids.dtype() == Dtype::i32 && ids.rank() == 1 && drawn.dtype() == Dtype::i64 &&
+              drawn.shape() == Shape{1} && drawn.data<int64_t>()[0] >= 0 &&
+              drawn.data<int64_t>()[0] <= ids.numel(),
+          name, ": sequence ", i, " is damaged");
+    Sequence s;
+    s.ids.assign(ids.data<int32_t>(), ids.data<int32_t>() + ids.numel());
+    if (!more.empty()) s.ids.insert(s.ids.end(), more[i].begin(), more[i].end());
+    for (int32_t id : s.ids) {
+      check(id >= 0 && id < model_.shape().vocab_size, name, ": token ", id,
+            " is outside the vocabulary");
+    }
+    check(int64_t(s.ids.size()) < positions, "generate: sequence ", i, " of ", name, " has ",
+          s.ids.size(), " tokens, the model ", positions, " positions");
+    s.prompt_tokens = int64_t(s.ids.size());
+    s.drawn = drawn.data<int64_t>()[0];
+    s.text = TextStream(request_.stops);
+    sequences_.push_back(std::move(s));
+  }
+  make_room();
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<NamedTensor> layer_tensors;
+    for (const data::SafetensorsEntry& e : file.entries()) {
+      const std::string prefix = prefix_of(i) + "layers.";
+      if (e.name.rfind(prefix, 0) != 0) continue;
+      layer_tensors.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
+    }
+    // Sequences have different numbers of tokens to process: each is processed separately.
+    ModelState alone(
+        model_,
+        {.capacity = state_->capacity(), .cache = request_.cache, .options = request_.options});
+    alone.restore(0, layer_tensors, name);
+    const std::vector<int32_t>& ids = sequences_[i].ids;
+    check(alone.length(0) < int64_t(ids.size()), name, ": sequence ", i, " holds ", alone.length(0),
+          " tokens of ", ids.size());
+    for (int64_t n = alone.length(0); n < int64_t(ids.size()); ++n) {
+      hidden_[i] = step(model_, alone, Tensor::from(std::vector{ids[size_t(n)]}, {1}));
+    }
+    state_->restore(int64_t(i), alone.saved(0), name);
+  }
+  prompt_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace brine::nn
