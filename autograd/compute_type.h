@@ -14,8 +14,7 @@ namespace brine {
 // before they meet the values, and the gradients of scores. Softmax, norms, losses and running sums
 // do not change. With f32, or without an object, nothing is rounded. f64 is never rounded.
 //
-// f16 ends at 65504 and loses values below 2^-24, so gradients have to be scaled into this range
-// (distill/losses/loss_scale.h).
+// f16 ends at 65504 and loses values below 2^-24, so nothing is trained in it.
 class ComputeType {
  public:
   explicit ComputeType(Dtype type);  // f32, bf16 or f16; throws for others

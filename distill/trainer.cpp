@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "autograd/compute_type.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/changed_settings.h"
@@ -81,9 +82,6 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
   s.field("keep_moments", keep_moments,
           "Keep the optimizer's moments in a finished run's checkpoint: twice the trained bytes");
-  s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
-           "What to do with a loss or gradient that is not finite (not scaled f16)");
-  s.section("loss_scale", loss_scale);
   s.section("optimizer", optimizer);
   s.section("schedule", schedule);
 }
@@ -118,11 +116,12 @@ Trainer::Trainer(TrainerParts& parts, TrainerHost host)
       optimizer_(*parts.store, config_.optimizer, parts.plan,
                  local_elements(parts.store->size(), host_.zero, ranks_)),
       slots_(slots_of(config_.accumulate, ranks_.rank(), ranks_.size())),
-      loss_scale_(config_.loss_scale),
       step_(config_.first_step) {
   if (losses_ && parts.teacher && learns_mask(*parts.model) && parts.config.method().mask().k)
     recall_ = std::make_unique<RecallObserver>(parts.config, RecallSettings{});
   if (!host_.seconds) host_.seconds = steady_seconds;
+  check(compute_type() != Dtype::f16,
+        "train: gradients do not fit the range of f16; --compute bf16 has that of f32");
   check(config_.loss_from < parts_.train->window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train->window(), " tokens");
   if (ranks_.size() > config_.accumulate) {
@@ -141,17 +140,11 @@ double Trainer::progress() const {
   return max_seconds() > 0 ? std::max(p, seconds_ / max_seconds()) : p;
 }
 
-// A step whose scaled gradient overflows is handled as by GradScaler: its batch and its position in
-// the schedule are used up; weights, moments and the optimizer's count do not change.
-LossTerms Trainer::train_step(std::string& skipped, RecallObserver* recall) {
-  parts_.model->visit([this](nn::Module& m) {
-    if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
-  });
+LossTerms Trainer::train_step(RecallObserver* recall) {
   LossTerms terms;
   int64_t rows = 0;
   std::vector<double> shares;
   const std::vector<Batch> batches = read_batches(rows, shares);
-  const int64_t loss_scale = loss_scale_.value();
   SlotSum sum(config_.accumulate, slots_);
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
@@ -174,7 +167,6 @@ LossTerms Trainer::train_step(std::string& skipped, RecallObserver* recall) {
                                            .random = &random,
                                            .recompute = config_.recompute,
                                            .loss_from = config_.loss_from,
-                                           .loss_scale = double(loss_scale),
                                            .watch = std::exchange(watch, {})}));
     sum.add(parts_.store->gradients());
   }
@@ -182,26 +174,16 @@ LossTerms Trainer::train_step(std::string& skipped, RecallObserver* recall) {
   objective_.summarize(terms);
   tokens_ += rows;
   const double squares = std::accumulate(norms.begin(), norms.end(), 0.0);
-  const double norm = std::sqrt(squares) / double(loss_scale);
-  for (double& n : norms) n = std::sqrt(n) / double(loss_scale);
+  const double norm = std::sqrt(squares);
+  if (!std::isfinite(norm)) throw NonFiniteLoss("gradient norm", norm);
+  for (double& n : norms) n = std::sqrt(n);
   double rate = config_.schedule.factor(done_steps(), progress());
-  if (std::isfinite(norm)) {
-    optimizer_.step(rate, norms, 1 / double(loss_scale));
-    share_values();
-    loss_scale_.count_finite();
-    terms["gradient_norm"] = norm;
-  } else if (!loss_scale_.active()) {
-    throw NonFiniteLoss("gradient norm", norm);
-  } else {
-    check(loss_scale_.back_off(), "step ", step_ + 1, ": a gradient is not finite even at loss ",
-          "scale ", loss_scale, "; train with --compute bf16 or f32, or with a lower rate");
-    skipped = join("its gradient overflowed at loss scale ", loss_scale, ", now ",
-                   loss_scale_.value(), " (", loss_scale_.overflows(), " so far)");
-  }
+  optimizer_.step(rate, norms);
+  share_values();
+  terms["gradient_norm"] = norm;
   // With the base frozen the rate of what is trained.
   const double base = config_.optimizer.learning_rate;
   terms["rate"] = rate * (base > 0 ? base : config_.optimizer.attention_learning_rate);
-  if (loss_scale_.active()) terms["loss_scale"] = double(loss_scale);
   return terms;
 }
 
@@ -324,15 +306,10 @@ TrainOutcome Trainer::run(RunLog* log) {
     const bool last = done_steps() + 1 == config_.steps;
     RecallObserver* const recall = log && (start >= next_recall || last) ? recall_.get() : nullptr;
     int64_t before = tokens_;
-    std::string skipped;
     try {
-      out.last = train_step(skipped, recall);
+      out.last = train_step(recall);
     } catch (const NonFiniteLoss& e) {
-      out.last.clear();
-      if (config_.nonfinite != OnNonfinite::skip)
-        throw SharedError(join("step ", step_ + 1, ": ", e.what()));
-      ++skipped_;
-      skipped = join(e.what(), " (", skipped_, " so far)");
+      throw SharedError(join("step ", step_ + 1, ": ", e.what()));
     }
     const double seconds = host_.seconds() - start;
     seconds_ += seconds;
@@ -346,7 +323,6 @@ TrainOutcome Trainer::run(RunLog* log) {
                  .done = max_seconds() > 0 ? progress() : 0,
                  .values = in_order(out.last),
                  .mask = recall ? mask_values() : Values()});
-    if (log && !skipped.empty()) log->event(join("step ", step_, " skipped: ", skipped));
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
     if (config_.save_every && step_ % config_.save_every == 0) save(log);
   }
@@ -355,8 +331,6 @@ TrainOutcome Trainer::run(RunLog* log) {
   if (saved_step_ != step_) save(log);
   if (!out.interrupted) evaluate_now(log);
   out.steps = step_;
-  out.skipped = skipped_;
-  out.overflows = loss_scale_.overflows();
   out.tokens = tokens_;
   out.seconds = seconds_;
   return out;
@@ -406,19 +380,15 @@ void Trainer::save(RunLog* log) {
 }
 
 void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
-  data::Json state = {{"step", step_},
-                      {"tokens", tokens_},
-                      {"seconds", seconds_},
-                      {"skipped_steps", skipped_},
-                      {"optimizer_steps", optimizer_.steps()},
-                      {"seed", host_.seed},
-                      {"configuration", parse_ordered_json(host_.configuration)}};
+  data::Json state = {
+      {"step", step_},       {"tokens", tokens_},
+      {"seconds", seconds_}, {"optimizer_steps", optimizer_.steps()},
+      {"seed", host_.seed},  {"configuration", parse_ordered_json(host_.configuration)}};
   if (config_.max_seconds) state["configuration"]["max_seconds"] = *config_.max_seconds;
   if (!parts_.stage.empty()) {
     state["stage"] = parts_.stage;
     state["first_step"] = config_.first_step;
   }
-  if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
   std::vector<data::CheckpointFile> files = checkpoint_files(parts_, state);
   if (!moments.empty()) {
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
@@ -448,8 +418,6 @@ std::vector<std::string> Trainer::resume() {
   step_ = saved_step_ = state.at("step");
   tokens_ = state.at("tokens");
   seconds_ = state.at("seconds");
-  skipped_ = state.at("skipped_steps");
-  if (loss_scale_.active()) loss_scale_.restore(state.at("loss_scale"));
   const data::Path moments = dir / kMomentsFile;
   if (std::filesystem::exists(moments)) {
     load_moments(moments);

@@ -13,7 +13,6 @@
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/log/log.h"
-#include "distill/losses/loss_scale.h"
 #include "distill/losses/losses.h"
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
@@ -21,9 +20,6 @@
 #include "tensor/comm/slot_tree.h"
 
 namespace brine::distill {
-
-// What to do with a step whose loss or gradient is not finite.
-enum class OnNonfinite { stop, skip };
 
 struct TrainerConfig {
   int64_t first_step = 0;  // the number of the step before the first one; steps are numbered on
@@ -39,8 +35,6 @@ struct TrainerConfig {
   int64_t eval_every = 0, eval_windows = 0;
   int64_t save_every = 0, keep = 2;
   bool keep_moments = true;  // of the optimizer, in the checkpoint of a finished run
-  OnNonfinite nonfinite = OnNonfinite::stop;
-  LossScaleConfig loss_scale;
   nn::OptimizerConfig optimizer;
   nn::ScheduleConfig schedule;
 
@@ -80,9 +74,8 @@ struct TrainerHost {
 };
 
 struct TrainOutcome {
-  int64_t steps = 0, skipped = 0, tokens = 0;
-  int64_t overflows = 0;  // steps skipped to lower the loss scale
-  double seconds = 0;     // without training, evaluation and saving
+  int64_t steps = 0, tokens = 0;
+  double seconds = 0;  // without training, evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };
@@ -105,9 +98,8 @@ class Trainer {
   bool finished() const;
 
  private:
-  // skipped: the reason why the weights do not change. The mask of the first micro-batch is counted
-  // if `recall` is not null.
-  LossTerms train_step(std::string& skipped, RecallObserver* recall);
+  // The mask of the first micro-batch is counted if `recall` is not null.
+  LossTerms train_step(RecallObserver* recall);
   Values mask_values() const;     // k, columns, recall, kept_share
   void plan_ahead(int64_t step);  // announces the batches from this step on to the
                                   // teacher
@@ -147,8 +139,7 @@ class Trainer {
   Communicator& ranks_;
   nn::Adamw optimizer_;
   SlotRange slots_;  // the slots of this rank
-  LossScale loss_scale_;
-  int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
+  int64_t step_ = 0, saved_step_ = -1, tokens_ = 0;
   double seconds_ = 0;
 };
 

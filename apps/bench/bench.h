@@ -90,9 +90,6 @@ void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods);
 // A training step of an encoder layer of BERT's size, and a distillation step of a small decoder.
 void bench_train(RowSink& rows);
-// The attention step of one token after a context; ratio = full attention's time over that of the
-// row.
-void bench_decode(RowSink& rows);
 // The block of a causal student, or of a model under `attention`, with its masks, next to softmax
 // over all keys (flash): q, k and v of its last layer while it reads the text file `data` at these
 // lengths (none: 2048 to 131072). A student with fewer positions is extended. ratio: see the names.

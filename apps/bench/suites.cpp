@@ -10,10 +10,7 @@
 namespace brine::bench {
 namespace {
 
-template <auto Run>
-void without_files(const BenchRequest&, RowSink& rows) {
-  Run(rows);
-}
+void train(const BenchRequest&, RowSink& rows) { bench_train(rows); }
 void trained(const BenchRequest& r, RowSink& rows) {
   bench_trained(rows, r.model, r.data, r.tokens, r.attention);
 }
@@ -36,10 +33,8 @@ void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.t
 const Suite kSuites[] = {
     {"attention", attention, false, "a block of each method by length, forward and backward"},
     {"breakdown", breakdown, false, "time and memory of a block by component"},
-    {"train", without_files<bench_train>, false,
+    {"train", train, false,
      "whole steps: an encoder layer, the distillation of a small decoder"},
-    {"decode", without_files<bench_decode>, false,
-     "one token after a context, of every method that decodes"},
     {"trained", trained, true, "the blocks of a model on a text; needs --model and --data"},
     {"generate", generate, true, "a model token by token; needs --model and --data"}};
 

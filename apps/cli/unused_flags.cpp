@@ -2,7 +2,6 @@
 #include "apps/cli/unused_flags.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "apps/terminal/terminal.h"
 #include "tensor/base/error.h"
@@ -24,18 +23,6 @@ void refuse_unused(const RunContext& context, std::initializer_list<const char*>
   for (const char* key : keys) {
     const Field* field = context.keys.find(key);
     if (field && field->given) refuse(context, key, because);
-  }
-}
-
-void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
-                    const std::string& because) {
-  CommonOptions common;
-  const data::Schema of_all = data::schema_of(common);
-  for (const Field& field : context.keys.fields()) {
-    const bool of_every_command = of_all.find(field.key) != nullptr;
-    const bool named = std::any_of(used.begin(), used.end(),
-                                   [&](std::string_view key) { return field.key == key; });
-    if (!of_every_command && !named && field.given) refuse(context, field.key, because);
   }
 }
 

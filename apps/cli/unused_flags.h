@@ -14,9 +14,6 @@ namespace brine {
 // Throws "COMMAND: --KEY has no effect BECAUSE" for the first of the keys that was given.
 void refuse_unused(const RunContext& context, std::initializer_list<const char*> keys,
                    const std::string& because);
-// The same for every key of the command except these and the common ones.
-void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
-                    const std::string& because);
 
 // The keys of other kinds of evaluation than that of the request.
 void refuse_mixed(const RunContext& context, const distill::Evaluation& what);

@@ -10,15 +10,10 @@ namespace {
 
 struct Dump {
   std::string model;
-  std::vector<std::string> adopt;
   distill::DumpRequest what;
 
   void describe(data::Schema& s) {
     s.field("model", model, "Teacher: model directory or run", {.alias = "teacher"});
-    s.field(
-        "adopt", adopt,
-        "Verify files of another program, with --teacher their samples, and write their manifest",
-        {.transient = true});
     what.describe(s);
   }
 
@@ -27,17 +22,8 @@ struct Dump {
   }
 
   int dump(const RunContext& context, Communicator& ranks) {
-    if (!adopt.empty()) {
-      check(ranks.size() == 1, "dump: --adopt is not divided; start it as one process, not ",
-            ranks.size());
-      refuse_all_but(context, {"adopt", "model"}, "with --adopt");
-      const std::vector<data::Path> files(adopt.begin(), adopt.end());
-      const data::DumpManifest m = distill::adopt_dump(files, model, log_messages());
-      log_info(m.shards.size(), " files verified, ", m.spec.samples, " samples; manifest written");
-      return 0;
-    }
     check(!model.empty() && (!what.data.empty() || !what.task.empty()) && !what.out.empty(),
-          "dump: --model, --data (or --task) and --out are needed (or --adopt)");
+          "dump: --model, --data (or --task) and --out are needed");
     refuse_mixed(context, what);
     const nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());

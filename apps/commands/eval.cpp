@@ -34,7 +34,6 @@ struct Eval {
     WarningList warnings(json);
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
     distill::use_attention(m, what.attention);
     refuse_unused_options(context, *m.model, !what.suite.suite.empty());
     const auto result = distill::evaluate(model, m, *tokenizer, what, log_messages());

@@ -16,10 +16,8 @@ struct Inspect {
   bool verify = false, tensors = false;
 
   void describe(data::Schema& s) {
-    s.field(
-        "target", target,
-        "Dump, run, checkpoint, model, tokenizer, or a file: safetensors, GGUF, .bin, HDF5, text",
-        {.required = true, .positional = true});
+    s.field("target", target, "Dump, run, checkpoint, model, tokenizer, or a file: GGUF, text",
+            {.required = true, .positional = true});
     s.field("verify", verify, "Compare the checksums of a dump");
     s.field("tensors", tensors, "List the tensors of a model");
     s.field("tokenizer", tokenizer,

@@ -28,8 +28,6 @@ struct Logits {
       refuse_unused(context, {"sequence_length", "max_windows"}, "without --data");
     WarningList warnings(json);
     nn::LoadedModel m = distill::load_model(model, log_messages());
-    if (m.model->labels() > 0)
-      refuse_unused(context, {"sequence_length"}, "on a classifier, which reads lines");
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     distill::use_attention(m, what.attention);
     refuse_unused_options(context, *m.model);
@@ -39,8 +37,6 @@ struct Logits {
     if (json) {
       out["model"] = model;
       std::cout << json_text(out) << std::endl;
-    } else if (what.out.ends_with(".npy")) {
-      std::cout << id_lines(out["tokens"]);
     }
     return 0;
   }
@@ -48,7 +44,7 @@ struct Logits {
 
 const RegisterSubcommand<Logits> registration(
     "logits", "Write the logits of a text to a file",
-    {"brine logits --model RUN --prompt \"In the beginning\" --out logits.npy",
+    {"brine logits --model RUN --prompt \"In the beginning\" --out logits.safetensors",
      "docs/transformers.md"});
 
 }  // namespace

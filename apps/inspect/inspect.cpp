@@ -1,20 +1,24 @@
-// Recognises a path and describes Brine's directories; files are in inspect_file.cpp.
+// Recognises a path by what it contains, never by its name, and describes it.
 #include "apps/inspect/inspect.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/inspect/inspect_file.h"
 #include "apps/terminal/terminal.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/codec/sha256.h"
+#include "data/corpus/corpus.h"
 #include "data/corpus/token_shards.h"
 #include "data/dump/dump.h"
+#include "data/gguf/gguf_file.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
+#include "data/io/utf8.h"
+#include "data/tokenizer/tokenizer.h"
 #include "data/weights/hub_cache.h"
 #include "distill/log/log.h"
 #include "nn/io/model_io.h"
@@ -117,6 +121,13 @@ void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   }
 }
 
+std::string describe_model_at(const std::string& path, bool tensors) {
+  std::ostringstream out;
+  out << path << ": model\n";
+  describe_model(out, path, tensors);
+  return out.str();
+}
+
 std::string describe_tokenizer(const std::string& path) {
   std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(path);
   std::ostringstream out;
@@ -194,6 +205,45 @@ std::string describe_run(const std::string& path, bool tensors) {
   return out.str();
 }
 
+// Without control characters: a few bytes of another kind of file may be UTF-8.
+bool is_text(const std::string& path) {
+  constexpr size_t kLooked = 4096;
+  std::ifstream in(path, std::ios::binary);
+  std::string head(kLooked, '\0');
+  in.read(head.data(), std::streamsize(head.size()));
+  head.resize(size_t(in.gcount()));
+  const bool plain = std::all_of(head.begin(), head.end(), [](unsigned char c) {
+    return c >= 0x20 || c == '\t' || c == '\n' || c == '\r' || c == '\f';
+  });
+  return plain && !head.starts_with("version https://git-lfs") &&
+         data::is_utf8(data::read_file(path));
+}
+
+// A text in UTF-8; with a tokenizer's directory its tokens and the hash that a dump of it records.
+std::string describe_text(const std::string& path, const std::string& tokenizer) {
+  const std::string text = data::read_text(path);
+  std::string out = join(path, ": text in UTF-8, ", human_bytes(double(text.size())),
+                         "\n  SHA-256     ", data::sha256_hex(text), "\n");
+  if (tokenizer.empty()) return out + "  --tokenizer DIR prints its tokens and corpus_hash\n";
+  const std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(tokenizer);
+  const data::TokenCorpus corpus = data::load_corpus({path}, *t, 2);
+  return join(out, "  tokens      ", corpus.tokens->size(), "\n  corpus_hash ", corpus.hash(),
+              "\n");
+}
+
+std::string describe_file(const std::string& path, const InspectOptions& options) {
+  if (!options.tokenizer.empty()) return describe_text(path, options.tokenizer);
+  if (data::is_gguf(path)) return describe_model_at(path, options.tensors);
+  std::ifstream in(path, std::ios::binary);
+  check(in.good(), path, ": cannot be read");
+  char first = 0;
+  in >> first;
+  if (first == '{') return describe_tokenizer(path);
+  check(first != 0 && is_text(path), path,
+        ": neither a GGUF file, a tokenizer.json nor text; of a model or dump name the directory");
+  return describe_text(path, {});
+}
+
 // The "format" of a directory's manifest.json, "" when there is none.
 std::string manifest_format(const fs::path& dir) {
   const fs::path file = dir / "manifest.json";
@@ -209,9 +259,7 @@ std::string manifest_format(const fs::path& dir) {
 std::string inspect(const std::string& target, const InspectOptions& options) {
   const std::string path = data::local_model(target);
   check(fs::exists(path), path, ": no such file or directory", data::how_to_fetch(path));
-  if (!fs::is_directory(path)) {
-    return options.tokenizer.empty() ? inspect_file(path) : inspect_text(path, options.tokenizer);
-  }
+  if (!fs::is_directory(path)) return describe_file(path, options);
   check(options.tokenizer.empty(), path, ": is a directory; --tokenizer is for a text file");
   const fs::path dir(path);
   const std::string format = manifest_format(dir);
@@ -223,10 +271,7 @@ std::string inspect(const std::string& target, const InspectOptions& options) {
     return describe_run(path, options.tensors);
   }
   if (fs::exists(dir / "config.json") || fs::exists(dir / "adapter_config.json")) {
-    std::ostringstream out;
-    out << path << ": model\n";
-    describe_model(out, path, options.tensors);
-    return out.str();
+    return describe_model_at(path, options.tensors);
   }
   check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json") ||
             fs::exists(dir / "vocab.txt"),

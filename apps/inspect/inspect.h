@@ -1,4 +1,4 @@
-// Descriptions of paths: dumps, runs, checkpoints, models, tokenizers, safetensors, HDF5.
+// Descriptions of paths: dumps, runs, checkpoints, models, token shards, tokenizers, texts.
 #pragma once
 
 #include <string>

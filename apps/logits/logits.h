@@ -1,4 +1,4 @@
-// What `brine logits` computes: a model's logits of a prompt, of windows of text or of lines.
+// What `brine logits` computes: a model's logits of a prompt or of windows of text.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace brine {
 
 struct LogitRequest {
   std::string prompt;             // one text with the tokens that the tokenizer adds
-  std::vector<std::string> data;  // text files or token shards; of a classifier files of lines
+  std::vector<std::string> data;  // text files or token shards
   std::string out;
   distill::OtherAttention attention;  // for use_attention(), which write_logits() does not call
   int64_t sequence_length = 0, max_windows = 0;
@@ -25,16 +25,12 @@ struct LogitRequest {
   void validate() const;
 };
 
-// Writes `out`, f32: [T, V] of a prompt or [n, T, V] of n windows; of a classifier [labels] of a
-// prompt or [n, labels] of n lines. A .safetensors file has "logits" and the ids "tokens", i32, [T]
-// or [n, T]; of a classifier -1 fills shorter texts, and "type_ids" are the segments. One window is
-// in memory at a time, and of its logits as many rows as fit in 64 MB. Returns "attention", "k",
-// "query_skip", "compute", "path", "out", "shape" and "tokens", a list of ids or a list of lists.
-// Throws, with nothing written, when the model has no head or a text is longer than its positions.
+// Writes `out` with "logits", f32 [T, V] of a prompt or [n, T, V] of n windows, and the ids
+// "tokens", i32 [T] or [n, T]. One window is in memory at a time, and of its logits as many rows as
+// fit in 64 MB. Returns "attention", "k", "query_skip", "compute", "path", "out", "shape" and
+// "tokens", a list of ids or a list of lists. Throws, with nothing written, when the model has no
+// head for tokens or the prompt is longer than its positions.
 data::Json write_logits(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                         const LogitRequest& what, const distill::Messages& messages);
-
-// The ids as lines "1,2,3", which `brine inspect --tokens` takes.
-std::string id_lines(const data::Json& tokens);
 
 }  // namespace brine

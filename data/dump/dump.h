@@ -3,7 +3,6 @@
 // reads.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -73,7 +72,7 @@ struct DumpSpec {
 // false: the lengths of a ragged dump are not known yet.
 void check_spec(const DumpSpec& spec, const std::string& where, bool lengths = true);
 // Throws when spec.tensors has a name that is not registered: a reader skips such a tensor, but it
-// cannot be written or checked.
+// cannot be written.
 void check_known_tensors(const DumpSpec& spec, const std::string& where);
 
 // The fields that differ, "layers 4 and 6, dtype f16 and f32"; empty when equal.
@@ -122,7 +121,7 @@ struct DumpShard {
 
 struct DumpManifest {
   DumpSpec spec;
-  int64_t samples_per_shard = 0;  // 0: adopted, with the sizes of its files
+  int64_t samples_per_shard = 0;
   std::vector<DumpShard> shards;  // in the order of their samples; with gaps while it is written
 
   int64_t stored_samples() const;
@@ -153,12 +152,5 @@ struct DumpSource {
   std::string teacher_hash, tokenizer_hash, corpus_hash;
 };
 void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& source);
-
-// Makes a dump of HDF5 files that other programs wrote by the schema, all in one directory: checks
-// every value and, if given, calls `compare`, which may throw, and writes the manifest next to
-// them. An existing manifest is an error.
-class DumpReader;
-DumpManifest adopt_dump(const std::vector<Path>& files,
-                        const std::function<void(const DumpReader&)>& compare = {});
 
 }  // namespace brine::data

@@ -91,7 +91,7 @@ DumpManifest read_manifest(const Path& dir) {
   });
   m.spec.samples = integer_at(where, json, "samples");
   m.samples_per_shard = integer_at(where, json, "samples_per_shard");
-  check_format(m.samples_per_shard >= 0, where, ": samples_per_shard is negative");
+  check_format(m.samples_per_shard > 0, where, ": samples_per_shard is ", m.samples_per_shard);
   m.spec.windows = get_list(where, json, "windows");
   if (m.spec.ragged) m.spec.lengths = get_list(where, json, "lengths");
   check_spec(m.spec, where);

@@ -247,9 +247,8 @@ std::vector<const TeacherTensor*> DumpReader::Impl::chosen(const DumpWants& want
   return all;
 }
 
-DumpReader::DumpReader(const Path& dir) : DumpReader(dir, read_manifest(dir)) {}
-
-DumpReader::DumpReader(const Path& dir, DumpManifest manifest) : impl_(std::make_unique<Impl>()) {
+DumpReader::DumpReader(const Path& dir) : impl_(std::make_unique<Impl>()) {
+  DumpManifest manifest = read_manifest(dir);
   check_format(manifest.complete(), dir.string(), ": the dump is not finished: it has ",
                manifest.stored_samples(), " of ", manifest.spec.samples, " samples");
   for (const DumpShard& s : manifest.shards) {

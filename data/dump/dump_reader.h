@@ -48,15 +48,12 @@ class DumpReader {
   DumpBatch read(std::span<const int64_t> samples) const { return read(samples, everything()); }
 
  private:
-  friend DumpManifest adopt_dump(const std::vector<Path>& files,
-                                 const std::function<void(const DumpReader&)>& compare);
-  DumpReader(const Path& dir, DumpManifest manifest);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// Throws Error(where, ": ...") unless every value of a sample is finite and one that a teacher can
-// have: distributions, logits in order, and attention outputs that follow from q, k and v.
+// Throws Error(where, ": ...") unless every value of a sample is finite and its attention outputs
+// follow from q, k and v.
 void check_dump_sample(const DumpReader& reader, int64_t sample, const std::string& where);
 
 // Reads the batches of steps first_step, first_step + 1, ... ahead of time.

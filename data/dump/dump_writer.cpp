@@ -134,15 +134,13 @@ void DumpWriter::Impl::start_or_continue() {
   } else {
     for (const auto& entry : std::filesystem::directory_iterator(dir))
       check(!is_shard_name(entry.path().filename().string()), dir.string(), ": holds ",
-            entry.path().filename().string(),
-            " but no manifest.json; adopt these shards or choose another directory");
+            entry.path().filename().string(), " but no manifest.json; choose another directory");
   }
   check_disk(manifest.spec, dir, manifest.spec.samples - manifest.stored_samples(), options);
   write_manifest(dir, manifest);
 }
 
 void DumpWriter::Impl::continue_from(const DumpManifest& found) {
-  check(found.samples_per_shard > 0, dir.string(), ": contains an adopted dump, which is complete");
   std::string differences = spec_differences(found.spec, manifest.spec);
   check(differences.empty(), dir.string(),
         ": contains another dump (existing and new: ", differences, ")");

@@ -32,7 +32,7 @@ class DumpWriter {
  public:
   // Starts a dump in `dir` or continues one: its spec must be the same, its finished shards are
   // verified by size and checksum, incomplete ones are deleted. A directory with shards but no
-  // manifest, an adopted dump and one that another process is writing are errors.
+  // manifest and a dump that another process is writing are errors.
   DumpWriter(const Path& dir, const DumpSpec& spec, const DumpWriterOptions& options = {});
   // Without finish() the unfinished shard is deleted.
   ~DumpWriter();

@@ -6,7 +6,6 @@
 #include <deque>
 
 #include "data/dump/dump.h"
-#include "data/dump/teacher_checks.h"
 
 namespace brine::data {
 namespace {
@@ -25,8 +24,7 @@ std::deque<TeacherTensor> format_tensors() {
       {.name = "attention",
        .part = part::attention,
        .shape = {heads, tokens, keys},
-       .stored = content_is(DumpContent::maps),
-       .valid = check_maps},
+       .stored = content_is(DumpContent::maps)},
       {.name = "query",
        .part = part::attention,
        .shape = {heads, tokens, head_size},
@@ -45,8 +43,7 @@ std::deque<TeacherTensor> format_tensors() {
       {.name = "tau",
        .part = part::pooled,
        .shape = {heads, tokens, columns},
-       .stored = content_is(DumpContent::pooled),
-       .valid = check_pooled},
+       .stored = content_is(DumpContent::pooled)},
       {.name = "t_log_t",
        .part = part::pooled,
        .shape = {heads, tokens},
@@ -62,8 +59,7 @@ std::deque<TeacherTensor> format_tensors() {
        .part = part::attention_outputs,
        .dataset = "context",
        .shape = {tokens, Axis::context},
-       .stored = [](const DumpSpec& s) { return s.context; },
-       .valid = check_context},
+       .stored = [](const DumpSpec& s) { return s.context; }},
       {.name = "output",
        .part = part::layer_outputs,
        .shape = {tokens, hidden},
@@ -73,8 +69,7 @@ std::deque<TeacherTensor> format_tensors() {
        .dataset = "logits/values",
        .shape = {tokens, logits},
        .of_layer = false,
-       .stored = with_logits,
-       .valid = check_logits},
+       .stored = with_logits},
       {.name = "logit_ids",
        .part = part::logits,
        .dataset = "logits/ids",

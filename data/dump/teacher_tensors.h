@@ -1,5 +1,5 @@
 // The tensors of a teacher, one row each: name, shape, type and when a dump stores it. The writer,
-// the reader, `adopt` and the teachers of distill/ use this table.
+// the reader and the teachers of distill/ use this table.
 #pragma once
 
 #include <functional>
@@ -58,10 +58,6 @@ inline constexpr const char* tokens = "tokens";
 
 struct TeacherTensor {
   enum class Type : uint8_t { as_dump, f32, token_id };  // as_dump: the type of the spec
-  // Throws Error(what, ": ...") for an invalid value of sample 0: x is this tensor of one sample
-  // and `layer` the tensors of its layer (or those without one), all in f32.
-  using Check = std::function<void(const Tensor& x, const TensorSet& layer, int64_t length,
-                                   const DumpSpec& spec, const std::string& what)>;
 
   std::string name;
   std::string part = {};     // for a registered tensor: its name
@@ -71,8 +67,6 @@ struct TeacherTensor {
   bool of_layer = true;  // one for each layer
   bool narrow = false;   // used only by matrix products, which can read it in 16 bits
   std::function<bool(const DumpSpec&)> stored = {};  // empty: if DumpSpec::tensors has the name
-  Check valid = {};                                  // in addition to the check that every number
-                                                     // is finite
 
   bool has_tokens() const { return shape[0] != Axis::classes; }
   bool by_head() const { return shape[0] == Axis::heads || shape[0] == Axis::key_heads; }

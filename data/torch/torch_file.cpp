@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
 #include "data/io/printable.h"
 #include "data/safetensors/safetensors_header.h"
@@ -96,14 +95,6 @@ uint64_t span_of(const std::string& where, const PickledTensor& t, uint64_t elem
 }
 
 }  // namespace
-
-bool is_zip(const Path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  std::ifstream in(path, std::ios::binary);
-  char head[4] = {};
-  return in.read(head, 4) && std::memcmp(head, "PK\x03\x04", 4) == 0;
-}
 
 TorchFile::TorchFile(const Path& path) : WeightFile(path) {
   const std::string name = path.string();

@@ -7,9 +7,6 @@
 
 namespace brine::data {
 
-// Whether a regular file begins like a zip archive; false if it cannot be read.
-bool is_zip(const Path& path);
-
 // Tensors are read in place; a transposed or cut one row by row. The constructor throws an Error
 // that names the file, the tensor and the reason: the format of PyTorch before 1.6, TorchScript,
 // big-endian bytes, what zip_records() and read_state_dict() refuse, a tensor that is not inside

@@ -26,8 +26,7 @@ struct TextEvaluation {
   int64_t sequence_length = 0, stride = 0;  // 0: the protocol's, else the model's positions
   int64_t batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
   int64_t k = 0, query_skip = 1;
-  int64_t recall_from = 0;  // mask recall counts rows from this one on
-  bool kld = false;         // compare the logits with the teacher's, or the base's without one
+  bool kld = false;  // compare the logits with the teacher's, or the base's without one
   AttentionPath path = AttentionPath::sparse;
   Communicator* ranks = nullptr;  // that divide the windows (EvaluateCall)
 

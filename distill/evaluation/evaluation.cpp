@@ -21,8 +21,6 @@ void Evaluation::describe(data::Schema& s) {
   s.field("teacher", text.teacher,
           "Teacher whose attention the mask should cover: mask recall; self: the model's own dense "
           "attention");
-  s.field("recall_from", text.recall_from, "Mask recall counts rows from this one of a window on",
-          {.min = 0});
   s.field(
       "kld", text.kld,
       "Also KL(teacher || model), equal top tokens; without --teacher against its full attention");
@@ -60,7 +58,6 @@ TaskEvaluation Evaluation::of_task() const {
           .fields = fields,
           .labels = labels,
           .teacher = text.teacher,
-          .recall_from = text.recall_from,
           .max_tokens = text.sequence_length,
           .answer = {.batch_size = text.batch_size,
                      .max_texts = text.max_windows,

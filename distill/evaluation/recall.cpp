@@ -15,10 +15,11 @@ using Ways = std::array<double, recall::kWays>;
 
 constexpr int64_t kTileOfRows = 64;  // rows of the teacher's map at a time
 
-// The rows of sequence b that count: those from `from` on that see more than k keys, or as many of
-// them as are counted, evenly spaced.
-std::vector<int64_t> counted_rows(const RowWidths& widths, int64_t b, int64_t from, int64_t k) {
+// The rows of sequence b that count: those that see more than k keys, or as many of them as are
+// counted, evenly spaced.
+std::vector<int64_t> counted_rows(const RowWidths& widths, int64_t b, int64_t k) {
   const int64_t end = widths.valid(b);
+  int64_t from = 0;
   while (from < end && widths(b, from) <= k) ++from;
   const int64_t all = std::max<int64_t>(0, end - from), count = std::min(all, recall::kRows);
   std::vector<int64_t> rows(static_cast<size_t>(count));
@@ -192,7 +193,7 @@ void add_bytes(std::vector<Recall>& layers, const std::string& bytes) {
 }
 
 Recall attention_recall(const TeacherAttention& teacher, const FlatCsr& given, int64_t K,
-                        const Visibility& visible, const SelectConfig& config, int64_t from) {
+                        const Visibility& visible, const SelectConfig& config) {
   const NoGrad off;
   const FlatCsr csr = on_cpu(given);
   const Tensor like = teacher.map.defined() ? teacher.map : teacher.q;
@@ -213,7 +214,7 @@ Recall attention_recall(const TeacherAttention& teacher, const FlatCsr& given, i
   for (auto& way : out.sums) way.assign(size_t(H), 0);
   for (int64_t b = 0; b < csr.batch; ++b) {
     out.all_rows += widths.valid(b);
-    const std::vector<int64_t> counted = counted_rows(widths, b, from, config.k);
+    const std::vector<int64_t> counted = counted_rows(widths, b, config.k);
     const auto count = int64_t(counted.size()), step = across_rows ? count : kTileOfRows;
     out.rows += count;
     for (int64_t first = 0; first < count; first += step) {

@@ -59,9 +59,9 @@ std::string bytes_of(const std::vector<Recall>& layers);
 // Adds them layer by layer.
 void add_bytes(std::vector<Recall>& layers, const std::string& bytes);
 
-// Over the rows from `from` on. The budget of each group of `config.mode` is the number of entries
+// The budget of each group of `config.mode` is the number of entries
 // that the mask has there; the teacher's columns are select_columns() of its mass in K columns.
 Recall attention_recall(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
-                        const Visibility& visible, const SelectConfig& config, int64_t from = 0);
+                        const Visibility& visible, const SelectConfig& config);
 
 }  // namespace brine::distill

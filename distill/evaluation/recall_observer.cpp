@@ -29,7 +29,7 @@ RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSetting
 
 RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
                                std::unique_ptr<Teacher> source)
-    : source_(std::move(source)), causal_(model.shape().causal), from_(settings.from) {
+    : source_(std::move(source)), causal_(model.shape().causal) {
   const nn::MaskSettings mask = model.method().mask();
   check(mask.k.has_value(), "eval: attention method '", model.attention,
         "' has no mask, so no mask recall");
@@ -83,7 +83,7 @@ void RecallObserver::count(int64_t layer, const nn::Tap& tap, const TeacherLayer
               .length = q.dim(2),
               .keys = q.dim(2)};
   layers_[size_t(layer)] +=
-      attention_recall(attention_of(teacher), csr, columns_, visible_, select_, from_);
+      attention_recall(attention_of(teacher), csr, columns_, visible_, select_);
 }
 
 double RecallObserver::kept_share() const {

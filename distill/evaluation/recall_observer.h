@@ -18,7 +18,6 @@ namespace brine::distill {
 
 struct RecallSettings {
   int64_t k = 0;        // 0: the model's
-  int64_t from = 0;     // only rows from this one on
   int64_t columns = 0;  // K of the best columns; 0: the model's, or 64
 };
 
@@ -57,7 +56,7 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   std::unique_ptr<distill::Teacher> source_;
   bool causal_;
   SelectConfig select_;
-  int64_t default_k_ = 0, from_ = 0, columns_ = 0;
+  int64_t default_k_ = 0, columns_ = 0;
   Visibility visible_;
   double seen_ = 0, rows_ = 0;  // keys that rows see; rows
   std::vector<distill::Recall> layers_;

@@ -54,7 +54,6 @@ class LayerLosses : public nn::LayerObserver {
         layers_(shape.layers),
         causal_(shape.causal),
         share_(call.share),
-        loss_scale_(call.loss_scale),
         watch_(call.watch),
         twice_(call.recompute) {
     auto attention = [](const std::string& part) { return part == data::part::attention; };
@@ -87,8 +86,7 @@ class LayerLosses : public nn::LayerObserver {
       if (loss.layer && config_[loss.name])
         add_term(loss.name, loss.layer(call), config_[loss.name]);
     }
-    const Tensor sum = std::exchange(sum_, Tensor());
-    return loss_scale_ == 1 ? sum : scale(sum, loss_scale_);  // the backward pass starts at 1
+    return std::exchange(sum_, Tensor());
   }
 
   // Valid when all layers are done; with recomputation, after the backward pass.
@@ -107,7 +105,7 @@ class LayerLosses : public nn::LayerObserver {
   const Batch& batch_;
   int64_t layers_;
   bool causal_;
-  double share_, loss_scale_;
+  double share_;
   const decltype(Objective::Call::watch)& watch_;
   bool twice_, takes_attention_ = false;
   Tensor sum_;
@@ -198,25 +196,22 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
   std::unique_ptr<LayerLosses> layers;
   if (taught && weighs(config_, [](const Loss& loss) { return bool(loss.layer); }))
     layers = std::make_unique<LayerLosses>(config_, *teacher_, batch, student_.shape(), call);
-  Tensor hidden =
-      student_.hidden({.ids = batch.ids,
-                       .lengths = batch.lengths,
-                       .type_ids = batch.type_ids,
-                       .options = call.options,
-                       .observer = layers.get(),
-                       .random = call.random,
-                       .own_loss = call.share * call.loss_scale / double(student_.shape().layers),
-                       .recompute = call.recompute});
+  Tensor hidden = student_.hidden({.ids = batch.ids,
+                                   .lengths = batch.lengths,
+                                   .type_ids = batch.type_ids,
+                                   .options = call.options,
+                                   .observer = layers.get(),
+                                   .random = call.random,
+                                   .own_loss = call.share / double(student_.shape().layers),
+                                   .recompute = call.recompute});
   PendingTerms terms;
   Tensor total;
   if (weighs(config_, [](const Loss& loss) { return loss.tokens || loss.texts; }))
     terms = head_terms(hidden, batch, call, total);
   const Tensor& y = total.defined() ? total : hidden;
   // Without a total the losses are attached inside the layers.
-  const Tensor dy = total.defined()
-                        ? Tensor::full(y.shape(), call.loss_scale, y.dtype(), y.device())
-                        : Tensor::zeros_like(y);
-  backward(y, dy);
+  backward(y, total.defined() ? Tensor::full(y.shape(), 1, y.dtype(), y.device())
+                              : Tensor::zeros_like(y));
   if (layers) terms.insert(terms.begin(), layers->terms().begin(), layers->terms().end());
   return terms;
 }

@@ -94,12 +94,11 @@ class StepObjective {
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
     int64_t loss_from = 0;  // task loss only on targets from this position on
-    double loss_scale = 1;  // multiplies every gradient; the terms do not include it
     // Is shown every layer of the student next to the teacher's.
     std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
     nn::RuntimeOptions options = {};
   };
-  // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
+  // Adds share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
   virtual PendingTerms accumulate(const Batch& batch, const Call& call) = 0;
   // Called with the sums of a step's terms before they are logged.

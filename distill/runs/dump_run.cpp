@@ -6,14 +6,11 @@
 
 #include "data/checkpoint/occupied.h"
 #include "data/corpus/permutation.h"
-#include "data/dump/dump_reader.h"
 #include "data/dump/dump_writer.h"
 #include "data/io/human.h"
 #include "distill/log/device_memory.h"
 #include "distill/ranks/exchange.h"
 #include "distill/teachers/dump_batch.h"
-#include "distill/teachers/dump_check.h"
-#include "distill/teachers/dump_teacher.h"
 #include "tensor/comm/bytes.h"
 #include "tensor/comm/shared_work.h"
 #include "tensor/functions/transfer.h"
@@ -251,30 +248,6 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("deflate", deflate, "Compression 1 to 9; 0 = none", {.min = 0, .max = 9});
   s.field("shuffle", shuffle, "Byte shuffle before compression");
   s.field("dry_run", dry_run, "Print the size only", {.transient = true});
-}
-
-data::DumpManifest adopt_dump(const std::vector<data::Path>& files, const std::string& teacher,
-                              const Messages& messages) {
-  if (teacher.empty()) return data::adopt_dump(files);
-  const nn::LoadedModel loaded = load_model(teacher, messages, {.map = true});
-  check(nn::is_full_attention(loaded.config.attention), "dump: the teacher ", teacher,
-        " has attention '", loaded.config.attention, "'; a dump is of a dense one");
-  return data::adopt_dump(files, [&](const data::DumpReader& dump) {
-    const data::DumpSpec& spec = dump.spec();
-    data::check_dump_source(spec, dump.dir(), {loaded.hash(), "", ""});
-    if (spec.classes > 0) {  // of pairs of texts the segments are not stored
-      messages.info(dump.dir().string(), ": is of a task, no sample is compared with the teacher; ",
-                    "brine distill --task compares one");
-      return;
-    }
-    check(spec.stores_tokens, dump.dir().string(), ": stores no tokens for the teacher to read");
-    check_dump_sizes(dump.dir().string(), spec, loaded.config.shape());
-    for (const data::DumpShard& shard : dump.manifest().shards) {
-      const std::vector<int64_t> first{shard.first};
-      const Tensor ids = dump.read(first, data::DumpWants()).tensors["tokens"];
-      compare_with_teacher(dump, shard.first, loaded.model, ids);
-    }
-  });
 }
 
 bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokenizer,

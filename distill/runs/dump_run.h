@@ -40,11 +40,6 @@ struct DumpRequest {
   void describe(data::Schema& s);
 };
 
-// data::adopt_dump(); with the directory of a teacher (or "") a sample of each file is what the
-// teacher gives for its stored tokens, or no manifest is written.
-data::DumpManifest adopt_dump(const std::vector<data::Path>& files, const std::string& teacher,
-                              const Messages& messages);
-
 // Runs a teacher with dense attention and writes the dump, or continues an unfinished one. Returns
 // false when `host.stop` ended it early: the same request continues.
 bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokenizer,

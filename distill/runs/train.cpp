@@ -127,7 +127,6 @@ std::string recorded(const TrainingRun& run, const RunHost& host) {
   if (!host.configuration) configuration["seed"] = host.seed;
   configuration.erase("out");  // a run directory may be moved
   if (configuration.value("compute", "") == "f32") configuration.erase("compute");
-  if (!run.trainer.loss_scale.active()) configuration.erase("loss_scale");
   for (const std::string& key : run.other_stage) configuration.erase(key);
   configuration["inputs"] = run.inputs;
   return json_text(configuration);
@@ -145,12 +144,6 @@ std::string time_limit_note(const Trainer& trainer, const TrainerConfig& config)
 }
 
 void report_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
-  if (done.skipped) {
-    messages.warning(done.skipped, " steps were skipped: their loss was not finite");
-  }
-  if (done.overflows) {
-    messages.info(done.overflows, " steps were skipped: their scaled gradient overflowed");
-  }
   messages.info(done.interrupted ? "interrupted at step " : "done: ", done.steps, " steps, ",
                 human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
                 human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, ",

@@ -15,8 +15,7 @@ namespace {
 
 Tensor wide(const Tensor& t) { return t.defined() ? t.to(sum_type(t.dtype())) : t; }
 
-}  // namespace
-
+// Throws unless the dump is of a model of these sizes.
 void check_dump_sizes(const std::string& dir, const data::DumpSpec& spec,
                       const nn::ModelShape& shape) {
   auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
@@ -36,6 +35,8 @@ void check_dump_sizes(const std::string& dir, const data::DumpSpec& spec,
   check(spec.tokens <= shape.max_positions, dir, ": its samples have ", spec.tokens,
         " tokens, the model has ", shape.max_positions, " positions");
 }
+
+}  // namespace
 
 DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
     : reader_(dir), columns_(expected.columns) {

@@ -17,10 +17,6 @@
 
 namespace brine::distill {
 
-// Throws unless the dump is of a model of these sizes.
-void check_dump_sizes(const std::string& dir, const data::DumpSpec& spec,
-                      const nn::ModelShape& shape);
-
 class DumpTeacher : public Teacher {
  public:
   // Throws when the dump was made with another teacher, tokenizer or corpus, with windows of

@@ -22,7 +22,8 @@ ModelState::ModelState(const Model& model, const StateRequest& request) : option
   const ModelShape& shape = model.shape();
   check(shape.causal, "decoding: the model is an encoder");
   check(model.attention_traits().incremental, "decoding: attention '", model.attention_name(),
-        "' cannot be decoded token by token");
+        "' cannot be decoded token by token; blocks, exact attention, windows and the preset light",
+        " of sea can");
   check(request.capacity <= shape.max_positions, "decoding: a capacity of ", request.capacity,
         " tokens, but the model has ", shape.max_positions, " positions");
   check(!request.cache || can_store(request.dtype, *request.cache), "decoding: a cache in ",

@@ -54,22 +54,19 @@ std::vector<Tensor> Adamw::part_squares() const {
   return out;
 }
 
-double Adamw::gradient_norm(double scale) const {
-  return std::sqrt(gradient_squares().item()) * std::fabs(scale);
+double Adamw::gradient_norm() const { return std::sqrt(gradient_squares().item()); }
+
+void Adamw::step(double rate_factor, double norm) {
+  step(rate_factor, std::vector<double>(parts_.size(), norm));
 }
 
-void Adamw::step(double rate_factor, double norm, double scale) {
-  step(rate_factor, std::vector<double>(parts_.size(), norm), scale);
-}
-
-void Adamw::step(double rate_factor, const std::vector<double>& norms, double given_scale) {
+void Adamw::step(double rate_factor, const std::vector<double>& norms) {
   check(norms.size() == parts_.size(), "AdamW: ", norms.size(), " norms for ", parts_.size(),
         " parts");
   ++steps_;
   for (const Range& r : ranges_) {
     const double norm = norms[size_t(r.part)];
-    double scale = given_scale;
-    if (config_.clip > 0 && norm > config_.clip) scale *= config_.clip / norm;
+    const double scale = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1;
     AdamwStep s{.learning_rate = r.rate * rate_factor,
                 .beta1 = config_.beta1,
                 .beta2 = config_.beta2,

@@ -44,13 +44,13 @@ class Adamw {
   // The sum of the squares of all gradients, and those of each part, on their device: f64 [1].
   Tensor gradient_squares() const;
   std::vector<Tensor> part_squares() const;
-  // The norm of all gradients times `scale`. Not finite when a gradient is not.
-  double gradient_norm(double scale = 1) const;
-  // One step with rates times `rate_factor`. The gradients are multiplied by `scale` and clipped to
-  // config.clip by `norm`, which is gradient_norm(scale).
-  void step(double rate_factor, double norm, double scale = 1);
+  // The norm of all gradients. Not finite when a gradient is not.
+  double gradient_norm() const;
+  // One step with rates times `rate_factor`. The gradients are clipped to config.clip by `norm`,
+  // which is gradient_norm().
+  void step(double rate_factor, double norm);
   // The same with a norm for each part.
-  void step(double rate_factor, const std::vector<double>& norms, double scale = 1);
+  void step(double rate_factor, const std::vector<double>& norms);
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }

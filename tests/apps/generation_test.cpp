@@ -31,6 +31,7 @@ struct Made {
     config = test::small_opt(kVocabulary, kPositions, 0.4);
     config.attention = attention;
     data::Schema keys = data::schema_of(config);
+    if (attention == "sea") keys.set_text("attention.preset", {"light"});
     if (keys.find("attention.k")) keys.set_text("attention.k", {"4"});
     if (attention != "blocks" && keys.find("attention.columns"))
       keys.set_text("attention.columns", {"12"});

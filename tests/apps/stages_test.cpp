@@ -159,7 +159,7 @@ TEST_CASE("blocks: any causal model takes them, calibrated on what it reads firs
         std::string("sweep --model teacher --data text.txt --teacher teacher --floors "
                     "--max-windows 1"),
         std::string("report teacher --text 'the king said unto his people' --out direct-report"),
-        std::string("logits --model teacher --prompt 'the king said unto' --out direct.npy"),
+        std::string("logits --model teacher --prompt 'the king said unto' --out now.safetensors"),
         std::string("bench trained --quick --model teacher --data text.txt --tokens 32"),
         std::string("bench generate --quick --model teacher --data text.txt --tokens 24")}) {
     const Finished f = w.must(command + blocks);

@@ -171,43 +171,6 @@ TEST_CASE("trainer: a loss that is not finite stops with its term and step") {
         "step 3: loss term 'context' is nan");
 }
 
-TEST_CASE("trainer: or skips the step, counts and reports it; a dump keeps its position") {
-  Sizes sizes;
-  Scratch scratch;
-  Pair pair(sizes);
-  std::string dump = (scratch / "dump").string();
-  write_dump(pair, dump, data::DumpContent::qk, 0);
-  TrainerConfig config = six_steps();
-  config.nonfinite = OnNonfinite::skip;
-  std::vector<std::string> weights;
-  for (bool dumped : {false, true}) {
-    fs::path dir = scratch / join("run", dumped);
-    std::unique_ptr<Teacher> inner = online(sizes);
-    if (dumped) inner = std::make_unique<DumpTeacher>(dump, expected_of(pair));
-    Spy teacher(std::move(inner), 4);  // the first micro-batch of step 3
-    Ran ran = train(dir, sizes, &teacher, config);
-    CHECK(ran.outcome.skipped == 1);
-    CHECK(ran.outcome.steps == 6);
-    Json state = Json::parse(file(dir, 6, "trainer.json"));
-    CHECK(state.at("skipped_steps") == 1);
-    CHECK(state.at("optimizer_steps") == 5);
-    bool said = false;
-    for (const std::string& line : log_lines(dir)) {
-      said = said || line.find("step 3 skipped: loss term 'context' is nan (1 so far)") !=
-                         std::string::npos;
-    }
-    CHECK(said);
-    for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
-      CHECK(file(dir, 6, name).find("nan") == std::string::npos);
-    }
-    data::Safetensors saved(data::checkpoint_path(dir, 6) / "model.safetensors");
-    for (const auto& e : saved.entries()) {
-      for (double value : saved.tensor(e.name).to_vector()) REQUIRE(std::isfinite(value));
-    }
-    CHECK(teacher.system_calls.size() == 12);  // a bad step is detected at its end
-  }
-}
-
 TEST_CASE("trainer: nothing is asked from the system after the third step") {
   Sizes sizes{.tokens = 40, .dropout = 0.1};
   Scratch scratch;

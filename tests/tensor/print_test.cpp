@@ -52,15 +52,14 @@ TEST_CASE("print: views show their own values, a tensor on the tape its value") 
 
 TEST_CASE("print: the middle of long axes is left out") {
   CHECK(text_of(counting({1000})) ==
-        "Tensor [1000] f32 cpu\n[  0,   1,   2,   3,   4,   5,   6,   7, ..., 992, 993, 994, 995, "
-        "996, 997, 998, 999]");
+        "Tensor [1000] f32 cpu\n[  0,   1,   2,   3, ..., 996, 997, 998, 999]");
   const std::string square = text_of(counting({500, 2}, Dtype::i32));
   CHECK(square.find("[[  0,   1],\n [  2,   3],") != std::string::npos);
   CHECK(square.find("\n ...\n") != std::string::npos);
   CHECK(square.ends_with(" [998, 999]]"));
 }
 
-TEST_CASE("print: no tensor takes more than 24 lines of 100 columns") {
+TEST_CASE("print: no tensor takes more than 24 lines, of at most eight values each") {
   const double widest = -1.2345e-300;
   const int64_t long_number = std::numeric_limits<int64_t>::min();
   for (const Shape& shape :
@@ -77,7 +76,7 @@ TEST_CASE("print: no tensor takes more than 24 lines of 100 columns") {
       }
       CHECK(lines >= 2);
       CHECK(lines <= 24);
-      CHECK(widest_line <= 100);
+      CHECK(widest_line <= 200);
     }
   }
 }

@@ -1,8 +1,8 @@
 """Brine from Python: SEA students in transformers (`load`), blocks in any of its models (`attach`), dumps of teachers
 in PyTorch (`dump`, `DumpWriter`), and readers of Brine's files.
 
-The readers need NumPy, those of HDF5 files and the writer h5py; models need torch and transformers, which are
-imported at the first use.
+The readers and the writer need NumPy and h5py; models need torch and transformers, which are imported at the first
+use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any
 
-from .files import Capture, Dump, read_log, read_rows
+from .files import Capture, Dump
 from .writer import DumpWriter
 
 __all__ = [
@@ -24,8 +24,6 @@ __all__ = [
     "dump",
     "layers",
     "load",
-    "read_log",
-    "read_rows",
     "save",
     "teacher_hash",
 ]

@@ -24,7 +24,6 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import torch
-import transformers
 from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_of
 from torch import Tensor, nn
@@ -37,8 +36,6 @@ from .blocks_brine_sea import BlockAttention
 from .compiled import NUMBER, block_attention, follow_beams, new_state, number_of
 from .configuration_brine_sea import SECTION, BlockSettings, Settings, Shape, settings_of
 from .modeling_brine_sea import (
-    FIRST_VERSION_WITH_ENCODERS,
-    VERSION,
     Block,
     SeaStudent,
     check_key_scales,
@@ -180,7 +177,7 @@ def dense_mask(
     given: dict[str, Any],
 ) -> Tensor | None:
     """What attached_mask() left out, for a layer without a block: its mask, of padding [B, S] or None."""
-    window, causal = window_of(module, given), causal_of(module, padding, given.get("is_causal"))
+    window, causal = window_of(module, given), causal_of(module, given.get("is_causal"))
     if original is not None and original.startswith("flash"):
         return padding
     if padding is None and not (causal and (original in (None, "eager") or (window or keys) < keys)):
@@ -403,8 +400,6 @@ def block_for(layer: Layer, settings: Settings, positions: int) -> Block:
 
 def check_model(model: Any) -> None:
     """Raises ValueError for a model that cannot have blocks."""
-    if VERSION < FIRST_VERSION_WITH_ENCODERS:
-        raise ValueError(f"brine: attach() needs transformers 5.0 or newer, this is {transformers.__version__}")
     if isinstance(model, SeaStudent):
         raise ValueError("brine: the model is a student of Brine, with blocks of its own")
     if getattr(model.config, "is_encoder_decoder", False):

@@ -1,4 +1,4 @@
-"""Readers of Brine's files as NumPy arrays: dumps, captures, rows of experiments, logs of runs."""
+"""Readers of Brine's HDF5 files as NumPy arrays: dumps and captures."""
 
 from __future__ import annotations
 
@@ -12,84 +12,6 @@ from numpy.typing import NDArray
 
 Path = str | os.PathLike[str]
 Array = NDArray[Any]
-
-
-def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines; a last line that is cut off, of a killed program, is left out."""
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")
-    found = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{os.fspath(path)}:{number}: not a JSON object: {error}") from None
-        if not isinstance(value, dict):
-            raise ValueError(f"{os.fspath(path)}:{number}: not a JSON object")
-        found.append(value)
-    return found
-
-
-def column(values: list[Any]) -> Array:
-    """One array of a row's values: f64 where all are numbers or missing (NaN), else objects."""
-    numbers = [np.nan if v is None else v for v in values]
-    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in numbers):
-        return np.array(numbers, dtype=np.float64)
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out
-
-
-def table(rows: list[dict[str, Any]]) -> dict[str, Array]:
-    """One array for each key that a row has, in the order of the first rows."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    return {key: column([row.get(key) for row in rows]) for key in keys}
-
-
-def read_rows(path: Path, step: str | None = None) -> dict[str, Array]:
-    """The rows of `scripts/run-experiment` (rows.jsonl, or its directory) as columns.
-
-    Axes and values are separate columns, "axes.k" and "values.perplexity"; `step` limits the rows to those
-    of one step. Axes whose texts are all numbers are numbers.
-    """
-    if os.path.isdir(path):
-        path = os.path.join(path, "rows.jsonl")
-    rows = []
-    for row in json_lines(path):
-        if step is not None and row.get("step") != step:
-            continue
-        flat = {key: value for key, value in row.items() if key not in ("axes", "values")}
-        for part in ("axes", "values"):
-            flat |= {f"{part}.{key}": number(value) for key, value in (row.get(part) or {}).items()}
-        rows.append(flat)
-    return table(rows)
-
-
-def number(value: Any) -> Any:
-    """A text that is a number, as one."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        return value
-
-
-def read_log(path: Path) -> dict[str, dict[str, Array]]:
-    """The log of a run (log.jsonl, or its directory): for each type of line its keys as columns.
-
-    `read_log(run)["step"]["loss"]` are the losses of all steps.
-    """
-    if os.path.isdir(path):
-        path = os.path.join(path, "log.jsonl")
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for row in json_lines(path):
-        kinds.setdefault(str(row.pop("type", "")), []).append(row)
-    return {kind: table(rows) for kind, rows in kinds.items()}
 
 
 def attributes(group: Any) -> dict[str, Any]:

@@ -67,11 +67,9 @@ Block = SeaAttention | BlockAttention
 
 
 IMPLEMENTATION = "brine_sea"
-# Encoders call an attention function from 5.0 on, all decoders from 4.53 on.
-FIRST_VERSION, FIRST_VERSION_WITH_ENCODERS = (4, 53), (5, 0)
-VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-if VERSION < FIRST_VERSION:
-    raise ImportError(f"brine: students need transformers 4.53 or newer, this is {transformers.__version__}")
+# From 5.0 on all models call an attention function.
+if int(transformers.__version__.split(".")[0]) < 5:
+    raise ImportError(f"brine: students need transformers 5.0 or newer, this is {transformers.__version__}")
 # The class of a layer's attention module.
 ATTENTION_CLASSES = (
     "LlamaAttention",
@@ -103,15 +101,6 @@ def store_in(cache: Any, layer: int, layers: int) -> Store:
 
     def store(slot: int, new: Tensor, kept: int | None = None) -> Tensor:
         index = layers * (1 + slot) + layer
-        nothing = new[..., :0]
-        if not hasattr(cache, "layers"):  # before 4.54 two lists, which grow
-            lists = cast("list[Tensor]", cache.key_cache)
-            known = index < len(lists) and len(lists[index]) > 0
-            if not new.shape[2]:
-                return lists[index] if known else new
-            if known and kept is not None:
-                lists[index] = lists[index][:, :, :kept]
-            return cast(Tensor, cache.update(new, nothing, index)[0])
         while len(cache.layers) <= index:
             cache.layers.append(transformers.cache_utils.DynamicLayer())
         cached = cache.layers[index]
@@ -121,7 +110,7 @@ def store_in(cache: Any, layer: int, layers: int) -> Store:
             cached = cache.layers[index] = transformers.cache_utils.DynamicLayer()
         elif kept is not None:
             cached.keys, cached.values = cached.keys[:, :, :kept], cached.values[:, :, :kept]
-        return cast(Tensor, cached.update(new, nothing)[0]) if new.shape[2] else cached.keys
+        return cast(Tensor, cached.update(new, new[..., :0])[0]) if new.shape[2] else cached.keys
 
     return store
 
@@ -207,17 +196,6 @@ def sea_mask(
     return None if bool(mask.all()) else mask
 
 
-def mask_of_decoder(module: nn.Module, made: Callable[..., Any]) -> Callable[..., Any]:
-    """In the place of the method `made`, by which OPT makes its T x T mask before 5.0."""
-
-    def mask(attention_mask: Tensor | None, *inputs: Any, **kwargs: Any) -> Any:
-        if module.config._attn_implementation != IMPLEMENTATION:  # type: ignore[union-attr]
-            return made(attention_mask, *inputs, **kwargs)
-        return None if attention_mask is None else sea_mask(0, attention_mask.shape[1], 0, attention_mask)
-
-    return mask
-
-
 AttentionInterface.register(IMPLEMENTATION, cast(Callable[..., Any], sea_attention_forward))
 AttentionMaskInterface.register(IMPLEMENTATION, cast(Callable[..., Any], sea_mask))
 
@@ -294,15 +272,11 @@ class SeaStudent:
 
     def __init__(self, config: PretrainedConfig, *inputs: Any, **kwargs: Any):
         settings, shape = settings_of(config), shape_of(config)
-        if not shape.causal and VERSION < FIRST_VERSION_WITH_ENCODERS:
-            raise ValueError(f"brine: encoders need transformers 5.0 or newer, this is {transformers.__version__}")
         if getattr(config, "_attn_implementation_internal", None) is None:
             config._attn_implementation = IMPLEMENTATION
         cast(Any, super()).__init__(config, *inputs, **kwargs)
         found = 0
         for module in cast(Any, self).modules():
-            if hasattr(module, "_update_causal_mask"):
-                module._update_causal_mask = mask_of_decoder(module, module._update_causal_mask)
             if type(module).__name__ in ATTENTION_CLASSES:
                 setattr(module, settings.method, make_block(shape, settings))
                 module.sea_forward = MethodType(sea_forward, module)
@@ -313,13 +287,6 @@ class SeaStudent:
         if shape.causal:
             base = getattr(self, cast(PreTrainedModel, self).base_model_prefix)
             base.register_forward_pre_hook(count_positions, with_kwargs=True)
-
-    @classmethod
-    def _autoset_attn_implementation(cls, config: PretrainedConfig, *inputs: Any, **kwargs: Any) -> Any:
-        # Before 4.54 the implementation was chosen here, before __init__().
-        if getattr(config, "_attn_implementation_internal", None) is None:
-            config._attn_implementation = IMPLEMENTATION
-        return cast(Any, super())._autoset_attn_implementation(config, *inputs, **kwargs)
 
     def sea_blocks(self) -> Iterator[Block]:
         """The blocks of all layers, in order."""

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -105,7 +104,7 @@ class Tap:
         if q.shape[2] != k.shape[2]:
             raise ValueError("brine: attention to other tokens than a row's own sequence is not supported")
         scaling = d**-0.5 if given.get("scaling") is None else given["scaling"]
-        causal = causal_of(module, mask, given.get("is_causal"))
+        causal = causal_of(module, given.get("is_causal"))
         if any(given.get(name) is not None for name in ("indices", "block_indices", "sinks")):
             raise ValueError("brine: the model has sparse attention or sinks of its own")
         kinds = {"a cap": "softcap", SINK: "s_aux", "a bias of positions": "position_bias"}
@@ -178,13 +177,10 @@ class Tap:
         return {"tau": tau, "t_log_t": t_log_t, "t_square": t_square}
 
 
-def causal_of(module: nn.Module, mask: Tensor | None, given: bool | None) -> bool:
+def causal_of(module: nn.Module, given: bool | None) -> bool:
     """Whether a layer is causal; `given` is the argument of its attention function, or of the call of the model."""
     of_module = getattr(module, "is_causal", None)
-    # GPT-2 before 5.0 gives False next to a mask.
-    if given is None or (of_module and mask is not None and int(transformers.__version__.split(".")[0]) < 5):
-        return of_module is None or bool(of_module)
-    return bool(given)
+    return (of_module is None or bool(of_module)) if given is None else bool(given)
 
 
 def window_of(module: nn.Module, given: dict[str, Any]) -> int | None:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws what a SEA student attends to, from a capture, and the losses of its run.
+"""Draws what a SEA student attends to, from a capture.
 
 brine inspect RUN --capture a.h5 ...
 pip install brine-sea[files,plots]
-python plot_map.py a.h5 --layer 3 --head 0 --out map.png --run RUN
+python plot_map.py a.h5 --layer 3 --head 0 --out map.png
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import matplotlib
 import numpy as np
 
-from brine_sea import Capture, read_log
+from brine_sea import Capture
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -24,7 +24,6 @@ parser.add_argument("capture", help="written by brine inspect --capture")
 parser.add_argument("--layer", type=int, default=0)
 parser.add_argument("--head", type=int, default=0)
 parser.add_argument("--out", default="map.png")
-parser.add_argument("--run", help="the run of the student, whose losses are drawn, too")
 options = parser.parse_args()
 
 # %% The maps of a layer: the estimate in K columns, the same spread over the keys, the sparse attention
@@ -38,17 +37,12 @@ print(f"{len(kept)} tokens, {estimate.shape[1]} columns, {kept.mean():.1f} keys 
 
 # %% Three pictures on one scale
 panels = {"estimate, K columns": estimate, "estimate over keys": widened, "sparse attention": attention}
-figure, axes = plt.subplots(1, 3 + bool(options.run), figsize=(5 * (3 + bool(options.run)), 5), layout="constrained")
-for axis, (title, values) in zip(axes, panels.items(), strict=False):
+figure, axes = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
+for axis, (title, values) in zip(axes, panels.items(), strict=True):
     shown = np.ma.masked_less_equal(values, 0)
     image = axis.imshow(shown, norm=matplotlib.colors.LogNorm(1e-4, 1), cmap="viridis", aspect="auto")
     axis.set(title=title, xlabel="column" if values is estimate else "key", ylabel="query")
-figure.colorbar(image, ax=axes[:3], label="share of a row", shrink=0.8)
+figure.colorbar(image, ax=axes, label="share of a row", shrink=0.8)
 
-# %% The losses of the run
-if options.run:
-    steps = read_log(options.run)["step"]
-    axes[3].plot(steps["step"], steps["loss"])
-    axes[3].set(title="loss", xlabel="step", yscale="log")
 figure.savefig(options.out, dpi=120)
 print(f"wrote {options.out}")

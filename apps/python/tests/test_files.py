@@ -7,50 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from brine_sea import Capture, Dump, read_log, read_rows
+from brine_sea import Capture, Dump
 
 h5py = pytest.importorskip("h5py")
 
 LAYERS, HEADS, SIZE, TOKENS, WIDTH = 2, 2, 4, 6, 8
-
-
-def write_lines(path, rows, tail=""):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
-    return path
-
-
-def test_rows_of_an_experiment(tmp_path):
-    write_lines(
-        tmp_path / "rows.jsonl",
-        [
-            {"step": "perplexity", "axes": {"k": "32", "method": "sea"}, "values": {"perplexity": 20.5}, "seed": 1},
-            {"step": "perplexity", "axes": {"k": "64", "method": "flash"}, "values": {}, "seed": 2},
-            {"step": "recall", "axes": {}, "values": {"recall": 0.9}, "seed": 1},
-        ],
-        tail='{"step": "cut o',
-    )
-    rows = read_rows(tmp_path, "perplexity")
-    assert rows["axes.k"].tolist() == [32, 64] and rows["axes.method"].tolist() == ["sea", "flash"]
-    assert rows["values.perplexity"][0] == 20.5 and np.isnan(rows["values.perplexity"][1])
-    assert len(read_rows(tmp_path)["step"]) == 3
-    (tmp_path / "rows.jsonl").write_text('{"a": 1}\nnonsense\n{"a": 2}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl:2: not a JSON object"):
-        read_rows(tmp_path)
-
-
-def test_log_of_a_run(tmp_path):
-    write_lines(
-        tmp_path / "log.jsonl",
-        [
-            {"type": "step", "step": 1, "loss": 2.5},
-            {"type": "step", "step": 2, "loss": 2.25, "recall": 0.5},
-            {"type": "evaluation", "step": 2, "perplexity": 9},
-        ],
-    )
-    log = read_log(tmp_path)
-    assert log["step"]["loss"].tolist() == [2.5, 2.25]
-    assert np.isnan(log["step"]["recall"][0]) and log["step"]["recall"][1] == 0.5
-    assert log["evaluation"]["perplexity"].tolist() == [9]
 
 
 def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="maps", seed=0):

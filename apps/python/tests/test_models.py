@@ -28,9 +28,7 @@ from students import (
 import brine_sea
 from brine_sea.modeling_brine_sea import STUDENTS, hash_of
 
-OLD = int(transformers.__version__.split(".")[0]) < 5
-ENCODERS = [] if OLD else ["bert"]
-FAMILIES = DECODERS + ENCODERS
+FAMILIES = [*DECODERS, "bert"]
 AUTO = {name: getattr(transformers, auto) for name, (_, auto) in STUDENTS.items()}
 
 
@@ -171,7 +169,6 @@ def test_checkpointing_of_layers_changes_no_gradient():
     assert all(close(a, b, 1e-6) for a, b in zip(*gradients, strict=True))
 
 
-@pytest.mark.skipif(OLD, reason="encoders need transformers 5")
 def test_classifier(tmp_path):
     model = make("bert", PAPER, "BertForSequenceClassification", num_labels=3)
     model.save_pretrained(tmp_path)
@@ -342,8 +339,7 @@ def test_files_of_columns_may_name_settings_of_earlier_versions():
 def test_calls_are_refused_by_name():
     model, ids = make("llama"), batch()
     with pytest.raises(ValueError, match="only DynamicCache"):
-        sizes = {"max_batch_size": 2} if OLD else {}
-        cache = transformers.StaticCache(config=model.config, max_cache_len=64, **sizes)
+        cache = transformers.StaticCache(config=model.config, max_cache_len=64)
         model(input_ids=ids, past_key_values=cache, use_cache=True)
     with pytest.raises(ValueError, match="128 positions"):
         model(input_ids=batch(1, 129))

@@ -20,7 +20,6 @@ struct TaskEvaluation {
   std::string split = {};                // empty: every dev split
   std::string fields = {}, labels = {};  // as in TaskChoice
   std::string teacher = {};  // whose attention the masks should cover; empty: no mask recall
-  int64_t recall_from = 0;   // mask recall counts rows from this one on
   int64_t max_tokens = 0;    // 0 = the model's positions
   TaskCall answer = {};
 };

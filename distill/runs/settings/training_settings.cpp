@@ -81,13 +81,6 @@ TrainerConfig TrainingSettings::resolved() const {
   c.optimizer.attention_learning_rate = decided(attention_learning_rate, "attention_learning_rate");
   c.schedule.schedule = decided(schedule, "schedule");
   c.schedule.warmup_steps = decided(warmup_steps, "warmup_steps");
-  const LossScaleConfig unscaled;
-  const char* idle = c.loss_scale.active()                                      ? nullptr
-                     : c.loss_scale.initial != unscaled.initial                 ? "initial"
-                     : c.loss_scale.growth_interval != unscaled.growth_interval ? "growth-interval"
-                                                                                : nullptr;
-  check(!idle, "--loss-scale.", idle ? idle : "",
-        " has no effect without --compute f16 or --loss-scale.enabled on");
   return c;
 }
 

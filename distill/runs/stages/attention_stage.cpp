@@ -112,7 +112,7 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
                    .value = sum.detach(),
                    .factor = call.share,
                    .in_sum = false});
-    backward(scale(sum, call.share * call.loss_scale));
+    backward(scale(sum, call.share));
   });
   return all;
 }

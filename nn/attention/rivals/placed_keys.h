@@ -1,22 +1,21 @@
 // Exact attention to keys that follow from the position of a query alone: windows, first tokens,
-// blocks. A method gives the lists of keys; the mask, attention on it and decoding from a cache of
-// all keys are here.
+// blocks. A method gives the lists of keys; the mask and attention on it are here.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "nn/attention/cached.h"
+#include "nn/attention/attention.h"
 #include "nn/attention/key_lists.h"
 
 namespace brine::nn {
 
-class PlacedKeys : public CachedAttention {
+class PlacedKeys : public Attention {
  public:
-  explicit PlacedKeys(const AttentionShape& shape) : CachedAttention(shape) {}
+  explicit PlacedKeys(const AttentionShape& shape) : shape_(shape) {}
 
+  AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
   Tensor forward(const AttentionInput& in) override;
-  Tensor step(const AttentionInput& in, AttentionState& state) const override;
 
  protected:
   // Appends the keys of query t of head h, which sees the keys below w > 0, ascending, each once.
@@ -26,8 +25,7 @@ class PlacedKeys : public CachedAttention {
   virtual KeysOfQuery keys_of(const RuntimeOptions& options) const = 0;
   virtual HeadLists lists() const { return HeadLists::equal; }
 
- private:
-  KeyListShape list_shape(const AttentionInput& in, int64_t keys) const;
+  AttentionShape shape_;
 };
 
 }  // namespace brine::nn

@@ -38,7 +38,6 @@ struct Head {
 void attend(const Head& at, const QueryTile& tile, bool causal, float* y, int64_t step, float* lse,
             float scale) {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
-  const pair_tile::Engine engine = pair_tile::engine();
   const int64_t first = tile.first, rows = tile.rows, visible = tile.visible;
   const int64_t d = at.d, lanes = whole_lanes(rows), half = d / 2, width = words_of(at.T);
   thread_local Scratch<float> scratch;
@@ -53,7 +52,7 @@ void attend(const Head& at, const QueryTile& tile, bool causal, float* y, int64_
   std::fill_n(run.sum, lanes, 0.0f);
   for (int64_t j = 0; j < visible; j += kKeys) {
     const int64_t keys = std::min(kKeys, visible - j);
-    pair_tile::product(engine, keys, lanes, half, {words(at.k + j * d), half}, {q, kQueries},
+    pair_tile::product(keys, lanes, half, {words(at.k + j * d), half}, {q, kQueries},
                        {s, kQueries});
     for (int64_t n = std::max<int64_t>(0, first - j + 1); causal && n < keys; ++n) {
       std::fill_n(s + n * kQueries, std::min(j + n - first, lanes), kNothing);
@@ -64,8 +63,8 @@ void attend(const Head& at, const QueryTile& tile, bool causal, float* y, int64_
     // The last key of an odd number is added by itself: its neighbour is not visible.
     const int64_t even = keys / 2 * 2;
     pair_probabilities(p, s, even, lanes);
-    pair_tile::product(engine, d, lanes, even / 2, {at.v + j / 2, width}, {p, kQueries},
-                       {out, kQueries}, {.add = false, .factors = j ? run.rescale : nullptr});
+    pair_tile::product(d, lanes, even / 2, {at.v + j / 2, width}, {p, kQueries}, {out, kQueries},
+                       {.add = false, .factors = j ? run.rescale : nullptr});
     for (int64_t c = 0; keys > even && c < d; ++c) {
       const float value = float(at.v_rows[(j + even) * d + c]), *weight = s + even * kQueries;
       float* sum = out + c * kQueries;

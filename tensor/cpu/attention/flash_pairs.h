@@ -19,9 +19,7 @@
 namespace brine::BRINE_CPU {
 
 // Whether heads of this size are multiplied as pairs.
-inline bool takes_pairs(int64_t d) {
-  return d % 16 == 0 && pair_tile::engine() != pair_tile::Engine::none;
-}
+inline bool takes_pairs(int64_t d) { return d % 16 == 0 && pair_tile::is_available(); }
 
 // Rows of bf16 as words of two neighbours.
 inline const uint32_t* words(const bf16* x) { return reinterpret_cast<const uint32_t*>(x); }

@@ -79,7 +79,6 @@ void pair_within(uint32_t* to, const float* x, int64_t lanes) {
 // The tile of keys [first, first + keys) of head bh against all queries that see it.
 void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
                   const HeadGradients<float>& to) {
-  const pair_tile::Engine engine = pair_tile::engine();
   const int64_t d = at.d, half = d / 2, lanes = whole_lanes(keys), b = bh / at.H;
   const int64_t g = b * at.G + bh % at.H * at.G / at.H, queries = at.widths.valid(b);
   const Room room(d);
@@ -91,9 +90,9 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
   std::fill_n(room.dv, d * kKeys, 0.0f);
   for (int64_t t = at.causal ? first : 0; t < queries; t += kQueries) {
     const int64_t rows = std::min(kQueries, queries - t), row = bh * at.T + t;
-    pair_tile::product(engine, rows, lanes, half, {words(at.q + row * d), half}, {room.k, kKeys},
+    pair_tile::product(rows, lanes, half, {words(at.q + row * d), half}, {room.k, kKeys},
                        {room.s, kKeys});
-    pair_tile::product(engine, rows, lanes, half, {words(at.dy + row * d), half}, {room.v, kKeys},
+    pair_tile::product(rows, lanes, half, {words(at.dy + row * d), half}, {room.v, kKeys},
                        {room.ds, kKeys});
     for (int64_t m = 0; m < rows; ++m) {
       const int64_t seen = at.causal ? std::min(keys, t + m - first + 1) : keys;
@@ -111,7 +110,7 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
       if (to.dk) pair_up(room.ds_pairs + m * kKeys, ds, ds + kKeys, lanes);
     }
     auto add_turned = [&](const uint32_t* rows_of, const uint32_t* lanes_of, float* sums) {
-      pair_tile::product(engine, d, lanes, pairs, {rows_of + bh * d * at.width + t / 2, at.width},
+      pair_tile::product(d, lanes, pairs, {rows_of + bh * d * at.width + t / 2, at.width},
                          {lanes_of, kKeys}, {sums, kKeys}, {.add = true});
     };
     if (to.dv) add_turned(at.dy_words, room.p_pairs, room.dv);
@@ -120,8 +119,8 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
     for (int64_t m = 0; m < rows; ++m) {
       pair_within(room.ds_words + m * (kKeys / 2), room.ds + m * kKeys, lanes);
     }
-    pair_tile::product(engine, rows, d, (keys + 1) / 2, {room.ds_words, kKeys / 2},
-                       {room.k_pairs, d}, {to.dq + t * d, d}, {.add = true});
+    pair_tile::product(rows, d, (keys + 1) / 2, {room.ds_words, kKeys / 2}, {room.k_pairs, d},
+                       {to.dq + t * d, d}, {.add = true});
   }
   auto put = [&](float* rows, const float* sums) {
     turn<false>(Lanes<float>{rows + first * d, d}, Lanes<const float>{sums, kKeys}, d, keys,

@@ -38,12 +38,11 @@ void pair_keys(uint32_t* to, const float* s, int64_t keys, int64_t lanes) {
 void add_keys(const KeyChunks& chunks, const uint32_t* turned, const bf16* rows, const Group& of,
               const uint32_t* pairs, const float* weights, int64_t lanes, float* sums, bool add,
               const float* factors) {
-  const pair_tile::Engine engine = pair_tile::engine();
   int64_t n = 0;
   for (const KeyRun& at : chunks) {
     const int64_t even = at.count / 2 * 2;
     if (even > 0 || factors || !add) {
-      pair_tile::product(engine, of.d, lanes, even / 2, {turned + at.first / 2, of.width},
+      pair_tile::product(of.d, lanes, even / 2, {turned + at.first / 2, of.width},
                          {pairs + n / 2 * lanes, lanes}, {sums, lanes},
                          {.add = add, .factors = factors});
       add = true;
@@ -63,8 +62,8 @@ void add_keys(const KeyChunks& chunks, const uint32_t* turned, const bf16* rows,
 void multiply_keys(const KeyChunks& chunks, const bf16* rows, int64_t d, const uint32_t* lanes_of,
                    int64_t lanes, float* s) {
   for (const KeyRun& at : chunks) {
-    pair_tile::product(pair_tile::engine(), at.count, lanes, d / 2,
-                       {words(rows + at.first * d), d / 2}, {lanes_of, lanes}, {s, lanes});
+    pair_tile::product(at.count, lanes, d / 2, {words(rows + at.first * d), d / 2},
+                       {lanes_of, lanes}, {s, lanes});
     s += at.count * lanes;
   }
 }
@@ -268,9 +267,8 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
     int64_t n = 0;
     for (const KeyRun& at : chunks) {
       auto add_rows = [&](const uint32_t* weights, const uint32_t* rows, float* sums) {
-        pair_tile::product(pair_tile::engine(), at.count, d, lanes / 2,
-                           {weights + n * (lanes / 2), lanes / 2}, {rows, d},
-                           {sums + at.first * d, d}, {.add = true});
+        pair_tile::product(at.count, d, lanes / 2, {weights + n * (lanes / 2), lanes / 2},
+                           {rows, d}, {sums + at.first * d, d}, {.add = true});
       };
       if (dv) add_rows(room.s_words, room.dy_pairs, dv);
       if (dk) add_rows(room.ds_words, room.q_pairs, dk);

@@ -1,5 +1,5 @@
-// Products of tiles in the caches whose factors are pairs of bf16, with sums in f32: by the
-// instructions for pairs of bf16 (avx512_bf16), or by those for tiles (amx_bf16).
+// Products of tiles in the caches whose factors are pairs of bf16, with sums in f32, by the
+// instructions for pairs of bf16 (avx512_bf16).
 //
 // A pair is two numbers that are neighbours along the depth, the first in the lower half of 32
 // bits. The order in which an element is summed depends on its number of pairs alone, not on its
@@ -10,12 +10,8 @@
 
 namespace brine::pair_tile {
 
-// plain: loops that process the tiles of amx one number at a time, to test their order anywhere.
-enum class Engine : uint8_t { none, avx512_bf16, amx, plain };
-
-// The fastest of this CPU that the system allows; none: the others must not be used.
-Engine engine();
-bool has(Engine engine);
+// Whether this CPU has the instructions.
+bool is_available();
 
 // Pair p of row r is data[r step + p].
 struct Rows {
@@ -38,7 +34,6 @@ struct Start {
 };
 
 // c [rows, lanes] = start + b [rows, pairs] a [pairs, lanes]; lanes is a multiple of 16.
-void product(Engine engine, int64_t rows, int64_t lanes, int64_t pairs, Rows b, Lanes a, Sums c,
-             Start start = {});
+void product(int64_t rows, int64_t lanes, int64_t pairs, Rows b, Lanes a, Sums c, Start start = {});
 
 }  // namespace brine::pair_tile

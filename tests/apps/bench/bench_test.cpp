@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 using namespace std::string_literals;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
-  for (const std::string suite : {"attention", "breakdown", "train", "decode"}) {
+  for (const std::string suite : {"attention", "breakdown", "train"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);
@@ -45,9 +45,6 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
       CHECK(
           (keys.contains("us_per_token") && keys.contains("peak_bytes") && keys.contains("ratio")));
     }
-    if (suite == "decode") {
-      CHECK((keys.contains("us_per_token") && keys.contains("state_bytes_per_token")));
-    }
     if (suite == "train") CHECK(keys.contains("system_allocations_after_third_step"));
   }
 }
@@ -72,7 +69,7 @@ TEST_CASE("bench: a request runs the suites that it names, without a name it lis
   CHECK(listed.status == 0);
   for (const std::string& name : bench::suite_names())
     CHECK_MESSAGE(contains("\n" + listed.out, "\n  " + name + " "), name);
-  CHECK(chosen({.what = {"decode", "train"}}) == "train decode ");
+  CHECK(chosen({.what = {"train", "attention"}}) == "attention train ");
   CHECK(chosen({.what = {"trained"}, .model = "m", .data = "d"}) == "trained ");
   auto refusal = [](const bench::BenchRequest& r) { return message([&] { r.validate(); }); };
   CHECK(refusal({}) == "no error");
@@ -101,7 +98,7 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   f = w.run("bench trained");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--model RUN and --data TEXT"));
-  f = w.run("bench decode --quick --model student");
+  f = w.run("bench train --quick --model student");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--model has no effect without the suite generate or trained"));
 }
@@ -138,7 +135,7 @@ TEST_CASE("bench: generate with weights in 16 bits, which no other suite has") {
                          "text.txt --tokens 40 --weights bf16")
                       .out);
   CHECK(out.at("rows").size() == 12);
-  const Finished f = w.run("bench decode --quick --weights bf16");
+  const Finished f = w.run("bench train --quick --weights bf16");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--weights has no effect without the suite generate"));
 }
@@ -189,10 +186,10 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   }
   CHECK(names.size() == 8);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
-  CHECK(contains(run_brine("bench decode --quick --methods sea").error,
+  CHECK(contains(run_brine("bench train --quick --methods sea").error,
                  "--methods has no effect without the suite attention or breakdown"));
   CHECK(contains(
-      run_brine("bench decode --quick --tokens 64").error,
+      run_brine("bench train --quick --tokens 64").error,
       "--tokens has no effect without the suite attention, breakdown, generate or trained"));
   CHECK(contains(run_brine("bench breakdown --quick --heads 2").error,
                  "--heads has no effect without the suite attention"));
@@ -375,9 +372,9 @@ TEST_CASE("bench: a table without --json, every suite without a name, an unknown
   Finished f = run_brine("bench train --quick --quiet");
   CHECK(f.status == 0);
   CHECK(f.out.find("encoder layer") != std::string::npos);
-  f = run_brine("bench decod");
+  f = run_brine("bench trai");
   CHECK(f.status == 1);
-  CHECK(f.error.find("decode") != std::string::npos);
+  CHECK(f.error.find("train") != std::string::npos);
 }
 
 }  // namespace brine::tests

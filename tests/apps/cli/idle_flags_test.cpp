@@ -50,8 +50,6 @@ TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
        "--logits has no effect on a task"},
       {"dump --model teacher --data text.txt --out no --logits none --top-logits 3",
        "--top-logits has no effect with --logits none"},
-      {"dump --adopt x.h5 --batch-size 4", "--batch-size has no effect with --adopt"},
-      {"dump --adopt x.h5 --threads 1 --seed 3", "x.h5"},  // keys of all commands are allowed
       {"inspect student --k 2", "--k has no effect without --capture"},
       {"inspect student --window 2", "--window has no effect without --capture"},
       {"inspect student --capture no.h5 --text the --tensors",
@@ -60,7 +58,7 @@ TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
        "--window has no effect without --data"},
       {"inspect teacher --capture no.h5 --text the --k 2",
        "--k has no effect on attention 'flash'"},
-      {"bench decode --quick --data text.txt",
+      {"bench train --quick --data text.txt",
        "--data has no effect without the suite generate or trained"},
       {"tokenize --tokenizer tok --out no --joining lines --key x text.txt",
        "--joining lines does not use --key"}};
@@ -101,19 +99,6 @@ TEST_CASE("idle flags: keys of a task in a distillation of text; a kept configur
   w.must("distill --config student/config.toml --out of-kept-configuration");
   CHECK(read_all(w.path("of-kept-configuration/step-00000002/model.safetensors")) ==
         read_all(w.path("student/step-00000002/model.safetensors")));
-}
-
-TEST_CASE("idle flags: a loss scale where gradients are not scaled") {
-  const std::string because = " has no effect without --compute f16 or --loss-scale.enabled on";
-  const std::string run = World::distill() + " --out no ";
-  check_idle(run + "--loss-scale.initial 8", "--loss-scale.initial" + because);
-  check_idle(run + "--loss-scale.growth-interval 8 --compute bf16",
-             "--loss-scale.growth-interval" + because);
-  check_idle(run + "--loss-scale.initial 8 --compute f16 --loss-scale.enabled off",
-             "--loss-scale.initial" + because);
-  CHECK_FALSE(std::filesystem::exists(world().path("no")));
-  world().must(run + "--loss-scale.initial 8 --compute f16 --dry-run");
-  world().must(run + "--loss-scale.initial 8 --loss-scale.enabled on --dry-run");
 }
 
 }  // namespace brine::tests

@@ -111,9 +111,8 @@ TEST_CASE("inspect describes a model with its settings, groups and tensors") {
   CHECK_FALSE(contains(text, "fc1.weight"));
   CHECK(
       contains(inspect(path, {.tensors = true}), "model.decoder.layers.1.fc1.weight f32 [20, 12]"));
-  std::string weights = inspect(path + "/model.safetensors");
-  CHECK(contains(weights, "safetensors file"));
-  CHECK(contains(weights, "model.decoder.layers.0.fc2.weight F32 [12, 20]"));
+  CHECK(contains(inspect_refusal(path + "/model.safetensors"),
+                 "of a model or dump name the directory"));
 }
 
 TEST_CASE("inspect describes a checkpoint and a run, intact or damaged") {
@@ -150,7 +149,7 @@ TEST_CASE("inspect describes a checkpoint and a run, intact or damaged") {
   CHECK(contains(inspect_refusal(newest), "is a damaged checkpoint"));
 }
 
-TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte") {
+TEST_CASE("inspect describes a dump, and with verify a changed byte") {
   Scratch scratch;
   std::string path = write_dump(scratch / "dump"), text = inspect(path, {.verify = true});
   for (const char* part :
@@ -160,7 +159,6 @@ TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte"
     CHECK(contains(text, part));
   }
   std::string shard = path + "/" + data::read_manifest(path).shards[1].name;
-  CHECK(contains(inspect(shard), "shard of a teacher dump, samples 1 to 1"));
   std::string bytes = read_all(shard);
   bytes[bytes.size() / 2] = char(bytes[bytes.size() / 2] ^ 1);
   data::write_file_atomic(shard, bytes);
@@ -170,17 +168,7 @@ TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte"
   CHECK(contains(inspect_refusal(path), "is missing"));
 }
 
-TEST_CASE("inspect describes HDF5 files and tokenizers") {
-  Scratch scratch;
-  {
-    data::Hdf5Writer file((scratch / "some.h5").string());
-    file.write("a/b", Tensor::full({3, 2}, 1));
-    file.attribute("/", "answer", int64_t(42));
-    file.close();
-  }
-  std::string other = inspect((scratch / "some.h5").string());
-  CHECK(contains(other, ": HDF5 file\n  answer = 42\n"));
-  CHECK(contains(other, "a/b f32 [3, 2]"));
+TEST_CASE("inspect describes tokenizers") {
   std::string tokenizer = brine::test::source_dir() + "/tests/golden/tokenizer";
   for (const auto& entry : fs::recursive_directory_iterator(tokenizer)) {
     if (entry.path().filename() != "tokenizer.json") continue;
@@ -262,7 +250,7 @@ TEST_CASE("a capture contains exactly the entries of a Tap, for every registered
       }
     }
     CHECK(file.datasets().size() == datasets);
-    CHECK(contains(inspect(out), "  format = brine-capture\n"));
+    CHECK(file.string_attribute("/", "format") == "brine-capture");
     CHECK(contains(message([&] { capture(m, {.ids = ids, .options = {}, .model = ""}, out); }),
                    "exists already"));
     if (name == "sea") {
@@ -346,20 +334,12 @@ TEST_CASE("a capture of an encoder's text has the tokens that its tokenizer puts
   CHECK(data::Hdf5Reader(out).read("ids").to_vector() == std::vector<double>{2, 6, 5, 1, 3});
 }
 
-TEST_CASE("inspect: a GGUF file with its metadata, a file of torch.save with its tensors") {
-  const std::string golden = brine::test::source_dir() + "/tests/golden/";
-  const std::string gguf = inspect(golden + "gguf/llama.gguf");
-  CHECK(contains(gguf, "llama.gguf: GGUF file of version 3, 11 tensors, "));
-  CHECK(contains(gguf, "  7 of type Q4_1\n"));
-  CHECK(contains(gguf, "  llama.attention.head_count_kv = 2\n"));
-  CHECK(contains(gguf, "  tokenizer.ggml.merges = [t h, th e]\n"));
-  CHECK(contains(gguf, "  tokenizer.ggml.tokens = 260 values of type string\n"));
-  CHECK(contains(gguf, "    blk.0.attn_k.weight Q4_1 [16, 32]\n"));
-  const std::string torch = inspect(golden + "torch/state.bin");
-  CHECK(contains(torch, "state.bin: PyTorch state dict, 18 tensors, "));
-  CHECK(contains(torch, "    transposed F32 [6, 4]\n"));
-  CHECK(contains(torch, " \\x0a F32 [1]\n"));
-  CHECK(contains(inspect_refusal(golden + "torch/code.bin"), "posix.getcwd"));
+TEST_CASE("inspect describes the model of a GGUF file") {
+  const std::string path = brine::test::source_dir() + "/tests/golden/gguf/llama.gguf";
+  const std::string text = inspect(path, {.tensors = true});
+  CHECK(contains(text, "llama.gguf: model\n"));
+  CHECK(contains(text, "model.layers.0.self_attn.k_proj.weight f32 [16, 32]\n"));
+  CHECK(contains(text, "  hash       "));
 }
 
 }  // namespace brine::tests

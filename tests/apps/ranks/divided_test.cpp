@@ -182,8 +182,6 @@ void one_line(const Launcher& launcher) {
   const Finished late = ranked_world().run("inspect student", launcher.of(3) + "sh last.sh");
   CHECK(late.status != 0);
   CHECK_MESSAGE(contains(late.error, alone), late.error);
-  CHECK(contains(ranked_world().run("dump --adopt dump/x.h5", launcher.of(2)).error,
-                 "dump: --adopt is not divided; start it as one process, not 2"));
   // What all ranks find out, and what one of them does, wherever the others are by then.
   const std::string eval = "eval --json --data text.txt --model ";
   const std::string split = " : -n 1 sh rank.sh " + program() + " ";

@@ -230,21 +230,3 @@ TEST_CASE("dump: of logits of classes alone, which have no tokens") {
   CHECK(same_bytes(read.tensors["classes"], classes));
   CHECK(same_bytes(read.lengths, batch.lengths));
 }
-
-TEST_CASE("dump: ragged shards of others are adopted") {
-  Scratch dir;
-  DumpSpec s = ragged_spec(DumpContent::qk, false);
-  s.value = false;
-  {
-    DumpWriter writer(dir / "d", s, {.shard_bytes = 4 * dump_size(s).per_sample});
-    writer.put(padded_batch(s, range(0, 4), 5));
-    writer.put(padded_batch(s, range(4, 3), 5));
-    writer.finish();
-  }
-  std::filesystem::remove(manifest_path(dir / "d"));
-  DumpManifest m = adopt_dump({dir / "d/shard-00000.h5", dir / "d/shard-00001.h5"});
-  CHECK(m.spec.lengths == s.lengths);
-  CHECK(m.spec.classes == 3);
-  CHECK(same_bytes(DumpReader(dir / "d").read(range(4, 3)).tensors["classes"],
-                   padded_batch(s, range(4, 3), 5).tensors["classes"]));
-}

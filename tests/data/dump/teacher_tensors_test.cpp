@@ -104,8 +104,6 @@ TEST_CASE("teacher tensors: of samples of their own lengths nothing is stored fo
       }
     }
   }
-  std::filesystem::remove(manifest_path(dir / "d"));
-  CHECK(adopt_dump({dir / "d/shard-00000.h5"}).spec.tensors == spec.tensors);
 }
 
 TEST_CASE("teacher tensors: a dump without registered ones does not mention them") {
@@ -136,7 +134,6 @@ TEST_CASE("teacher tensors: a reader skips an unknown one, writers refuse it") {
   write_shard_header(file, spec, 0, spec.samples);
   for (const std::string& name : from.datasets()) file.write(name, from.read(name));
   file.close();
-  check_refuses([&] { adopt_dump({dir / "x.h5"}); }, {"x.h5", "unheard_of", "know"});
   DumpManifest manifest = read_manifest(dir / "b");
   manifest.spec.tensors = spec.tensors;
   manifest.shards[0].name = "x.h5";

@@ -426,24 +426,4 @@ TEST_CASE("dumps: q and k from before the rotation are named without values, too
   check_says(error, {"layers/00/query", "before the rotation by positions"});
 }
 
-TEST_CASE("dump --adopt compares files with the teacher") {
-  const DumpSite site;
-  const data::Path shard = data::Path(site.dump) / "shard-00000.h5";
-  std::filesystem::remove(data::manifest_path(site.dump));
-  CHECK(adopt_dump({shard}, site.teacher, {}).spec.samples == 6);
-  const std::string wrong = changed_dump(site, "wrong", {}, [](data::DumpBatch& b) {
-    for (data::TensorSet& layer : b.layers) layer["output"] = scale(layer["output"], 0.25);
-  });
-  std::filesystem::remove(data::manifest_path(wrong));
-  check_says(message([&] { adopt_dump({data::Path(wrong) / "shard-00000.h5"}, site.teacher, {}); }),
-             {"layers/00/output", "divided by 4"});
-  CHECK_FALSE(std::filesystem::exists(data::manifest_path(wrong)));
-  CHECK_NOTHROW(adopt_dump({data::Path(wrong) / "shard-00000.h5"}, "", {}));
-  const std::string other = changed_dump(
-      site, "other", [](data::DumpSpec& s) { s.teacher_hash = std::string(64, '0'); }, {});
-  std::filesystem::remove(data::manifest_path(other));
-  check_says(message([&] { adopt_dump({data::Path(other) / "shard-00000.h5"}, site.teacher, {}); }),
-             {"made with the teacher " + std::string(64, '0'), site.loaded.hash()});
-}
-
 }  // namespace brine::test

@@ -1,4 +1,4 @@
-// Products of pairs of bf16 by every engine against sums in f64.
+// Products of pairs of bf16 against sums in f64, on a CPU that has the instructions.
 #include "tensor/cpu/core/pair_tile.h"
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include "tests/gradcheck.h"
 
 using namespace brine;
-using pair_tile::Engine;
 
 namespace {
 
@@ -36,15 +35,15 @@ struct Product {
   std::vector<uint32_t> b = random_pairs(rows * b_step, 1), a = random_pairs(pairs * a_step, 2);
   std::vector<float> factors = std::vector<float>(size_t(lanes), 0.75f);
 
-  std::vector<float> by(Engine engine, From from, int64_t first = 0) const {
+  std::vector<float> from(From from, int64_t first = 0) const {
     std::vector<float> c(size_t(rows * c_step), 2.5f);
-    pair_tile::product(engine, rows - first, lanes, pairs, {b.data() + first * b_step, b_step},
+    pair_tile::product(rows - first, lanes, pairs, {b.data() + first * b_step, b_step},
                        {a.data(), a_step}, {c.data() + first * c_step, c_step},
                        {from == From::sums, from == From::scaled ? factors.data() : nullptr});
     return c;
   }
 
-  void check(const std::vector<float>& c, From from, const std::string& name) const {
+  void check(const std::vector<float>& c, From from) const {
     double worst = 0;
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t l = 0; l < c_step; ++l) {
@@ -59,53 +58,39 @@ struct Product {
         worst = std::max(worst, size > 0 ? difference / size : difference);
       }
     }
-    CHECK_MESSAGE(worst < 3e-7, name << " " << rows << " x " << lanes << " x " << pairs);
+    CHECK_MESSAGE(worst < 3e-7, rows << " x " << lanes << " x " << pairs);
   }
 };
 
 }  // namespace
 
-TEST_CASE("pair_tile: every engine of this CPU gives the sums of products, of any sizes") {
-  int engines = 0;
-  for (auto [engine, name] : {std::pair{Engine::avx512_bf16, "avx512_bf16"},
-                              {Engine::amx, "amx"},
-                              {Engine::plain, "plain"}}) {
-    if (!pair_tile::has(engine)) continue;
-    ++engines;
-    for (int64_t rows : {1, 5, 15, 16, 17, 32, 33, 50, 96}) {
-      for (int64_t lanes : {16, 32, 48, 64}) {
-        for (int64_t pairs : {1, 7, 16, 17, 32, 48}) {
-          const Product product{rows, lanes, pairs};
-          for (From from : {From::zero, From::sums, From::scaled}) {
-            product.check(product.by(engine, from), from, name);
-          }
+TEST_CASE("pair_tile: the sums of products of any sizes") {
+  if (!pair_tile::is_available()) return;
+  for (int64_t rows : {1, 5, 15, 16, 17, 32, 33, 50, 96}) {
+    for (int64_t lanes : {16, 32, 48, 64}) {
+      for (int64_t pairs : {1, 7, 16, 17, 32, 48}) {
+        const Product product{rows, lanes, pairs};
+        for (From from : {From::zero, From::sums, From::scaled}) {
+          product.check(product.from(from), from);
         }
       }
     }
   }
-  // The one that attention takes was among them.
-  CHECK((pair_tile::engine() == Engine::none ? engines == 1 : engines >= 2));
-  CHECK((pair_tile::engine() == Engine::none || pair_tile::has(pair_tile::engine())));
-  MESSAGE(engines << " engines; best: " << int(pair_tile::engine()));
 }
 
 TEST_CASE("pair_tile: the bits of a row do not depend on its place") {
+  if (!pair_tile::is_available()) return;
   const Product product{70, 48, 37};
-  for (Engine engine : {Engine::avx512_bf16, Engine::amx, Engine::plain}) {
-    if (!pair_tile::has(engine)) continue;
-    const std::vector<float> whole = product.by(engine, From::zero);
-    for (int64_t first : {1, 16, 33, 69}) {
-      const std::vector<float> part = product.by(engine, From::zero, first);
-      const auto at = ptrdiff_t(first * product.c_step);
-      CHECK(std::equal(whole.begin() + at, whole.end(), part.begin() + at));
-    }
+  const std::vector<float> whole = product.from(From::zero);
+  for (int64_t first : {1, 16, 33, 69}) {
+    const std::vector<float> part = product.from(From::zero, first);
+    const auto at = ptrdiff_t(first * product.c_step);
+    CHECK(std::equal(whole.begin() + at, whole.end(), part.begin() + at));
   }
 }
 
-TEST_CASE("pair_tile: an engine that this CPU lacks and lanes of no whole vector are refused") {
-  const Product product{3, 16, 2};
-  CHECK_THROWS_AS(product.by(Engine::none, From::zero), Error);
-  const Product odd{3, 17, 2};
-  CHECK_THROWS_AS(odd.by(Engine::plain, From::zero), Error);
-  if (!pair_tile::has(Engine::amx)) CHECK_THROWS_AS(product.by(Engine::amx, From::zero), Error);
+TEST_CASE("pair_tile: lanes of no whole vector, and a CPU without the instructions, are refused") {
+  const Product product{3, 16, 2}, odd{3, 17, 2};
+  CHECK_THROWS_AS(odd.from(From::zero), Error);
+  if (!pair_tile::is_available()) CHECK_THROWS_AS(product.from(From::zero), Error);
 }

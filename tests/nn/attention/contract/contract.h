@@ -89,7 +89,6 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   if (name == "recent") return {{}, {{"sinks", "1"}, {"block", "1"}}};
   if (name == "block-topk") return {{}, {{"gate", "true"}}};
   if (name == "performer") return {{}, {{"features", "relu"}, {"feature_count", "5"}}};
-  if (name == "cosformer") return {{}, {{"projections", "true"}}};
   if (name == "longformer") return {{}, {{"dilation", "3"}}};
   if (name == "bigbird") return {{}, {{"block", "3"}, {"random_blocks", "2"}}};
   if (name == "synthesizer") return {{}, {{"scores", "random"}}, {{"scores", "factorized"}}};
@@ -112,12 +111,6 @@ inline Tensor observed_mask(const nn::Tap& tap, int64_t B, int64_t H, int64_t T)
                       .heads = H,
                       .length = T,
                       .keys = T});
-}
-
-// Whether a decoding state is sums over tokens: its size and type depend neither on the capacity
-// nor on the type of a cache.
-inline bool decodes_by_sums(const Block& block) {
-  return block.name == "performer" || block.name == "cosformer";
 }
 
 // The methods to test: all that are registered, or the one of the environment variable
