@@ -94,11 +94,9 @@ TEST_CASE("eval: recall of the floors themselves; their upper bounds are reached
           .at(0);
   CHECK(double(best.at("mask")) == doctest::Approx(double(best.at("best_columns"))).epsilon(1e-6));
   CHECK(double(best.at("mask")) <= double(best.at("top_keys")));
-  const Json late = evaluated_briefly("--model student --teacher teacher --recall-from 20")
-                        .at("mask_recall")
-                        .at(0);
-  CHECK(late.at("rows") == 4 * 12);
-  CHECK(late.at("heads").size() == 4);
+  const Json all = evaluated_briefly("--model student --teacher teacher").at("mask_recall").at(0);
+  CHECK(all.at("rows") == 4 * 32);
+  CHECK(all.at("heads").size() == 4);
 }
 
 TEST_CASE("eval: a learned mask always reports its health, a fixed rule never") {
@@ -204,7 +202,6 @@ TEST_CASE("eval: settings of an attention without it, or that it does not have, 
   check_says(error("--columns 8"), {"columns", "attention"});
   check_says(error("--preset light"), {"preset", "attention"});
   check_says(error("--attention top --preset light"), {"preset", "sea", "top"});
-  check_says(error("--recall-from 8"), {"--recall-from", "--teacher"});
   check_says(error("--attention top --columns 8"), {"columns", "top"});
   check_says(error("--attention flash --sinks 4"), {"sinks", "flash"});
 }

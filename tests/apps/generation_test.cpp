@@ -88,7 +88,8 @@ TEST_CASE("generation: the tokens are those of a pass over the whole prefix for 
                                       .seed = 8,
                                       .stop_tokens = {},
                                       .stops = {},
-                                      .options = options};
+                                      .options = options,
+                                      .cache = Dtype::f32};
         const std::vector<nn::Sequence> out = generated(m, r, kPrompts);
         for (size_t i = 0; i < out.size(); ++i) {
           CHECK(out[i].ids == by_prefix(m, r, kPrompts[i], i));
@@ -147,7 +148,8 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
                             .seed = 4,
                             .stop_tokens = {},
                             .stops = {},
-                            .options = {}};
+                            .options = {},
+                            .cache = Dtype::f32};
     const std::vector<nn::Sequence> whole = generated(m, r, kPrompts);
     r.tokens = 7;
     r.keep_states = true;
@@ -213,7 +215,7 @@ TEST_CASE("generation: a state file that disagrees with itself is refused, by na
       {"flash", "sequences.1.layers.0.length", number(-1), "layer 0: a sequence of -1 tokens"},
       {"flash", "sequences.1.layers.1.length", number(1), "layer 1: keys is f32 "},
       {"sea", "sequences.0.layers.0.border_width", number(1000),
-       "place 1000 of sequence 0 is outside 0.."},
+       "sequence 0 decreases from 1000 keys to"},
       {"sea", "sequences.0.layers.0.border_width", number(-1), "is outside 0.."},
   };
   for (const Fault& fault : faults) {

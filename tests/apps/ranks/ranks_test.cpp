@@ -30,7 +30,6 @@ void same_students(const Launcher& launcher) {
   const std::map<std::string, std::string> runs = {
       {"dump", World::distill("--steps 3 --columns 12 --k 4 --accumulate 4") + " --dump dump"},
       {"online", World::distill("--steps 2 --columns 12 --k 4 --accumulate 4 --compute bf16")},
-      {"f16", World::distill("--steps 4 --columns 12 --k 4 --accumulate 4 --compute f16")},
       {"stages",
        "distill --teacher teacher --data text.txt --batch-size 2 --steps 3 --joint-steps 2 "
        "--accumulate 4 --stages attention,joint --attention sea --columns 12 --k 4"},
