@@ -22,6 +22,7 @@ Tensor relu_features(const Tensor& x, const Tensor& projection, double eps, cons
 // depend on each other, so a causal model must not use it.
 Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
                         const Tensor& lengths, FeatureSide side);
+Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps);
 // Learned features [B, G, T, m] = exp(d^-1/4 A x + U content + b), 0 at padding; the exponent is
 // limited to [-20, 12] and has no gradient outside. x and content [B, G, T, d], A and U [G, m, d],
 // b [G, m]; content and U are undefined together.
@@ -38,6 +39,17 @@ Tensor exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeig
 // every entry of the key sum.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
                         const Tensor& v, const Visibility& visible, double eps = 1e-6);
+// The running sums after the keys of a prompt: state [B, G, m, e], sums f64 [B, G, m]. Here and
+// below identity may be undefined, too.
+void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
+                            const Tensor& identity, const Tensor& v, const Visibility& visible);
+// -> [B, H, 1, e] for phi_q [B, H, 1, m], phi_k [B, G, 1, m], v [B, G, 1, d]; the token is at
+// position at[b] of the table identity [P, i], which must contain that row. The token is added to
+// the running sums.
+Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tensor& phi_q,
+                             const Tensor& phi_k, const Tensor& identity, const Tensor& v,
+                             const Tensor& at, double eps);
+
 // ---- prior.cpp
 // scores [B, H, R, K] + gain [H] log((w / n_c) share_c) at the columns that have n_c > 0 keys;
 // share_c = the share of the row's linear attention that falls on these keys, at least `floor`

@@ -141,6 +141,9 @@ double Trainer::progress() const {
 }
 
 LossTerms Trainer::train_step(RecallObserver* recall) {
+  parts_.model->visit([this](nn::Module& m) {
+    if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
+  });
   LossTerms terms;
   int64_t rows = 0;
   std::vector<double> shares;

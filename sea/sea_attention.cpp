@@ -51,7 +51,7 @@ SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, cons
 nn::AttentionTraits SeaAttention::traits() const {
   return {.sparse = true,
           .query_skip = true,
-          .incremental = shape_.causal && !config_.performs(),
+          .incremental = shape_.causal,
           .groups = true,
           .estimates = true,
           .reads_hidden = false,
@@ -60,7 +60,8 @@ nn::AttentionTraits SeaAttention::traits() const {
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   const bool shows_images = in.tap && in.tap->requested("images") && config_.decodes();
-  const Wanted wanted = shows_images ? Wanted::images : in.tap ? Wanted::scores : Wanted::estimate;
+  const bool images = shows_images || (in.state && config_.decodes());
+  const Wanted wanted = images ? Wanted::images : in.tap ? Wanted::scores : Wanted::estimate;
   Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip, wanted);
   if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
@@ -99,8 +100,6 @@ Tensor SeaAttention::per_head(const Tensor& x) const {
 std::unique_ptr<nn::AttentionState> SeaAttention::make_state(
     const nn::StateRequest& request) const {
   check(shape_.causal, "sea: an encoder is not decoded token by token");
-  check(!config_.performs(),
-        "sea: the paper's estimator is not decoded token by token; the preset ", "light is");
   return std::make_unique<SeaState>(estimator_, shape_, request);
 }
 

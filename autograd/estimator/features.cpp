@@ -134,6 +134,14 @@ Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
                 {phi, in, R});
 }
 
+Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps) {
+  Tensor scaled = Tensor::like(x);
+  BRINE_CALL(x, axpby, scaled, x.detach().contiguous(), std::pow(double(x.dim(-1)), -0.25), 0.0);
+  Tensor phi = thin_linear(scaled, projection, Tensor());
+  BRINE_CALL(phi, relu_features, phi, eps, Tensor(), phi.dim(3));
+  return phi;
+}
+
 Tensor exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeights& weights,
                     const Tensor& lengths) {
   check_exp_features(x, content, weights, lengths);

@@ -141,15 +141,21 @@ FlatCsr largest_keys(const Tensor& q, const Tensor& k, int64_t kept, const Visib
   return largest_scores(q.shape(), q.device(), scores, kept, visible);
 }
 
+FlatCsr largest_cached_scores(const Tensor& scores, int64_t heads, int64_t kept, int64_t keys) {
+  NoGrad off;
+  const Visibility all{.causal = false,
+                       .lengths = Tensor::full({1}, double(scores.dim(3)), Dtype::i64)};
+  FlatCsr csr = budgeted_rows({1, heads, 1}, kept, all, scores.device());
+  csr.columns = largest_columns(scores, heads, kept, keys);
+  csr.keys = keys;
+  return csr;
+}
+
 FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int64_t seen) {
   NoGrad off;
   const Tensor keys = k.detach().slice(2, 0, seen).to(q.dtype()).contiguous();
-  const Visibility all{.causal = false, .lengths = Tensor::full({1}, double(seen), Dtype::i64)};
-  FlatCsr csr = budgeted_rows({1, q.dim(1), 1}, kept, all, q.device());
-  const Tensor scores = group_matmul(q.detach().contiguous(), keys, true);
-  csr.columns = largest_columns(scores, q.dim(1), kept, k.dim(2));
-  csr.keys = k.dim(2);
-  return csr;
+  return largest_cached_scores(group_matmul(q.detach().contiguous(), keys, true), q.dim(1), kept,
+                               k.dim(2));
 }
 
 void show_mask(const AttentionInput& in, const FlatCsr& mask) {
@@ -172,6 +178,11 @@ Tensor attend_on(const AttentionInput& in, const FlatCsr& mask) {
                                   1 / std::sqrt(double(in.q.dim(-1))));
   if (in.tap) in.tap->put("probabilities", p.detach());
   return merge_heads(group_matmul(p, in.v, false));
+}
+
+void FeatureState::fill(const AttentionInput& in, const Tensor& f) {
+  KeyValueState::fill(in.slot, in.k, in.v, in.visible.lengths);
+  copy_into(features.slice(0, in.slot, f.dim(0)).slice(2, 0, f.dim(2)), f.detach());
 }
 
 Tensor attend_cached(const AttentionInput& in, const KeyValueState& state,

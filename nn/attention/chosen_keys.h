@@ -18,6 +18,10 @@ using TileScores =
 FlatCsr largest_scores(const Shape& q, Device device, const TileScores& scores, int64_t kept,
                        const Visibility& visible);
 
+// The same for one query of one sequence, from its scores [1, H or 1, 1, seen] of the first keys of
+// a cache of `keys`.
+FlatCsr largest_cached_scores(const Tensor& scores, int64_t heads, int64_t kept, int64_t keys);
+
 // The mask of the keys with the min(k, w) largest q . k of every row and head, w its visible keys;
 // among equal ones the later key. q [B, H, T, d], k [B, G, T, d]. Time O(T^2), memory O(T k) and a
 // tile of scores: no T x T map.
@@ -29,6 +33,19 @@ FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int6
 
 // An observer gets the rows of a mask as "row_pointers", "head_offsets" and "columns".
 void show_mask(const AttentionInput& in, const FlatCsr& mask);
+
+// Keys, values, and features of the keys: a tensor `name` [batch, heads, capacity, size].
+struct FeatureState : KeyValueState {
+  FeatureState(const StateRequest& r, const AttentionShape& shape, const std::string& name,
+               int64_t heads, int64_t size)
+      : KeyValueState(r, shape),
+        features(part(name, {r.batch, heads, r.capacity, size}, r.dtype, 2)) {}
+
+  // The prompts of an input with the features [B, heads, T, size] of its keys.
+  void fill(const AttentionInput& in, const Tensor& f);
+
+  Tensor& features;
+};
 
 // x [B, ...] -> sequence b [1, ...], off the tape.
 inline Tensor one_sequence(const Tensor& x, int64_t b) { return x.detach().slice(0, b, 1); }

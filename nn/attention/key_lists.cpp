@@ -83,4 +83,13 @@ FlatCsr key_lists(const KeyListShape& s, Device device, const KeysOfRow& keys_of
           .keys = S};
 }
 
+FlatCsr key_lists_of_step(const KeyListShape& shape, const Tensor& lengths, Device device,
+                          const KeysOfRow& keys_of) {
+  KeyListShape one = shape;
+  one.rows = 1;
+  return key_lists(one, device, [&](int64_t b, int64_t h, int64_t, std::vector<int32_t>& keys) {
+    keys_of(b, h, lengths.data<int64_t>()[b] - 1, keys);
+  });
+}
+
 }  // namespace brine::nn

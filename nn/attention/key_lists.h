@@ -24,4 +24,9 @@ using KeysOfRow = std::function<void(int64_t b, int64_t h, int64_t t, std::vecto
 
 FlatCsr key_lists(const KeyListShape& shape, Device device, const KeysOfRow& keys_of);
 
+// The mask of the newest query of every sequence of a cache of S keys: row b is that of token
+// lengths[b] - 1, for which keys_of is called with t = lengths[b] - 1.
+FlatCsr key_lists_of_step(const KeyListShape& shape, const Tensor& lengths, Device device,
+                          const KeysOfRow& keys_of);
+
 }  // namespace brine::nn

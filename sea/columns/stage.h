@@ -1,5 +1,5 @@
 // The stages of an estimator: what each reads and writes in a pass over whole sequences and, of
-// causal models without Z, for one new token of every sequence.
+// causal models, for one new token of every sequence.
 #pragma once
 
 #include <memory>
@@ -92,9 +92,7 @@ class Stage : public nn::Module {
 class TokenStage : public Stage {
  public:
   virtual void run(Estimate& e, const Pass& pass) const = 0;
-  virtual void step(Estimate& /*e*/, const NewTokens& /*tokens*/, StageState& /*kept*/) const {
-    throw Error("sea: this stage has no step of decoding");
-  }
+  virtual void step(Estimate& e, const NewTokens& tokens, StageState& kept) const = 0;
 };
 
 // Computes scores [B, H, rows, K], or adds to those of the stages before it.
@@ -105,10 +103,8 @@ class ScoreStage : public Stage {
   virtual void append(const Estimate& /*e*/, const NewTokens& /*tokens*/,
                       StageState& /*kept*/) const {}
   // The sequences first .. first + count.
-  virtual Tensor step(const Tensor& /*scores*/, const Estimate& /*e*/, const NewTokens& /*tokens*/,
-                      int64_t /*first*/, int64_t /*count*/, StageState& /*kept*/) const {
-    throw Error("sea: this stage has no step of decoding");
-  }
+  virtual Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens,
+                      int64_t first, int64_t count, StageState& kept) const = 0;
 };
 
 }  // namespace brine::sea

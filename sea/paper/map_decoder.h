@@ -9,6 +9,14 @@
 
 namespace brine::sea {
 
+// The decoder's convolutions by rows: for each its last rows.
+struct RowDecoder {
+  std::vector<Tensor> windows;  // [B, rows that it reads, columns + margins, channels]
+
+  // The state of `count` sequences from `first` on, in the same memory.
+  RowDecoder slots(int64_t first, int64_t count) const;
+};
+
 // The decoder's convolutions: the output of nu [B, H, T, c_h W] to scores [B, H, T, K].
 class MapDecoder : public nn::Module {
  public:
@@ -16,6 +24,14 @@ class MapDecoder : public nn::Module {
   // lengths i64 [B] or undefined. `images`, when given, receives the input of each convolution.
   Tensor operator()(const Tensor& x, const Tensor& lengths,
                     std::vector<DecoderImage>* images = nullptr) const;
+
+  // The next row of every sequence, without a tape (map_decoder_step.cpp): x [B, H, 1, c_h W],
+  // whose earlier rows were given to `rows` -> scores [B, H, 1, K]. Of causal models.
+  Tensor step(const Tensor& x, const RowDecoder& rows) const;
+
+  int64_t columns() const { return K_; }
+  // All convolutions, in order.
+  const std::vector<nn::Conv2d*>& convolutions() const { return convs_; }
 
  private:
   // x [B, H, T, c_h W] as the first convolution reads it.

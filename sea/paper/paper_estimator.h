@@ -13,6 +13,7 @@ class Performer : public TokenStage {
  public:
   Performer(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
   void run(Estimate& e, const Pass& pass) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
 
  private:
   Tensor features(const Tensor& x, const Visibility& visible, FeatureSide side) const;
@@ -65,9 +66,15 @@ class Mixture : public TokenStage {
  public:
   Mixture(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
   void run(Estimate& e, const Pass& pass) const override;
+  std::unique_ptr<StageState> make_state(SeaState& state,
+                                         const nn::StateRequest& request) const override;
+  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
 
  private:
   Identity& make_identity(nn::Init& init);
+  // The table of a causal model; only that is decoded.
+  const Tensor& table() const { return dynamic_cast<const LearnedIdentity&>(identity_).table; }
   double key_eps() const;
 
   SeaConfig config_;
@@ -81,6 +88,7 @@ class TokenGates : public TokenStage {
  public:
   TokenGates(nn::Init& init, int64_t d, double start);
   void run(Estimate& e, const Pass& pass) const override;
+  void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
 
  private:
   nn::Linear& linear_;
@@ -91,6 +99,11 @@ class DecodedScores : public ScoreStage {
  public:
   DecodedScores(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
   Tensor run(const Tensor& scores, Estimate& e, const Pass& pass) const override;
+  std::unique_ptr<StageState> make_state(SeaState& state,
+                                         const nn::StateRequest& request) const override;
+  void fill(StageState& kept, const SeaState& state, const Prompts& prompts) const override;
+  Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
+              int64_t count, StageState& kept) const override;
 
  private:
   nn::Linear& nu_;

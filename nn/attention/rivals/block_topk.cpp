@@ -55,9 +55,10 @@ struct BlockRow {
 // The kept blocks of every row, ascending, without its local one.
 struct KeptBlocks {
   int64_t capacity = 0;  // blocks of one row, at most
+  int64_t first = 0;     // token of the first row
   Tensor ids;            // i32 [B, H, rows, capacity] on the CPU
   int32_t* row(int64_t b, int64_t h, int64_t t) const {
-    return ids.data<int32_t>() + ((b * ids.dim(1) + h) * ids.dim(2) + t) * capacity;
+    return ids.data<int32_t>() + ((b * ids.dim(1) + h) * ids.dim(2) + t - first) * capacity;
   }
 };
 
@@ -114,22 +115,71 @@ struct BlockGate : Module {
   Parameter& key;    // [G, d, r]
 };
 
-class BlockTop : public Attention {
+// Keys and values of all tokens and the sums of the keys of each block.
+class BlockState : public KeyValueState {
+ public:
+  BlockState(const StateRequest& r, const AttentionShape& shape, int64_t size)
+      : KeyValueState(r, shape),
+        size(size),
+        sums(part("block_sums",
+                  {r.batch, shape.groups(), (r.capacity + size - 1) / size, shape.head_size},
+                  r.dtype, 2, [size](int64_t tokens) { return (tokens + size - 1) / size; })) {}
+
+  void fill_sums(int64_t slot, const Tensor& k) {
+    for (int64_t b = 0; b < k.dim(0); ++b) {
+      const Tensor sequence_keys = one_sequence(k, b);
+      for (int64_t t = 0; t < length(slot + b); t += size) {
+        const int64_t n = std::min(size, length(slot + b) - t);
+        copy_into(sums.slice(0, slot + b, 1).slice(2, t / size, 1),
+                  sum(sequence_keys.slice(2, t, n).contiguous(), {2}, true));
+      }
+    }
+  }
+
+  // k [batch, G, 1, d] of tokens that were appended.
+  void add_to_sums(const Tensor& k) {
+    for (int64_t b = 0; b < batch(); ++b) {
+      const int64_t at = length(b) - 1;
+      const Tensor to = sums.slice(0, b, 1).slice(2, at / size, 1), new_key = one_sequence(k, b);
+      copy_into(to, at % size ? add(to.contiguous(), new_key.contiguous()) : new_key);
+    }
+  }
+
+  int64_t size;
+  Tensor& sums;  // [batch, G, blocks, d]
+};
+
+class BlockTop : public CachedAttention {
  public:
   BlockTop(Init& init, const AttentionShape& shape, const BlockTopConfig& config)
-      : config_(config),
-        shape_(shape),
+      : CachedAttention(shape),
+        config_(config),
         gate_(config.gate ? &child<BlockGate>("gate", init, shape, config.gate_size) : nullptr) {}
 
-  AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
-
   Tensor forward(const AttentionInput& in) override {
+    fill(in);
+    if (in.state) dynamic_cast<BlockState&>(*in.state).fill_sums(in.slot, in.k);
     std::optional<CostScope> part(std::in_place, "mask");
     const FlatCsr mask = choose(in);
     Tensor loss;
     if (gate_ && learns_selection(in)) loss = gate_loss(in);
     part.reset();
     return with_selection_loss(in, attend_on(in, mask), loss, config_.loss_weight);
+  }
+
+  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
+    return std::make_unique<BlockState>(r, shape_, config_.block);
+  }
+
+  Tensor step(const AttentionInput& in, AttentionState& any) const override {
+    NoGrad off;
+    auto& state = dynamic_cast<BlockState&>(any);
+    state.append(in.k, in.v);
+    state.add_to_sums(in.k);
+    return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
+      return choose_step(one, one_sequence(state.sums, b), state.length(b),
+                         in.options.kept(config_.k));
+    });
   }
 
  private:
@@ -219,6 +269,22 @@ class BlockTop : public Attention {
                      });
   }
 
+  // The mask of the newest query of one sequence of w tokens.
+  FlatCsr choose_step(const AttentionInput& one, const Tensor& sums, int64_t w, int64_t k) const {
+    const int64_t H = one.q.dim(1), t = w - 1, past = t / config_.block;
+    KeptBlocks kept = room(1, H, 1, w, k);
+    kept.first = t;
+    if (kept.capacity > 0 && past > 0) {
+      const Tensor means = scale(sums.slice(2, 0, past).contiguous(), 1 / double(config_.block));
+      keep(
+          scores_of(one.q.contiguous(), means), {0, t, 1, w}, kept, [&](int64_t) { return w; }, k);
+    }
+    return key_lists({.batch = 1, .heads = H, .rows = 1, .keys = one.k.dim(2)}, one.q.device(),
+                     [&](int64_t, int64_t h, int64_t, std::vector<int32_t>& keys) {
+                       list_keys(row_of(t, w, k), kept.row(0, h, t), config_.block, w, keys);
+                     });
+  }
+
   // Mean over the rows and heads of KL(attention summed over blocks || softmax of the gate), both
   // over the blocks of which the gate chooses: without the local one, the causal ones whole.
   Tensor gate_loss(const AttentionInput& in) const {
@@ -262,7 +328,6 @@ class BlockTop : public Attention {
   }
 
   BlockTopConfig config_;
-  AttentionShape shape_;
   BlockGate* gate_;
 };
 const RegisterAttention<BlockTop, BlockTopConfig> registration("block-topk");

@@ -15,13 +15,16 @@ namespace brine::nn {
 namespace {
 
 struct IndexerConfig {
-  int64_t k = 64, index_heads = 4, index_size = 32;
+  int64_t k = 64, index_heads = 4, index_size = 32, dense_warmup = 0;
   double loss_weight = 1;
 
   void describe(data::Schema& s) {
     s.field("k", k, "Keys that a query sees, chosen by the indexer for all heads", {.min = 1});
     s.field("index_heads", index_heads, "Heads of the indexer", {.min = 1});
     s.field("index_size", index_size, "Size of the indexer's heads", {.min = 4});
+    s.field("dense_warmup", dense_warmup,
+            "Optimizer steps in which training attends to all keys while the indexer learns",
+            {.min = 0});
     s.field("loss_weight", loss_weight, "Weight of the indexer's loss while the model is trained",
             {.min = 0});
   }
@@ -42,13 +45,14 @@ struct Index : Module {
         key_norm(child<LayerNorm>("key_norm", init, size)),
         weight(child<Linear>("weight", init, shape.channels(), heads, false)) {}
 
-  // Of hidden [B, T, C]. In a model with rotary positions half of the features turn.
-  IndexFeatures operator()(const Tensor& hidden) const {
+  // Of hidden [B, T, C], whose first token is at position `first`, i64 [B] or undefined. In a model
+  // with rotary positions half of the features turn.
+  IndexFeatures operator()(const Tensor& hidden, const Tensor& first = {}) const {
     IndexFeatures f{split_heads(query(hidden), heads), split_heads(key_norm(key(hidden)), 1),
                     scale(split_heads(weight(hidden), heads), 1 / std::sqrt(double(heads * size)))};
     if (!rotary) return f;
     const Tensor frequencies = rotary_frequencies(size / 4 * 2, 10000);
-    return {brine::rotary(f.q, frequencies, {}), brine::rotary(f.k, frequencies, {}), f.w};
+    return {brine::rotary(f.q, frequencies, first), brine::rotary(f.k, frequencies, first), f.w};
   }
 
   int64_t heads, size;
@@ -63,22 +67,50 @@ Tensor index_scores(const Tensor& q, const Tensor& w, const Tensor& k) {
   return sum(relu(group_matmul(q, k, true)) * w, {1}, true);
 }
 
-class Indexer : public Attention {
+class Indexer : public CachedAttention {
  public:
   Indexer(Init& init, const AttentionShape& shape, const IndexerConfig& config)
-      : config_(config), shape_(shape), index_(child<Index>("indexer", init, shape, config)) {}
+      : CachedAttention(shape),
+        config_(config),
+        index_(child<Index>("indexer", init, shape, config)),
+        warming_(config.dense_warmup > 0) {}
 
-  AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
+  void on_step(int64_t steps_done) override { warming_ = steps_done < config_.dense_warmup; }
 
   Tensor forward(const AttentionInput& in) override {
     std::optional<CostScope> part(std::in_place, "mask");
     const bool learns = learns_selection(in);
     const IndexFeatures f = features_of(in, learns);
-    const FlatCsr mask = choose(in, f);
+    if (in.state) dynamic_cast<FeatureState&>(*in.state).fill(in, f.k);
+    const bool dense = in.random && warming_;
+    FlatCsr mask;
+    if (!dense || in.tap) mask = choose(in, f);
     Tensor loss;
     if (learns) loss = index_loss(in, f);
     part.reset();
-    return with_selection_loss(in, attend_on(in, mask), loss, config_.loss_weight);
+    if (dense) show_mask(in, mask);
+    const Tensor y = dense ? flash_attention(in.q, in.k, in.v, in.visible) : attend_on(in, mask);
+    return with_selection_loss(in, y, loss, config_.loss_weight);
+  }
+
+  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
+    return std::make_unique<FeatureState>(r, shape_, "index_keys", 1, config_.index_size);
+  }
+
+  Tensor step(const AttentionInput& in, AttentionState& any) const override {
+    NoGrad off;
+    check_hidden(in);
+    auto& state = dynamic_cast<FeatureState&>(any);
+    const Tensor at = state.lengths().clone();
+    state.append(in.k, in.v);
+    return attend_cached(in, state, [&](int64_t b, const AttentionInput&) {
+      const Tensor place = one_sequence(at, b), keys = one_sequence(state.features, b);
+      const IndexFeatures f = index_(one_sequence(in.hidden, b).contiguous(), place);
+      append_row(keys, f.k, place);
+      const Tensor scores = index_scores(f.q, f.w, keys.slice(2, 0, state.length(b)).contiguous());
+      return largest_cached_scores(scores, in.q.dim(1), in.options.kept(config_.k),
+                                   state.keys.dim(2));
+    });
   }
 
  private:
@@ -134,8 +166,8 @@ class Indexer : public Attention {
   }
 
   IndexerConfig config_;
-  AttentionShape shape_;
   Index& index_;
+  bool warming_;
 };
 const RegisterAttention<Indexer, IndexerConfig> registration("indexer");
 

@@ -3,8 +3,7 @@
 // Dohan and others 2021, Rethinking Attention with Performers). Linear in T.
 #include <optional>
 
-#include "autograd/ops.h"
-#include "nn/attention/attention.h"
+#include "nn/attention/rivals/linear_sums.h"
 #include "nn/layers/random_features.h"
 #include "tensor/meter/cost_meter.h"
 
@@ -20,6 +19,7 @@ struct PerformerConfig {
   RandomFeatures features = RandomFeatures::automatic;
   int64_t feature_count = 0;
   double feature_divisor = 1, feature_eps = 0;
+  int64_t redraw_interval = 0;
 
   void describe(data::Schema& s) {
     s.choice("features", features, kRandomFeatures,
@@ -30,6 +30,8 @@ struct PerformerConfig {
             "Features m = d ln d / feature_divisor, unless feature_count is given", {.above = 0});
     s.field("feature_eps", feature_eps, "Added to the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
             {.min = 0});
+    s.field("redraw_interval", redraw_interval,
+            "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
   }
 };
 
@@ -37,17 +39,36 @@ class Performer : public Attention {
  public:
   Performer(Init& init, const AttentionShape& shape, const PerformerConfig& config)
       : config_(config),
+        shape_(shape),
         softmax_(uses_softmax(shape, config)),
         random_(child<RandomProjection>("features", init, count(shape, config), shape.head_size)) {}
 
-  AttentionTraits traits() const override { return {.groups = true}; }
+  AttentionTraits traits() const override { return {.incremental = shape_.causal, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     std::optional<CostScope> part(std::in_place, "features");
     const Tensor phi_q = features(in.q, in.visible, FeatureSide::queries);
     const Tensor phi_k = features(in.k, in.visible, FeatureSide::keys);
+    if (in.state) dynamic_cast<LinearSums&>(*in.state).fill(in.slot, phi_k, in.v, in.visible);
     part.emplace("attention");
     return merge_heads(linear_attention(phi_q, phi_k, {}, in.v, in.visible, key_eps()));
+  }
+
+  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
+    return std::make_unique<LinearSums>(r, shape_, random_.projection.value.dim(0));
+  }
+
+  Tensor step(const AttentionInput& in, AttentionState& state) const override {
+    NoGrad off;
+    auto& sums = dynamic_cast<LinearSums&>(state);
+    sums.advance();
+    return merge_heads(sums.attend(relu_features_step(in.q, random_.projection, eps()),
+                                   relu_features_step(in.k, random_.projection, eps()), in.v,
+                                   key_eps()));
+  }
+
+  void on_step(int64_t steps_done) override {
+    random_.redraw_when_due(steps_done, config_.redraw_interval);
   }
 
  private:
@@ -73,6 +94,7 @@ class Performer : public Attention {
   }
 
   PerformerConfig config_;
+  AttentionShape shape_;
   bool softmax_;
   RandomProjection& random_;
 };

@@ -1,21 +1,22 @@
 // Exact attention to keys that follow from the position of a query alone: windows, first tokens,
-// blocks. A method gives the lists of keys; the mask and attention on it are here.
+// blocks. A method gives the lists of keys; the mask, attention on it and decoding from a cache of
+// all keys are here.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "nn/attention/attention.h"
+#include "nn/attention/cached.h"
 #include "nn/attention/key_lists.h"
 
 namespace brine::nn {
 
-class PlacedKeys : public Attention {
+class PlacedKeys : public CachedAttention {
  public:
-  explicit PlacedKeys(const AttentionShape& shape) : shape_(shape) {}
+  explicit PlacedKeys(const AttentionShape& shape) : CachedAttention(shape) {}
 
-  AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
   Tensor forward(const AttentionInput& in) override;
+  Tensor step(const AttentionInput& in, AttentionState& state) const override;
 
  protected:
   // Appends the keys of query t of head h, which sees the keys below w > 0, ascending, each once.
@@ -25,7 +26,8 @@ class PlacedKeys : public Attention {
   virtual KeysOfQuery keys_of(const RuntimeOptions& options) const = 0;
   virtual HeadLists lists() const { return HeadLists::equal; }
 
-  AttentionShape shape_;
+ private:
+  KeyListShape list_shape(const AttentionInput& in, int64_t keys) const;
 };
 
 }  // namespace brine::nn

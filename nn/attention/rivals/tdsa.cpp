@@ -48,16 +48,14 @@ Tensor identities(const Init& init, int64_t n, int64_t r) {
   });
 }
 
-class Tdsa : public Attention {
+class Tdsa : public CachedAttention {
  public:
   Tdsa(Init& init, const AttentionShape& shape, const TdsaConfig& config)
-      : config_(config),
-        shape_(shape),
+      : CachedAttention(shape),
+        config_(config),
         projection_(buffer("projection", sparse_signs(init, shape.head_size, config.rank))),
         query_(parameter("query", identities(init, shape.heads, config.rank))),
         key_(parameter("key", identities(init, shape.groups(), config.rank))) {}
-
-  AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     std::optional<CostScope> part(std::in_place, "mask");
@@ -66,6 +64,24 @@ class Tdsa : public Attention {
     if (learns_selection(in)) loss = estimate_loss(in);
     part.reset();
     return with_selection_loss(in, attend_on(in, mask), loss, config_.loss_weight);
+  }
+
+  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
+    return std::make_unique<FeatureState>(r, shape_, "projected_keys", shape_.groups(),
+                                          config_.rank);
+  }
+
+  Tensor step(const AttentionInput& in, AttentionState& any) const override {
+    NoGrad off;
+    auto& state = dynamic_cast<FeatureState&>(any);
+    const Tensor at = state.lengths().clone();
+    state.append(in.k, in.v);
+    return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
+      const Tensor keys = one_sequence(state.features, b);
+      append_row(keys, projected(one_sequence(in.k, b), key_), one_sequence(at, b));
+      return largest_cached_keys(projected(one.q, query_), keys, in.options.kept(config_.k),
+                                 state.length(b));
+    });
   }
 
  private:
@@ -85,8 +101,9 @@ class Tdsa : public Attention {
 
   FlatCsr choose(const AttentionInput& in) const {
     NoGrad off;
-    return largest_keys(all_projected(in.q, query_), all_projected(in.k, key_),
-                        in.options.kept(config_.k), in.visible);
+    const Tensor k = all_projected(in.k, key_);
+    if (in.state) dynamic_cast<FeatureState&>(*in.state).fill(in, k);
+    return largest_keys(all_projected(in.q, query_), k, in.options.kept(config_.k), in.visible);
   }
 
   // Mean over all heads and pairs of a row and a key that it sees of the squared error of the
@@ -109,7 +126,6 @@ class Tdsa : public Attention {
   }
 
   TdsaConfig config_;
-  AttentionShape shape_;
   Buffer& projection_;       // P [d, r]
   Parameter &query_, &key_;  // W_q [H, r, r], W_k [G, r, r]
 };

@@ -385,6 +385,22 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
   });
 }
 
+void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
+                            Visibility visible) {
+  dispatch_float(v.dtype(), [&]<class T>() {
+    const Layout<T> at(phi_k, phi_k, identity, v, visible, 0);
+    const int64_t size = at.m * at.e, all = phi_k.dim(0) * at.groups;
+    const PieceMemory<T> memory(all, Group<T>::memory(at));
+    parallel_for(all, 1, [&](int64_t n, int64_t) {
+      const auto lease = memory.lease();
+      Group<T> group(at, n, lease.data());
+      absorb_all(group);
+      std::copy_n(group.state, size, state.data<T>() + n * size);
+      std::copy_n(group.key_sums.data(), at.m, sums.data<double>() + n * at.m);
+    });
+  });
+}
+
 void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv, Tensor dy,
                                Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
                                Tensor v, Visibility visible, double eps) {

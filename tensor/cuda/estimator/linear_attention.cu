@@ -84,4 +84,21 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
   });
 }
 
+void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
+                            Visibility visible) {
+  dispatch_float(v.dtype(), [&]<class T>() {
+    const int64_t all = phi_k.dim(0) * phi_k.dim(1);
+    if (all == 0) return;
+    const DeviceWidths widths({.causal = false, .lengths = visible.lengths}, phi_k.dim(2),
+                              v.device());
+    const Work<T> work = work_of<T>(phi_k, phi_k, identity, v, widths.get(), false);
+    const Turn<T> turn(work, all, v.device());
+    for (int64_t first = 0; first < all; first += turn.groups()) {
+      turn.all_keys("linear_attention_state", state.data<T>() + first * work.m * work.e(),
+                    sums.data<double>() + first * work.m, first,
+                    std::min(turn.groups(), all - first));
+    }
+  });
+}
+
 }  // namespace brine::cuda

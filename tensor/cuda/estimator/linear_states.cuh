@@ -101,6 +101,12 @@ class Turn {
     return {state_.template data<T>(), sums_.data<double>()};
   }
 
+  // state [count, m, e] and sums [count, m] over all keys.
+  void all_keys(const char* name, T* state, double* sums, int64_t first, int64_t count) const {
+    chunk_sums<false>(name, first, count);
+    total(name, state, sums, count);
+  }
+
  private:
   template <bool kLater>
   void chunk_sums(const char* name, int64_t first, int64_t count) const {

@@ -124,3 +124,45 @@ TEST_CASE("conv2d names what it refuses") {
   CHECK_THROWS_WITH_AS(conv2d(x, w, {}, {.dilation = 2}), doctest::Contains("smaller"), Error);
   CHECK_THROWS_WITH_AS(conv2d(x, w, normal({3}, 1)), doctest::Contains("bias"), Error);
 }
+
+TEST_CASE("the ops of one row name what they refuse") {
+  const Tensor w = normal({4, 3, 3, 3}, 1);
+  Tensor window = Tensor::zeros({2, 3, 7, 3});
+  CHECK(convolve_row(window, w, {}, {}).shape() == Shape{2, 5, 4});
+  CHECK_THROWS_WITH_AS(push_row(window, normal({2, 5, 3}, 2), 2), doctest::Contains("margins of 2"),
+                       Error);
+  CHECK_THROWS_WITH_AS(convolve_row(window, w, {}, {.dilation = 2}),
+                       doctest::Contains("dilation 2"), Error);
+  CHECK_THROWS_WITH_AS(convolve_row(window, normal({4, 2, 3, 3}, 2), {}, {}),
+                       doctest::Contains("do not fit the window"), Error);
+  CHECK_THROWS_WITH_AS(convolve_row(window, w, normal({3}, 3), {}), doctest::Contains("bias"),
+                       Error);
+}
+
+TEST_CASE("convolve_row: the newest row of the causal convolution, as rows are pushed") {
+  for (auto [C, O] : {std::pair<int64_t, int64_t>{1, 1}, {6, 3}, {24, 12}, {48, 48}, {5, 70}}) {
+    for (int64_t kernel : {1, 3}) {
+      for (int64_t dilation : {1, 2}) {
+        const int64_t B = 2, T = 7, W = 11, span = (kernel - 1) * dilation, margin = span / 2;
+        INFO(join(C, " to ", O, ", kernel ", kernel, ", dilation ", dilation));
+        for (Dtype type : {Dtype::f32, Dtype::f64}) {
+          const Tensor x = normal({B, T, W, C}, 1, type), b = normal({O}, 3, type),
+                       w = normal({O, C, kernel, kernel}, 2, type);
+          Tensor padded = Tensor::zeros({B, span + T, W, C}, type);
+          copy_into(padded.slice(1, span, T), x);
+          const Convolution conf{.dilation = dilation, .relu = true};
+          const Tensor full = conv2d(padded, w, b, conf);
+          Tensor window = Tensor::zeros({B, span + 1, W + 2 * margin, C}, type);
+          for (int64_t t = 0; t < T; ++t) {
+            push_row(window, slice(x, 1, t, 1).view({B, W, C}), margin);
+            const Tensor y = convolve_row(window, w, b, conf);
+            CHECK(close_to_scale(y, slice(full, 1, t, 1).view({B, W, O}),
+                                 type == Dtype::f64 ? 1e-13 : 1e-5));
+            CHECK(
+                test::same_bits(convolve_row(window.slice(0, 1, 1), w, b, conf), y.slice(0, 1, 1)));
+          }
+        }
+      }
+    }
+  }
+}

@@ -206,4 +206,12 @@ TEST_CASE("exp_features: weights that do not fit are refused") {
   check_refuses([&] { exp_features(x, {}, {A, b, A}, {}); }, {"exp_features", "content"});
 }
 
+TEST_CASE("relu_features_step gives the features of one row") {
+  const Tensor R = normal({7, 5}, 9), x = normal({2, 3, 6, 5}, 1);
+  const Tensor full = relu_features(x, R, 1e-3, {});
+  for (std::vector<int64_t> row : {std::vector<int64_t>{0, 5}, {3, 3}}) {
+    CHECK(close(relu_features_step(rows_at(x, row), R, 1e-3), rows_at(full, row), 1e-7, 1e-6));
+  }
+}
+
 }  // namespace brine::test

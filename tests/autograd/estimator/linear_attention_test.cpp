@@ -156,4 +156,61 @@ TEST_CASE("linear_attention: refusals") {
       {"linear_attention", "v", "[1, 2, 4, d]", "[1, 6, 4, 2]"});
 }
 
+namespace {
+
+// Decoding with G groups of H heads, d values: prompts, then ten steps.
+void check_steps(int64_t H, int64_t G, int64_t d) {
+  const int64_t B = 2, T = 60, m = 5;
+  for (Dtype type : {Dtype::f32, Dtype::f64}) {
+    const Tensor q = uniform({B, H, T, m}, 1, 0.05, 1, type), v = normal({B, G, T, d}, 3, type);
+    const Tensor k = uniform({B, G, T, m}, 2, 0.05, 1, type), table = normal({T + 1, 4}, 4, type);
+    const Tensor full = linear_attention(q, k, table, v, {}, 1e-3);
+    Tensor state = Tensor::empty({B, G, m, 4 + d}, type),
+           sums = Tensor::empty({B, G, m}, Dtype::f64);
+    std::vector<int64_t> at = {49, 7};  // tokens of each prompt
+    linear_attention_state(state, sums, k, table, v, {true, Tensor::from(at, {B})});
+    for (int step = 0; step < 10; ++step) {
+      const Tensor y = linear_attention_step(state, sums, rows_at(q, at), rows_at(k, at), table,
+                                             rows_at(v, at), Tensor::from(at, {B}), 1e-3);
+      CHECK(close_to_scale(y, rows_at(full, at), type == Dtype::f64 ? 1e-12 : 1e-5));
+      for (int64_t& place : at) ++place;
+    }
+    at[1] = T + 1;
+    check_refuses(
+        [&] {
+          linear_attention_step(state, sums, rows_at(q, {0, 0}), rows_at(k, {0, 0}), table,
+                                rows_at(v, {0, 0}), Tensor::from(at, {B}), 1e-3);
+        },
+        {"linear_attention_step", "61", "sequence 1", "0..60"});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("linear_attention_state and its steps give the rows of the causal pass") {
+  check_steps(2, 2, 3);
+}
+
+TEST_CASE("linear_attention_state and its steps without a table of positions") {
+  const int64_t B = 2, H = 4, G = 2, T = 30, m = 5, d = 3;
+  const Tensor q = uniform({B, H, T, m}, 1, 0.05, 1, Dtype::f64);
+  const Tensor k = uniform({B, G, T, m}, 2, 0.05, 1, Dtype::f64);
+  const Tensor v = normal({B, G, T, d}, 3, Dtype::f64);
+  const Tensor full = linear_attention(q, k, {}, v, {}, 1e-3);
+  Tensor state = Tensor::empty({B, G, m, d}, Dtype::f64);
+  Tensor sums = Tensor::empty({B, G, m}, Dtype::f64);
+  std::vector<int64_t> at = {19, 0};
+  linear_attention_state(state, sums, k, {}, v, {true, Tensor::from(at, {B})});
+  for (int step = 0; step < 10; ++step) {
+    const Tensor y = linear_attention_step(state, sums, rows_at(q, at), rows_at(k, at), {},
+                                           rows_at(v, at), Tensor::from(at, {B}), 1e-3);
+    CHECK(close_to_scale(y, rows_at(full, at), 1e-12));
+    for (int64_t& place : at) ++place;
+  }
+}
+
+TEST_CASE("linear_attention_state and its steps with groups of heads") {
+  for (int64_t G : {1, 2, 3}) check_steps(6, G, 40);
+}
+
 }  // namespace brine::test

@@ -83,3 +83,22 @@ TEST_CASE("cuda: convolution of more channels and rows") {
         {.B = 2, .rows_in = 20, .W = 8, .C = 18, .O = 20, .conf = {.relu = true}, .half = half});
   }
 }
+
+// An image that has the margins of its columns, as decoding keeps it.
+TEST_CASE("cuda: convolution of a window, with the same bits among any other sequences") {
+  for (const Convolution& conf : {Convolution{.relu = true}, Convolution{.dilation = 2}}) {
+    compare_both(join("window, dilation ", conf.dilation), [&](const On& on, Dtype dtype) {
+      const int64_t span = 2 * conf.dilation, W = 6;
+      const Tensor windows = on(normal({5, span + 1, W + span, 3}, 1, dtype));
+      const Tensor w = on(normal({4, 3, 3, 3}, 2, dtype)), b = on(normal({4}, 3, dtype));
+      auto rows = [&](int64_t start, int64_t n) {
+        Tensor y = Tensor::empty({n, 1, W, 4}, dtype, w.device());
+        BRINE_CALL(w, conv2d, y, windows.slice(0, start, n), w, b, conf);
+        return y;
+      };
+      const Tensor all = rows(0, 5);
+      CHECK(same_bits(rows(2, 2).to(kCpu), all.slice(0, 2, 2).to(kCpu)));
+      return std::vector{all};
+    });
+  }
+}

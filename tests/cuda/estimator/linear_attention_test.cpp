@@ -104,6 +104,18 @@ double error_of(const Tensor& x, const Tensor& exact) {
   return off / scale;
 }
 
+void compare_state(const AttentionSize& s) {
+  if (!s.table) return;
+  compare_both(join("linear_attention_state ", s.T), [&](const On& on, Dtype dtype) {
+    const Inputs in(s, on, dtype);
+    Tensor state = Tensor::empty({s.B, s.G(), s.m, s.i + s.d}, dtype, on.device);
+    Tensor sums = Tensor::empty({s.B, s.G(), s.m}, Dtype::f64, on.device);
+    BRINE_CALL(state, linear_attention_state, state, sums, in.k, in.identity, in.v,
+               Visibility{true, on(s.visible())});
+    return std::vector{state, sums};
+  });
+}
+
 }  // namespace
 
 TEST_CASE("cuda: linear attention and its gradients") {
@@ -244,6 +256,10 @@ TEST_CASE("cuda: an infinity in linear attention does not become a number") {
   }
 }
 
+TEST_CASE("cuda: the state of linear attention") {
+  for (const AttentionSize& s : kAttentionSizes) compare_state(s);
+}
+
 TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with little memory") {
   const AttentionSize s{2, 3, 290, 20, 5, 10, {290, 211}};
   AttentionSize grouped = s;
@@ -252,7 +268,32 @@ TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with lit
   for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {
     const ScratchLimit small(bytes);
     for (bool causal : {false, true}) compare_linear_attention(s, causal);
+    compare_state(s);
     if (bytes == 1) continue;
     for (bool causal : {false, true}) compare_linear_attention(grouped, causal);
+  }
+}
+
+TEST_CASE("cuda: linear_attention_step") {
+  struct Step {
+    int64_t m, columns, d, G;
+  };
+  for (Step s : {Step{1, 1, 1, 6}, Step{8, 3, 5, 2}, Step{9, 0, 5, 2}, Step{33, 40, 64, 3},
+                 Step{300, 64, 64, 6}, Step{300, 64, 64, 1}}) {
+    for (bool moved : {false, true}) {
+      compare_both(join("linear_attention_step ", s.m, " ", s.d), [&](const On& on, Dtype dtype) {
+        const int64_t B = 3, H = 6, G = s.G, e = s.columns + s.d;
+        Tensor state = on(normal({B, G, s.m, e}, 1, dtype));
+        Tensor sums = on(uniform({B, G, s.m}, 2, 0.5, 3, Dtype::f64));
+        Tensor q = on(uniform({B, H, 1, s.m}, 3, 0.1, 1, dtype));
+        Tensor k = on(uniform({B, G, 1, s.m}, 4, 0.1, 1, dtype));
+        Tensor identity = on(normal({11, s.columns}, 5, dtype));
+        Tensor v = on(normal({B, G, 1, s.d}, 6, dtype)), at = numbers({10, 0, 4});
+        Tensor y = Tensor::empty({B, H, 1, e}, dtype, q.device());
+        BRINE_CALL(y, linear_attention_step, y, state, sums, q, k, identity, v, moved ? on(at) : at,
+                   1e-3);
+        return std::vector{y, state, sums};
+      });
+    }
   }
 }

@@ -141,6 +141,7 @@ TEST_CASE("bigbird: k gives the size of blocks, and decoding gives the rows of a
   of_call.options.k = 1;
   CHECK(same_bits(fixed->forward(of_call),
                   c.make("bigbird", BlockRule{3, 2, 3, 1}.settings())->forward(in)));
+  for (int64_t prompt : {0, 1, 7, 20}) check_steps(c, *fixed, prompt, {0, 16, 24});
 }
 
 }  // namespace brine::test

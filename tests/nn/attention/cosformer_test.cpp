@@ -21,6 +21,31 @@ std::vector<double> naive_cosformer(const AttentionCase& c, const Tensor& querie
   });
 }
 
+// x [B, H, T, d] through the layer `name` of the block, over the heads of a token.
+Tensor through(nn::Attention& block, const std::string& name, const Tensor& x) {
+  Tensor weight, bias;
+  for (const auto& p : block.named_parameters()) {
+    if (p.path == name + ".weight") weight = p.parameter->value;
+    if (p.path == name + ".bias") bias = p.parameter->value;
+  }
+  REQUIRE(weight.defined());
+  const Elements in(x), w(weight);
+  const int64_t H = x.dim(1), T = x.dim(2), d = x.dim(3);
+  std::vector<double> out;
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    for (int64_t h = 0; h < H; ++h) {
+      for (int64_t t = 0; t < T; ++t) {
+        for (int64_t c = 0; c < d; ++c) {
+          double sum = bias.to_vector()[size_t(h * d + c)];
+          for (int64_t i = 0; i < H * d; ++i) sum += w(h * d + c, i) * in(b, i / d, t, i % d);
+          out.push_back(sum);
+        }
+      }
+    }
+  }
+  return Tensor::from(out, x.shape());
+}
+
 }  // namespace
 
 TEST_CASE("cosformer: ReLU products times the cosine of the distance") {
@@ -36,10 +61,30 @@ TEST_CASE("cosformer: ReLU products times the cosine of the distance") {
   }
 }
 
+TEST_CASE("cosformer: further projections of q, k and v, in a pass and in steps") {
+  for (const AttentionCase& c : attention_cases()) {
+    INFO(c.name());
+    const auto block = c.make("cosformer", {{"projections", "true"}}, kCosformerPositions);
+    for (const auto& p : block->named_parameters()) {
+      if (p.path.ends_with("bias"))
+        p.parameter->value = normal(p.parameter->value.shape(), 9, Dtype::f64);
+    }
+    nn::AttentionInput in = c.input();
+    const Tensor y = block->forward(in);
+    CHECK(close(y.to_vector(),
+                naive_cosformer(c, through(*block, "query", in.q), through(*block, "key", in.k),
+                                through(*block, "value", in.v), 1e-6),
+                1e-10, 1e-9));
+    if (c.causal && c.lengths.empty()) check_steps(c, *block, c.T / 2);
+  }
+}
+
 TEST_CASE("cosformer: more tokens than positions are refused") {
   AttentionCase c{.T = 41};
   const auto block = c.make("cosformer", {}, kCosformerPositions);
   check_refuses([&] { block->forward(c.input()); }, {"cosformer", "41", "40"});
+  check_refuses([&] { block->make_state({.batch = 1, .capacity = 41}); },
+                {"cosformer", "41", "40"});
 }
 
 }  // namespace brine::test

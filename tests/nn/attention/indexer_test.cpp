@@ -1,4 +1,4 @@
-// indexer against its definition in plain loops; its loss.
+// indexer against its definition in plain loops; its loss; its warm-up.
 #include "tests/nn/attention/mask_check.h"
 #include "tests/refusals.h"
 
@@ -7,11 +7,12 @@ namespace {
 
 constexpr int64_t kChannels = kHeads * kSize, kIndexHeads = 2, kIndexSize = 4;
 
-Block indexer(bool causal, int64_t k) {
+Block indexer(bool causal, int64_t k, int64_t warmup = 0) {
   return make_block("indexer", causal, Dtype::f64, 5, 300,
                     {{"k", std::to_string(k)},
                      {"index_heads", std::to_string(kIndexHeads)},
-                     {"index_size", std::to_string(kIndexSize)}});
+                     {"index_size", std::to_string(kIndexSize)},
+                     {"dense_warmup", std::to_string(warmup)}});
 }
 
 Numbers parameter(Block& block, const std::string& path) {
@@ -113,6 +114,22 @@ TEST_CASE("indexer: the loss is the KL to the attention of all heads, only in tr
   }
 }
 
+TEST_CASE("indexer: training attends to all keys in the steps of the warm-up") {
+  const MaskCase m{.B = 1, .H = kHeads, .T = 23, .k = 4};
+  const Inputs in = inputs(m.B, m.T, Dtype::f64);
+  Block block = indexer(true, m.k, 2);
+  const Tensor dense = flash_attention(in.q, in.k, in.v, m.visible());
+  const Tensor sparse = pass(block, in).y;
+  CHECK_FALSE(same_bits(sparse, dense));
+  for (int64_t steps : {0, 1, 2, 3}) {
+    block.module->on_step(steps);
+    const Trained trained = train_pass(block, in, m);
+    CHECK(trained.loss.defined());
+    CHECK(same_bits(trained.y.detach(), steps < 2 ? dense : sparse));
+    CHECK(same_bits(pass(block, in).y, sparse));  // evaluation
+  }
+}
+
 TEST_CASE("indexer: with rotary positions a score depends on the distance of query and key") {
   const int64_t T = 12, C = kChannels;
   nn::Init init{.random = {.seed = 3}, .dtype = Dtype::f64, .linear_std = 0.3};
@@ -132,6 +149,17 @@ TEST_CASE("indexer: with rotary positions a score depends on the distance of que
     for (int64_t j = t - 2; j <= t; ++j) all_recent = all_recent && mask[m.index(0, 0, t, j, T)];
   }
   CHECK_FALSE(all_recent);
+  nn::RuntimeOptions options;
+  auto state = block->make_state({.batch = 1, .capacity = T, .dtype = Dtype::f64});
+  const Tensor whole = block->forward({.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden});
+  for (int64_t t = 0; t < T; ++t) {
+    const Tensor y = block->step({.q = rows(in.q, 2, t, 1),
+                                  .k = rows(in.k, 2, t, 1),
+                                  .v = rows(in.v, 2, t, 1),
+                                  .hidden = rows(in.hidden, 1, t, 1)},
+                                 *state);
+    CHECK(close_to_scale(y, rows(whole, 1, t, 1), 1e-12));
+  }
 }
 
 TEST_CASE("indexer: a call without the layer's input is refused") {

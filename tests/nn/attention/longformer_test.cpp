@@ -43,7 +43,7 @@ TEST_CASE("longformer: a window with steps, and global tokens, by softmax over t
   }
 }
 
-TEST_CASE("longformer: a call may keep fewer or more keys") {
+TEST_CASE("longformer: a call may keep fewer or more keys, and decoding gives the same rows") {
   const AttentionCase c;
   for (const Window& window : {Window{6, 1, 1}, {7, 2, 3}}) {
     const auto few = c.make("longformer", window.settings());
@@ -52,6 +52,7 @@ TEST_CASE("longformer: a call may keep fewer or more keys") {
     const Tensor wanted = many->forward(in);
     in.options.k = 9;
     CHECK(same_bits(few->forward(in), wanted));
+    for (int64_t prompt : {0, 1, 2, 13}) check_steps(c, *few, prompt, {0, 4, 9});
   }
 }
 

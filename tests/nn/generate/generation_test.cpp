@@ -103,7 +103,7 @@ TEST_CASE(
 }
 
 TEST_CASE("model state: positions, other shapes and methods without decoding are refused by name") {
-  Made m = make("flash");
+  Made m = make("sea");
   nn::Model& model = *m.model;
   CHECK(message([&] { nn::ModelState(model, {.capacity = 49}); }) ==
         "decoding: a capacity of 49 tokens, but the model has 48 positions");

@@ -89,6 +89,7 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   if (name == "recent") return {{}, {{"sinks", "1"}, {"block", "1"}}};
   if (name == "block-topk") return {{}, {{"gate", "true"}}};
   if (name == "performer") return {{}, {{"features", "relu"}, {"feature_count", "5"}}};
+  if (name == "cosformer") return {{}, {{"projections", "true"}}};
   if (name == "longformer") return {{}, {{"dilation", "3"}}};
   if (name == "bigbird") return {{}, {{"block", "3"}, {"random_blocks", "2"}}};
   if (name == "synthesizer") return {{}, {{"scores", "random"}}, {{"scores", "factorized"}}};
@@ -127,6 +128,12 @@ inline std::vector<std::string> methods_to_test() {
 // Whether so many were tested; of one method it may be any number.
 inline bool enough(int tested, int of_all) {
   return std::getenv("BRINE_METHOD") || tested >= of_all;
+}
+
+// Whether a decoding state is sums over tokens: its size and type depend neither on the capacity
+// nor on the type of a cache.
+inline bool decodes_by_sums(const Block& block) {
+  return block.name == "performer" || block.name == "cosformer";
 }
 
 // Calls f(block) for every method, causal and not; refusals are printed.
