@@ -42,12 +42,13 @@ void choose_attention(Distillation& what, bool causal) {
   }
 }
 
-// A task's k, unless it was given or texts are long: most texts of GLUE have fewer than 64 tokens.
+// A task's k of a new student, unless it was given or texts are long: most texts of GLUE have fewer
+// than 64 tokens.
 int64_t choose_task_k(Distillation& what, int64_t text_tokens) {
   data::Schema keys;
   what.student.method().describe(keys);
-  if (text_tokens == 0 || what.recipe == Recipe::paper || what.attention_keys.count("k") ||
-      !keys.find("k"))
+  if (text_tokens == 0 || !what.model.empty() || what.recipe == Recipe::paper ||
+      what.attention_keys.count("k") || !keys.find("k"))
     return 0;
   const int64_t k = std::max<int64_t>((text_tokens + 3) / 4, 4);
   if (k >= keys.to_json()["k"].get<int64_t>()) return 0;
@@ -147,8 +148,9 @@ std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
                     "), of which the loss kd would be almost all, so losses.kd is 0");
   choose_attention(*this, facts.causal);
   if (const int64_t k = choose_task_k(*this, facts.text_tokens))
-    notes.push_back(join("attention.k is ", k, ", a quarter of the tokens of ", task.task,
-                         "'s longer texts (nine of ten have at most ", facts.text_tokens, ")"));
+    notes.push_back(join("attention.k is ", k, ", a quarter of the tokens of ",
+                         dumped_texts ? "its" : task.task + "'s",
+                         " longer texts (nine of ten have at most ", facts.text_tokens, ")"));
   // What has no estimate learns from the output of the model, or of a layer in stage attention.
   const nn::AttentionTraits traits = traits_of(student, facts.causal);
   if (!traits.estimates && !self_taught()) {

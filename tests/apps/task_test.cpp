@@ -231,6 +231,12 @@ TEST_CASE("tasks by the program: a student learns from a dump as from an online 
   CHECK(contains(read_all(w.path("by_dump/config.toml")), "\ntask = 0.0\n"));
   CHECK(w.score("--model by_dump").contains("matthews_correlation"));
   check_refused(alone + "never --losses.task 1", "losses.task needs labels");
+  // Of a task of single texts, a [SEP] in a text does not begin a second one.
+  std::string marked;
+  for (int i = 0; i < 8; ++i) marked += "s\t1\t\tthe king [SEP] the stone\n";
+  w.write("glue/CoLA/marked.tsv", marked);
+  w.must(dump + "--split marked.tsv --out marked");
+  w.must("distill --teacher teacher --dump marked --steps 1 --columns 8 --k 3 --out of_marked");
   check_refused(alone + "never --labels 0=1,1=0", "labels is a setting of a run on a --task");
 }
 
@@ -453,6 +459,25 @@ TEST_CASE("tasks by the program: a run does not continue with other data") {
   train[2] = train[2] == '0' ? '1' : '0';  // the first label
   w.write("other/CoLA/train.tsv", train);
   check_refused(command + " --out changed --resume", "inputs.train");
+}
+
+TEST_CASE("tasks by the program: a resumed run reads the texts by its own recipe") {
+  const TaskWorld& w = tasks();
+  Json config = Json::parse(read_all(w.path("bert.json")));
+  config["max_position_embeddings"] = 300;  // the paper's recipe cuts at 256
+  w.write("long.json", config.dump());
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "king ";
+  fs::create_directories(w.path("long/CoLA"));
+  for (const char* name : {"long/CoLA/train.tsv", "long/CoLA/dev.tsv"})
+    w.write(name, "s\t1\t\t" + text + "\ns\t0\t\tstone\n");
+  w.must(
+      "finetune --task cola --data long --model long.json --tokenizer tok --steps 1 "
+      "--out long-teacher");
+  const std::string run =
+      "distill --task cola --data long --teacher long-teacher --steps 1 --batch-size 2 --out cut";
+  w.must(run + " --recipe paper");
+  CHECK(contains(w.must(run + " --resume").error, "nothing left to do"));
 }
 
 TEST_CASE("tasks by the program: steps follow from the epochs") {
