@@ -50,7 +50,7 @@ struct Task {
   // Every row is a part of a long text, to be cut into passages of the model's length.
   bool passages = false;
   // Files of the user: first, second and label name what they have.
-  bool own = false;
+  bool user_files = false;
   std::string default_data = {};  // used when no directory is given
   TaskExamples (*read)(const Task& task, const Path& dir, const TaskSplit& split) = nullptr;
   // Makes the tokenizer of a model without weights; null: there is no usual one.
