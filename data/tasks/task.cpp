@@ -234,9 +234,9 @@ TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split
   return examples;
 }
 
-std::vector<std::string> labels_of(const Task& task, const Path& dir) {
+std::vector<std::string> labels_of(const Task& task, const Path& dir, const TaskSplit& split) {
   if (!task.labels.empty() || task.regression()) return task.labels;
-  return read_task(task, dir, task.splits.front()).labels;
+  return read_task(task, dir, split).labels;
 }
 
 }  // namespace brine::data

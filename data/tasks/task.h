@@ -77,8 +77,8 @@ std::vector<TaskSplit> dev_splits_of(const Task& task);
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
 
 // The labels by class of a task; for books they are derived from its texts, for files of the user
-// that do not have them of a model from the training split; none for a regression.
-std::vector<std::string> labels_of(const Task& task, const Path& dir);
+// that do not have them of a model from the split; none for a regression.
+std::vector<std::string> labels_of(const Task& task, const Path& dir, const TaskSplit& split);
 
 // The class of a label as the task spells it. In files of the user also whatever its case, or by
 // its number where no label is one.

@@ -286,6 +286,9 @@ TEST_CASE("tasks by the program: classes go by their names") {
           map({"yes", "no", "maybe"}, task, "", "rte");
         }).find("other labels") != std::string::npos);
   CHECK(message([&] {
+          map({"yes", "no", "maybe"}, task, "", "tsv:text,label");
+        }).find("other labels") != std::string::npos);
+  CHECK(message([&] {
           map({"entailment", "neutral"}, task);
         }).find("other labels") != std::string::npos);
 }
@@ -383,6 +386,16 @@ TEST_CASE("tasks by the program: files of the user from finetune to predict") {
   const std::string answer = w.must("predict --json --model kinds -", "echo the king said |").out;
   CHECK(Json::parse(answer).at("label") == "none");
   CHECK(Json::parse(answer).at("probabilities").size() == 4);
+  // The labels are those of the split that is trained on, here ids of the model's.
+  fs::create_directories(w.path("numbered"));
+  for (const char* name : {"numbered/part.tsv", "numbered/dev.tsv"})
+    w.write(name, "kind\tsentence\n0\tking\n1\tpeople\n2\tstone\n3\twater\n");
+  const std::string numbered =
+      w.must(
+           "finetune --task tsv --data numbered --train-split part.tsv --fields sentence,kind "
+           "--model kinds --steps 1 --batch-size 4 --out numbers")
+          .error;
+  CHECK(contains(numbered, "in the order of its ids, 0=both,1=none,2=stone,3=water"));
   // Scores: the words before "stone".
   std::istringstream again(sample_text(200));
   std::string scored = "sentence\tscore\n";
@@ -412,6 +425,7 @@ TEST_CASE("tasks by the program: files of the user from finetune to predict") {
   check_refused("eval --task cola --data glue --fields a,b --model teacher",
                 "task cola: --fields is of --task tsv");
   check_refused("eval --task tsv --data user --fields a --model kinds", "--fields is 'a', wanted");
+  check_refused("predict --model kinds --fields sentence - </dev/null", "--fields is of files");
   w.write("two.txt", "a\nb\tc\n");
   check_refused("predict --model kinds two.txt", "two.txt:2: has a tab");
   w.write("empty.txt", "a\n\n");

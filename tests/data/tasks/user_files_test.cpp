@@ -64,7 +64,8 @@ TEST_CASE("user files: columns by name, in any order, with the labels of the fil
   CHECK(targets(e) == std::vector<double>{1, 0, 1});
   CHECK(e.rows[0].first == "a b");
   CHECK(e.rows[0].second.empty());
-  CHECK(labels_of(with_fields({"text", "label"}), s.path()) == e.labels);
+  CHECK(labels_of(with_fields({"text", "label"}), s.path(),
+                  split_named(task_named("tsv"), "train")) == e.labels);
   // Numbers by their value.
   s.write("train.tsv", "text\tlabel\na\t10\nb\t9\nc\t-1\n");
   CHECK(read(with_fields({"text", "label"}), s).labels ==
