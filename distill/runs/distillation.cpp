@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "distill/losses/loss_table.h"
+
 namespace brine::distill {
 namespace {
 
@@ -127,6 +129,46 @@ void Distillation::keep(const data::Json& stored) {
   keys.choice("recipe", recipe, kRecipes, "");
   keys.field("losses.kd", losses["kd"], "");
   keys.fill(stored);
+}
+
+void Distillation::refuse_other_settings() {
+  Distillation plain;
+  const data::Schema ours = data::schema_of(*this), unset = data::schema_of(plain);
+  auto refuse = [&](const std::string& owner, std::initializer_list<std::string> keys) {
+    for (const data::Schema::Field& field : ours.fields()) {
+      const bool named = std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
+        return field.key == key || (key.back() == '.' && field.key.starts_with(key));
+      });
+      if (!named) continue;
+      const std::string value = field.toml();
+      const bool off = value.empty() || value == "0" || value == "0.0" || value == "false";
+      check(off || value == unset.find(field.key)->initial, "distill: ", field.key,
+            " is a setting of ", owner);
+    }
+  };
+  if (!follows())
+    refuse("stage joint after stage attention (--stages attention,joint)",
+           {"joint.steps", "joint.batch_size", "joint.warmup", "joint.attention_rate",
+            "joint.base_rate", "joint.recompute", "joint.losses."});
+  if (!has(Stage::joint)) refuse("stage joint", {"joint.lora_rank"});
+  if (has(Stage::attention)) {
+    refuse("stage joint", {"recompute", "loss_from", "optimizer.learning_rate"});
+    refuse("stage joint alone", {"recipe", "model", "copies", "top_logits"});
+    for (const Loss& loss : distill::losses())
+      if (loss.name != "approx" && loss.name != "context")
+        refuse("stage joint", {"losses." + loss.name});
+  } else {
+    refuse("stage attention", {"optimizer.feature_learning_rate"});
+  }
+  if (on_task()) {
+    if (dumped_texts)
+      refuse("a run on a --task", {"data", "train_split", "valid_split", "fields", "labels"});
+    refuse("a run on text",
+           {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"});
+  } else {
+    refuse("a run on a --task",
+           {"train_split", "valid_split", "fields", "labels", "epochs", "warmup_ratio"});
+  }
 }
 
 std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
