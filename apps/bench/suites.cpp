@@ -33,8 +33,7 @@ void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.t
 const Suite kSuites[] = {
     {"attention", attention, false, "a block of each method by length, forward and backward"},
     {"breakdown", breakdown, false, "time and memory of a block by component"},
-    {"train", train, false,
-     "whole steps: an encoder layer, the distillation of a small decoder"},
+    {"train", train, false, "whole steps: an encoder layer, the distillation of a small decoder"},
     {"trained", trained, true, "the blocks of a model on a text; needs --model and --data"},
     {"generate", generate, true, "a model token by token; needs --model and --data"}};
 

@@ -87,9 +87,10 @@ void refuse_ranks(const Subcommand& command) {
 }
 
 // The library of --load registers its attention methods, whose keys are options, before these are
-// read.
-void load_library(const std::vector<std::string>& words) {
+// read. Returns whether there was one.
+bool load_library(const std::vector<std::string>& words) {
   const std::string flag = "--load";
+  bool loaded = false;
   for (size_t i = 0; i < words.size(); ++i) {
     std::string path;
     if (words[i] == flag && i + 1 < words.size()) path = words[i + 1];
@@ -97,11 +98,13 @@ void load_library(const std::vector<std::string>& words) {
     if (path.empty()) continue;
     if (std::filesystem::exists(path)) path = std::filesystem::absolute(path);
     if (!dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) throw Error(join(flag, ": ", dlerror()));
+    loaded = true;
   }
+  return loaded;
 }
 
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
-  load_library(words);
+  const bool loaded = load_library(words);
   CommonOptions common;
   CommandBody body = command.make();
   data::Schema keys;
@@ -114,6 +117,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   if (invocation.version) std::cout << version_text();
   if (invocation.help) std::cout << invocation.help_text;
   if (invocation.version || invocation.help) return 0;
+  check(common.load.empty() || loaded, "load is a flag, not a key of a file: --load ", common.load);
   refuse_ranks(command);
   // What all ranks know is said once; the errors of one are not log lines.
   set_up_log(!is_first_rank()     ? LogLevel::nothing

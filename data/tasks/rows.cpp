@@ -40,16 +40,17 @@ std::string list_of(const std::vector<std::string>& labels) {
 
 // Columns by number are those of a file without a header line.
 bool by_number(const Task& task) {
-  return task.own && is_whole(task.first) && (!task.pairs() || is_whole(task.second)) &&
+  return task.user_files && is_whole(task.first) && (!task.pairs() || is_whole(task.second)) &&
          (task.label.empty() || is_whole(task.label));
 }
 
 void each_tsv_row(const Path& file, const Task& task, const TaskSplit& split, const Take& take) {
   TsvReader row(file, split.columns, task.rows_span_lines, !by_number(task));
   auto column = [&](const std::string& name) {
-    return row.column(name, task.own ? "; --fields names them, or counts them from 1 in a file "
-                                       "without a header line"
-                                     : "");
+    return row.column(name, task.user_files
+                                ? "; --fields names them, or counts them from 1 in a file "
+                                  "without a header line"
+                                : "");
   };
   const bool labelled = split.labelled && !task.label.empty();
   const size_t first = column(task.first);
@@ -92,8 +93,8 @@ void each_json_row(const Path& file, const Task& task, const TaskSplit& split, c
 void each_row(const Path& file, const Task& task, const TaskSplit& split, const Take& take) {
   (file.extension() == ".jsonl" ? each_json_row : each_tsv_row)(
       file, task, split, [&](Row&& row, const Place& place) {
-        check_format(!task.own || !is_blank(row.first), place(), ": the text is empty");
-        check_format(!task.own || !task.pairs() || !is_blank(row.second), place(),
+        check_format(!task.user_files || !is_blank(row.first), place(), ": the text is empty");
+        check_format(!task.user_files || !task.pairs() || !is_blank(row.second), place(),
                      ": the second text is empty");
         check_format(row.label.find_first_of("\t\r\n") == std::string::npos, place(),
                      ": the label has a tab or a line break");
@@ -112,7 +113,7 @@ double target_of(const Task& task, std::string_view text, const Place& place) {
   }
   const std::optional<int64_t> found = class_of(task, text);
   check_format(found.has_value(), place(), ": label '", text, "' is not one of ",
-               list_of(task.labels), task.own ? " (--labels says which is which)" : "");
+               list_of(task.labels), task.user_files ? " (--labels says which is which)" : "");
   return double(*found);
 }
 
@@ -133,7 +134,7 @@ void take_labels(const std::vector<std::string>& found, const Path& file, bool n
 }
 
 Path file_of(const Task& task, const Path& dir, const TaskSplit& split) {
-  if (!task.own) {
+  if (!task.user_files) {
     Path folder = std::filesystem::is_directory(dir / task.folder) ? dir / task.folder : dir;
     check_found(folder != dir || std::filesystem::exists(dir / split.file), dir.string(),
                 ": contains neither ", task.folder, "/", split.file, " nor ", split.file);
@@ -185,7 +186,7 @@ std::optional<int64_t> class_of(const Task& task, std::string_view text) {
     return found - labels.begin();
   };
   std::optional<int64_t> exact = number([&](const std::string& label) { return label == text; });
-  if (exact || !task.own) return exact;
+  if (exact || !task.user_files) return exact;
   const std::string plain = plain_label(std::string(text));
   exact = number([&](const std::string& label) { return plain_label(label) == plain; });
   int64_t id = 0;
@@ -216,7 +217,7 @@ TaskExamples read_rows(const Task& task, const Path& dir, const TaskSplit& split
 std::vector<TaskRow> read_texts(const Path& file, const std::vector<std::string>& fields) {
   Task task{.name = "tsv", .about = {}, .first = fields.at(0), .metrics = {}, .splits = {}};
   if (fields.size() > 1) task.second = fields[1];
-  task.own = true;
+  task.user_files = true;
   std::vector<TaskRow> out;
   each_row(file, task, {.name = {}, .file = {}, .labelled = false},
            [&](Row&& row, const Place&) { out.push_back(std::move(row)); });

@@ -169,12 +169,12 @@ std::vector<Task> make_table() {
        .passages = true,
        .read = read_books},
       {.name = "tsv",
-       .about = "texts and labels, or scores, of your own files",
+       .about = "texts and labels, or scores, of your files",
        .first = "text",
        .label = "label",
        .metrics = {accuracy, f1, matthews},
        .splits = text_splits(),
-       .own = true,
+       .user_files = true,
        .read = read_rows},
   };
 }
@@ -208,10 +208,10 @@ TaskSplit split_named(const Task& task, const std::string& name) {
   for (const TaskSplit& split : task.splits) {
     if (split.name == name) return split;
   }
-  const bool files = task.own || !task.folder.empty();
-  check(files && (name.ends_with(".tsv") || (task.own && name.ends_with(".jsonl"))), "task ",
+  const bool files = task.user_files || !task.folder.empty();
+  check(files && (name.ends_with(".tsv") || (task.user_files && name.ends_with(".jsonl"))), "task ",
         task.name, ": unknown split '", name, "'; known are ", names_of(task.splits),
-        files ? ", or a file FILE.tsv" : "", task.own ? " or FILE.jsonl" : "");
+        files ? ", or a file FILE.tsv" : "", task.user_files ? " or FILE.jsonl" : "");
   TaskSplit split = task.splits.front();
   split.name = split.file = name;
   return split;
@@ -234,9 +234,9 @@ TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split
   return examples;
 }
 
-std::vector<std::string> labels_of(const Task& task, const Path& dir) {
+std::vector<std::string> labels_of(const Task& task, const Path& dir, const TaskSplit& split) {
   if (!task.labels.empty() || task.regression()) return task.labels;
-  return read_task(task, dir, task.splits.front()).labels;
+  return read_task(task, dir, split).labels;
 }
 
 }  // namespace brine::data

@@ -50,7 +50,7 @@ struct Task {
   // Every row is a part of a long text, to be cut into passages of the model's length.
   bool passages = false;
   // Files of the user: first, second and label name what they have.
-  bool own = false;
+  bool user_files = false;
   std::string default_data = {};  // used when no directory is given
   TaskExamples (*read)(const Task& task, const Path& dir, const TaskSplit& split) = nullptr;
   // Makes the tokenizer of a model without weights; null: there is no usual one.
@@ -77,8 +77,8 @@ std::vector<TaskSplit> dev_splits_of(const Task& task);
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
 
 // The labels by class of a task; for books they are derived from its texts, for files of the user
-// that do not have them of a model from the training split; none for a regression.
-std::vector<std::string> labels_of(const Task& task, const Path& dir);
+// that do not have them of a model from the split; none for a regression.
+std::vector<std::string> labels_of(const Task& task, const Path& dir, const TaskSplit& split);
 
 // The class of a label as the task spells it. In files of the user also whatever its case, or by
 // its number where no label is one.

@@ -20,7 +20,7 @@ std::vector<std::string> words(const std::string& text, char separator) {
   return out;
 }
 
-constexpr std::string_view kOwn = "tsv:";  // starts what a head says of a task of own files
+constexpr std::string_view kUserFiles = "tsv:";  // starts what a head says of a task of user files
 
 // "0=negative,1=positive"
 std::string examples(const std::vector<std::string>& labels,
@@ -46,13 +46,13 @@ std::vector<std::string> names_of(const nn::ClassHead& head) {
 
 data::Task task_of(const TaskChoice& choice, const nn::ClassHead& head) {
   data::Task task = data::task_named(choice.task);
-  if (!task.own) {
+  if (!task.user_files) {
     check(choice.fields.empty() && !choice.regression, "task ", task.name, ": --",
           choice.regression ? "regression" : "fields", " is of --task tsv");
     return task;
   }
-  const bool recorded = choice.fields.empty() && head.task.starts_with(kOwn);
-  const std::string text = recorded                ? head.task.substr(kOwn.size())
+  const bool recorded = choice.fields.empty() && head.task.starts_with(kUserFiles);
+  const std::string text = recorded                ? head.task.substr(kUserFiles.size())
                            : choice.fields.empty() ? "text,label"
                                                    : choice.fields;
   const std::vector<std::string> fields = words(text, ',');
@@ -79,17 +79,18 @@ data::Task task_of(const TaskChoice& choice, const nn::ClassHead& head) {
 }
 
 std::string recorded_name(const data::Task& task) {
-  if (!task.own) return task.name;
-  return join(kOwn, task.first, task.pairs() ? "," + task.second : "", ",", task.label);
+  if (!task.user_files) return task.name;
+  return join(kUserFiles, task.first, task.pairs() ? "," + task.second : "", ",", task.label);
 }
 
 std::string text_fields(const nn::ClassHead& head) {
-  if (!head.task.starts_with(kOwn)) return "text";
-  return head.task.substr(kOwn.size(), head.task.rfind(',') - kOwn.size());
+  if (!head.task.starts_with(kUserFiles)) return "text";
+  return head.task.substr(kUserFiles.size(), head.task.rfind(',') - kUserFiles.size());
 }
 
 std::optional<bool> takes_pairs(const nn::ClassHead& head) {
-  if (head.task.starts_with(kOwn)) return std::count(head.task.begin(), head.task.end(), ',') == 2;
+  if (head.task.starts_with(kUserFiles))
+    return std::count(head.task.begin(), head.task.end(), ',') == 2;
   for (const data::Task& task : data::tasks())
     if (task.name == head.task) return task.pairs();
   return {};
@@ -130,10 +131,11 @@ std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::st
 }
 
 bool is_of_other_task(const nn::ClassHead& head, const data::Task& task) {
+  if (head.task == task.name || head.task == recorded_name(task)) return false;
   const std::vector<data::Task>& known = data::tasks();
-  return head.task != task.name && std::any_of(known.begin(), known.end(), [&](const auto& other) {
-           return other.name == head.task;
-         });
+  return head.task.starts_with(kUserFiles) ||
+         std::any_of(known.begin(), known.end(),
+                     [&](const auto& other) { return other.name == head.task; });
 }
 
 std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& of,

@@ -30,12 +30,12 @@ struct TaskChoice {
 };
 inline constexpr const char* kFieldsHelp =
     "With --task tsv: TEXT,LABEL or TEXT,SECOND,LABEL; none: the model's, or text,label";
-// The task for a model with this head, or none yet. Own files have the labels that `labels` says,
+// The task for a model with this head, or none yet. User files have the labels that `labels` says,
 // or the head's names; without either they are read from the files.
 data::Task task_of(const TaskChoice& choice, const nn::ClassHead& head);
-// What a head says of the task that it was trained for, with the fields of own files.
+// What a head says of the task that it was trained for, with the fields of user files.
 std::string recorded_name(const data::Task& task);
-// The fields of texts in own files that a head was trained with, "text" for another.
+// The fields of texts in user files that a head was trained with, "text" for another.
 std::string text_fields(const nn::ClassHead& head);
 // Whether a head was made for pairs of texts, if it says so.
 std::optional<bool> takes_pairs(const nn::ClassHead& head);

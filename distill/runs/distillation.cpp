@@ -44,12 +44,13 @@ void choose_attention(Distillation& what, bool causal) {
   }
 }
 
-// A task's k, unless it was given or texts are long: most texts of GLUE have fewer than 64 tokens.
+// A task's k of a new student, unless it was given or texts are long: most texts of GLUE have fewer
+// than 64 tokens.
 int64_t choose_task_k(Distillation& what, int64_t text_tokens) {
   data::Schema keys;
   what.student.method().describe(keys);
-  if (text_tokens == 0 || what.recipe == Recipe::paper || what.attention_keys.count("k") ||
-      !keys.find("k"))
+  if (text_tokens == 0 || !what.model.empty() || what.recipe == Recipe::paper ||
+      what.attention_keys.count("k") || !keys.find("k"))
     return 0;
   const int64_t k = std::max<int64_t>((text_tokens + 3) / 4, 4);
   if (k >= keys.to_json()["k"].get<int64_t>()) return 0;
@@ -130,6 +131,46 @@ void Distillation::keep(const data::Json& stored) {
   keys.fill(stored);
 }
 
+void Distillation::refuse_other_settings() {
+  Distillation plain;
+  const data::Schema ours = data::schema_of(*this), unset = data::schema_of(plain);
+  auto refuse = [&](const std::string& owner, std::initializer_list<std::string> keys) {
+    for (const data::Schema::Field& field : ours.fields()) {
+      const bool named = std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
+        return field.key == key || (key.back() == '.' && field.key.starts_with(key));
+      });
+      if (!named) continue;
+      const std::string value = field.toml();
+      const bool off = value.empty() || value == "0" || value == "0.0" || value == "false";
+      check(off || value == unset.find(field.key)->initial, "distill: ", field.key,
+            " is a setting of ", owner);
+    }
+  };
+  if (!follows())
+    refuse("stage joint after stage attention (--stages attention,joint)",
+           {"joint.steps", "joint.batch_size", "joint.warmup", "joint.attention_rate",
+            "joint.base_rate", "joint.recompute", "joint.losses."});
+  if (!has(Stage::joint)) refuse("stage joint", {"joint.lora_rank"});
+  if (has(Stage::attention)) {
+    refuse("stage joint", {"recompute", "loss_from", "optimizer.learning_rate"});
+    refuse("stage joint alone", {"recipe", "model", "copies", "top_logits"});
+    for (const Loss& loss : distill::losses())
+      if (loss.name != "approx" && loss.name != "context")
+        refuse("stage joint", {"losses." + loss.name});
+  } else {
+    refuse("stage attention", {"optimizer.feature_learning_rate"});
+  }
+  if (on_task()) {
+    if (dumped_texts)
+      refuse("a run on a --task", {"data", "train_split", "valid_split", "fields", "labels"});
+    refuse("a run on text",
+           {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"});
+  } else {
+    refuse("a run on a --task",
+           {"train_split", "valid_split", "fields", "labels", "epochs", "warmup_ratio"});
+  }
+}
+
 std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
   std::vector<std::string> notes;
   if (self_taught()) {
@@ -149,8 +190,9 @@ std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
                     "), of which the loss kd would be almost all, so losses.kd is 0");
   choose_attention(*this, facts.causal);
   if (const int64_t k = choose_task_k(*this, facts.text_tokens))
-    notes.push_back(join("attention.k is ", k, ", a quarter of the tokens of ", task.task,
-                         "'s longer texts (nine of ten have at most ", facts.text_tokens, ")"));
+    notes.push_back(join("attention.k is ", k, ", a quarter of the tokens of ",
+                         dumped_texts ? "its" : task.task + "'s",
+                         " longer texts (nine of ten have at most ", facts.text_tokens, ")"));
   // What has no estimate learns from the output of the model, or of a layer in stage attention.
   const nn::AttentionTraits traits = traits_of(student, facts.causal);
   if (!traits.estimates && !self_taught()) {

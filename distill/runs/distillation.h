@@ -75,6 +75,8 @@ struct Distillation {
   // Takes what is not given from the configuration of a run that continues: its recipe, and the
   // weight of kd, which was decided by a measurement of the teacher.
   void keep(const data::Json& stored);
+  // Throws for a setting that no stage of the run has, or that its data do not take.
+  void refuse_other_settings();
   // Decides everything that is empty, by the stages, the method, the task and the teacher. A task's
   // steps stay empty when they follow from its epochs. A second call changes nothing. Returns what
   // was decided because of the teacher or its dump, as ends of sentences about it.

@@ -63,7 +63,8 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   nn::LoadedModel loaded = load_or_make(what.model, host);
   run->tokenizer = choose_tokenizer(what, task, loaded.directory);
   compare_vocabularies(loaded.config, *run->tokenizer, host.messages);
-  task.labels = data::labels_of(task, what.task.data);
+  task.labels =
+      data::labels_of(task, what.task.data, data::split_named(task, what.task.train_split));
   make_task_model(*run, loaded, {task, task.labels, what.task.labels}, host);
   if (!what.tokenizer.empty() || !nn::is_model_path(what.model))
     forget_other_tokens(*run, what.model);

@@ -125,6 +125,7 @@ void Preparation::number_steps() {
 }
 
 void Preparation::resolve(const nn::ModelShape& shape) {
+  if (plan.options.resume) what.keep(stored_configuration(plan.options.out));
   TeacherFacts facts{.causal = shape.causal, .positions = shape.max_positions};
   if (what.on_task()) facts.text_tokens = read_task_texts();
   if (!what.dump.empty()) {
@@ -132,7 +133,6 @@ void Preparation::resolve(const nn::ModelShape& shape) {
     facts.pooled = spec.columns;
     if (!what.on_task()) facts.dump_tokens = spec.tokens;
   }
-  if (plan.options.resume) what.keep(stored_configuration(plan.options.out));
   if (teacher.model && !what.losses["kd"] && what.defaults(facts).losses["kd"].value_or(0) > 0) {
     if (const auto massive = massive_activation(*teacher.model)) facts.massive = massive->text();
   }
@@ -428,14 +428,15 @@ void Preparation::use_task_texts() {
 // The texts of a classifier's dump, whose labels are not known.
 void Preparation::use_dumped_texts() {
   check(what.losses["task"].value_or(0) == 0, "distill: losses.task needs labels, which ",
-        what.dump, " has not; --task reads them");
+        what.dump, " does not have; --task reads them");
   dump = open_dump(
       {.teacher_hash = teacher.hash(), .tokenizer_hash = run.tokenizer->hash(), .corpus_hash = ""},
       0, true);
   dump->require(run.losses.needs());
-  const std::optional<int32_t> separator = run.tokenizer->id_of("[SEP]");
-  const auto texts = dump->own_texts(separator.value_or(-1));
   const nn::ClassHead head = teacher.config.family().class_head();
+  const std::optional<int32_t> separator =
+      takes_pairs(head) == false ? std::nullopt : run.tokenizer->id_of("[SEP]");
+  const auto texts = dump->stored_texts(separator.value_or(-1));
   texts->regression = head.labels == 1 && head.problem == nn::Problem::regression;
   if (!texts->regression) texts->labels = names_of(head);
   auto source = std::make_unique<TaskSource>(texts, host.seed);
@@ -527,7 +528,7 @@ std::vector<StagePlan> plan_stages(Distillation& what, const RunOptions& options
   if (!what.stages) what.stages = what.defaults({}).stages;
   what.dumped_texts = what.task.task.empty() && !what.teacher.empty() && !what.dump.empty() &&
                       data::read_manifest(what.dump).spec.classes > 0;
-  refuse_other_settings(what);
+  what.refuse_other_settings();
   std::vector<StagePlan> plans;
   if (what.has(Stage::attention) && reached != Stage::joint)
     plans.push_back({.stage = Stage::attention, .options = options});

@@ -52,9 +52,11 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const Clas
   const int64_t count = std::max<int64_t>(int64_t(classes.labels.size()), 1);  // a regression: one
   bool same = before.labels == count && before.names == classes.labels;
   const bool named = !before.names.empty() && !is_of_other_task(before, classes.task);
-  const bool own = before.labels == count && (named || !classes.pairs.empty());
-  if (own) class_map(before, classes, {});  // throws if they contradict the task's
-  same = same || own;
+  if (before.labels == count && (named || !classes.pairs.empty())) {
+    // Throws if they contradict the task's. use_task() warns about those of GLUE.
+    class_map(before, classes, classes.task.user_files ? host.messages : Messages());
+    same = true;
+  }
   family.set_class_head({.labels = count,
                          .names = same ? before.names : classes.labels,
                          .task = recorded_name(classes.task)});

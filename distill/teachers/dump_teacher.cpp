@@ -137,7 +137,7 @@ std::shared_ptr<const data::TaskTokens> DumpTeacher::texts(
   return part;
 }
 
-std::shared_ptr<data::TaskTokens> DumpTeacher::own_texts(int32_t separator) const {
+std::shared_ptr<data::TaskTokens> DumpTeacher::stored_texts(int32_t separator) const {
   auto out = std::make_shared<data::TaskTokens>(data::TaskTokens{.labelled = false});
   each_sample([&](int64_t, const int32_t* stored, int64_t length) {
     data::TextTokens text{.ids = {stored, stored + length}};

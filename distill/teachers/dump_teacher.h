@@ -40,8 +40,8 @@ class DumpTeacher : public Teacher {
   // if stored, other tokens.
   std::shared_ptr<const data::TaskTokens> texts(std::shared_ptr<const data::TaskTokens> split);
   // The samples as texts of their stored tokens, without labels; what follows the first token
-  // `separator` is the second text of a pair.
-  std::shared_ptr<data::TaskTokens> own_texts(int32_t separator) const;
+  // `separator` is the second text of a pair; -1: there are no pairs.
+  std::shared_ptr<data::TaskTokens> stored_texts(int32_t separator) const;
   const data::DumpSpec& spec() const { return reader_.spec(); }
   std::string dir() const { return reader_.dir().string(); }
   // Throws Error in one line unless the sample of a batch of one is what the teacher gives for it,

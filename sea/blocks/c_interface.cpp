@@ -54,8 +54,22 @@ void attend(const float* q, const float* k, const float* v, const float* key_sca
   if (choices) write_choices(mask, config, T, choices);
 }
 
+// So many threads compute until the end of the scope, in calls of this thread.
+class Threads {
+ public:
+  explicit Threads(int count) { set_threads(count); }
+  ~Threads() { set_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  const int before_ = threads();
+};
+
 }  // namespace
 }  // namespace brine::sea
+
+int brine_blocks_version() { return 1; }
 
 const char* brine_block_attention(const float* q, const float* k, const float* v,
                                   const float* key_scale, const int64_t* sizes,
@@ -63,7 +77,7 @@ const char* brine_block_attention(const float* q, const float* k, const float* v
                                   int32_t* choices) {
   thread_local std::string wrong;
   try {
-    brine::set_threads(threads);
+    const brine::sea::Threads limit(threads);
     brine::sea::attend(q, k, v, key_scale, sizes,
                        {.block = form->block,
                         .chosen = form->chosen,

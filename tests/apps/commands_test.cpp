@@ -398,6 +398,8 @@ TEST_CASE("train: a new model has as many embeddings as its tokenizer tokens, or
 TEST_CASE("--load: a file that is no library of attention methods is refused by its name") {
   refused("flops --load absent.so --model teacher", "--load: absent.so: ");
   refused("flops --load=text.txt --model teacher", "text.txt: ");
+  world().write("load.toml", "load = \"absent.so\"\n");
+  refused("flops --config load.toml --model teacher", "--load absent.so");
 }
 
 TEST_CASE("train: a SEA model is trained on under its own settings") {

@@ -145,9 +145,8 @@ TEST_CASE("tasks by the program: the default k follows from the texts' lengths")
         int64_t(tokenizer->encode(row.substr(row.rfind('\t') + 1)).size()) + 2, 32));
   std::sort(lengths.begin(), lengths.end());
   const int64_t most = lengths[lengths.size() * 9 / 10];
-  CHECK_MESSAGE(said.find(join("attention.k is ", (most + 3) / 4, ", a quarter")) !=
-                    std::string::npos,
-                said);
+  CHECK_MESSAGE(
+      said.find(join("attention.k is ", (most + 3) / 4, ", a quarter")) != std::string::npos, said);
   CHECK(said.find(join("at most ", most, ")")) != std::string::npos);
   for (const char* given : {" --k 5", " --recipe paper"})
     CHECK(w.must(plain + given + " --dry-run").error.find("attention.k is") == std::string::npos);
@@ -231,6 +230,12 @@ TEST_CASE("tasks by the program: a student learns from a dump as from an online 
   CHECK(contains(read_all(w.path("by_dump/config.toml")), "\ntask = 0.0\n"));
   CHECK(w.score("--model by_dump").contains("matthews_correlation"));
   check_refused(alone + "never --losses.task 1", "losses.task needs labels");
+  // Of a task of single texts, a [SEP] in a text does not begin a second one.
+  std::string marked;
+  for (int i = 0; i < 8; ++i) marked += "s\t1\t\tthe king [SEP] the stone\n";
+  w.write("glue/CoLA/marked.tsv", marked);
+  w.must(dump + "--split marked.tsv --out marked");
+  w.must("distill --teacher teacher --dump marked --steps 1 --columns 8 --k 3 --out of_marked");
   check_refused(alone + "never --labels 0=1,1=0", "labels is a setting of a run on a --task");
 }
 
@@ -279,6 +284,9 @@ TEST_CASE("tasks by the program: classes go by their names") {
   }
   CHECK(message([&] {
           map({"yes", "no", "maybe"}, task, "", "rte");
+        }).find("other labels") != std::string::npos);
+  CHECK(message([&] {
+          map({"yes", "no", "maybe"}, task, "", "tsv:text,label");
         }).find("other labels") != std::string::npos);
   CHECK(message([&] {
           map({"entailment", "neutral"}, task);
@@ -344,18 +352,18 @@ TEST_CASE("tasks by the program: files of the user from finetune to predict") {
     else
       dev += Json({{"sentence", line}, {"kind", kind}}).dump() + "\n";
   }
-  fs::create_directories(w.path("own"));
-  w.write("own/train.tsv", train);
-  w.write("own/valid.jsonl", dev);
+  fs::create_directories(w.path("user"));
+  w.write("user/train.tsv", train);
+  w.write("user/valid.jsonl", dev);
   w.must(
-      "finetune --task tsv --data own --fields sentence,kind --model bert.json --tokenizer tok "
+      "finetune --task tsv --data user --fields sentence,kind --model bert.json --tokenizer tok "
       "--batch-size 16 --learning-rate 5e-3 --epochs 12 --out kinds");
   // The model knows fields and labels.
-  const Finished said = w.must("eval --task tsv --data own --model kinds");
+  const Finished said = w.must("eval --task tsv --data user --model kinds");
   CHECK(contains(said.out, "tsv dev  accuracy "));
   CHECK(contains(said.out, " (95 % 0."));
   CHECK(contains(said.out, "confusion  a row for each label, a column for each answer\n"));
-  const Json score = Json::parse(w.must("eval --json --task tsv --data own --model kinds").out)
+  const Json score = Json::parse(w.must("eval --json --task tsv --data user --model kinds").out)
                          .at("splits")
                          .at("dev");
   CHECK(double(score.at("accuracy")) > 0.8);
@@ -370,14 +378,24 @@ TEST_CASE("tasks by the program: files of the user from finetune to predict") {
   }
   CHECK(texts == 60);
   CHECK(right == std::lround(60 * double(score.at("accuracy"))));
-  w.must("dump --task tsv --data own --model kinds --samples 50 --out own-dump");
+  w.must("dump --task tsv --data user --model kinds --samples 50 --out user-dump");
   w.must(
-      "distill --task tsv --data own --teacher kinds --dump own-dump --steps 3 --columns 8 --k 3 "
+      "distill --task tsv --data user --teacher kinds --dump user-dump --steps 3 --columns 8 --k 3 "
       "--out kinds-student");
-  CHECK(contains(w.must("predict --model kinds-student own/valid.jsonl").out, "\t0."));
+  CHECK(contains(w.must("predict --model kinds-student user/valid.jsonl").out, "\t0."));
   const std::string answer = w.must("predict --json --model kinds -", "echo the king said |").out;
   CHECK(Json::parse(answer).at("label") == "none");
   CHECK(Json::parse(answer).at("probabilities").size() == 4);
+  // The labels are those of the split that is trained on, here ids of the model's.
+  fs::create_directories(w.path("numbered"));
+  for (const char* name : {"numbered/part.tsv", "numbered/dev.tsv"})
+    w.write(name, "kind\tsentence\n0\tking\n1\tpeople\n2\tstone\n3\twater\n");
+  const std::string numbered =
+      w.must(
+           "finetune --task tsv --data numbered --train-split part.tsv --fields sentence,kind "
+           "--model kinds --steps 1 --batch-size 4 --out numbers")
+          .error;
+  CHECK(contains(numbered, "in the order of its ids, 0=both,1=none,2=stone,3=water"));
   // Scores: the words before "stone".
   std::istringstream again(sample_text(200));
   std::string scored = "sentence\tscore\n";
@@ -393,20 +411,21 @@ TEST_CASE("tasks by the program: files of the user from finetune to predict") {
   CHECK(double(found.at("splits").at("dev").at("pearson")) > 0.3);
   CHECK_FALSE(found.at("splits").at("dev").contains("confusion"));
   // What does not fit is said with file and line.
-  check_refused("eval --task tsv --data own --fields text,kind --model kinds",
-                "own/valid.jsonl:1: has no key 'text' (--fields)");
-  check_refused("finetune --task tsv --data own --model bert.json --tokenizer tok --out never",
-                "own/train.tsv:1: no column 'text'");
-  w.write("own/test.tsv", "kind\tsentence\nstone\ta\nfire\tb\n");
-  check_refused("eval --task tsv --data own --split test --model kinds",
-                "own/test.tsv:3: label 'fire' is not one of 'both', 'none', 'stone', 'water'");
+  check_refused("eval --task tsv --data user --fields text,kind --model kinds",
+                "user/valid.jsonl:1: has no key 'text' (--fields)");
+  check_refused("finetune --task tsv --data user --model bert.json --tokenizer tok --out never",
+                "user/train.tsv:1: no column 'text'");
+  w.write("user/test.tsv", "kind\tsentence\nstone\ta\nfire\tb\n");
+  check_refused("eval --task tsv --data user --split test --model kinds",
+                "user/test.tsv:3: label 'fire' is not one of 'both', 'none', 'stone', 'water'");
   check_refused(
       "distill --task tsv --data scored --fields sentence,score --teacher kinds --dump "
-      "own-dump --out never",
+      "user-dump --out never",
       "scored/train.tsv:2: label '");
   check_refused("eval --task cola --data glue --fields a,b --model teacher",
                 "task cola: --fields is of --task tsv");
-  check_refused("eval --task tsv --data own --fields a --model kinds", "--fields is 'a', wanted");
+  check_refused("eval --task tsv --data user --fields a --model kinds", "--fields is 'a', wanted");
+  check_refused("predict --model kinds --fields sentence - </dev/null", "--fields is of files");
   w.write("two.txt", "a\nb\tc\n");
   check_refused("predict --model kinds two.txt", "two.txt:2: has a tab");
   w.write("empty.txt", "a\n\n");
@@ -453,6 +472,25 @@ TEST_CASE("tasks by the program: a run does not continue with other data") {
   train[2] = train[2] == '0' ? '1' : '0';  // the first label
   w.write("other/CoLA/train.tsv", train);
   check_refused(command + " --out changed --resume", "inputs.train");
+}
+
+TEST_CASE("tasks by the program: a resumed run reads the texts by its own recipe") {
+  const TaskWorld& w = tasks();
+  Json config = Json::parse(read_all(w.path("bert.json")));
+  config["max_position_embeddings"] = 300;  // the paper's recipe cuts at 256
+  w.write("long.json", config.dump());
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "king ";
+  fs::create_directories(w.path("long/CoLA"));
+  for (const char* name : {"long/CoLA/train.tsv", "long/CoLA/dev.tsv"})
+    w.write(name, "s\t1\t\t" + text + "\ns\t0\t\tstone\n");
+  w.must(
+      "finetune --task cola --data long --model long.json --tokenizer tok --steps 1 "
+      "--out long-teacher");
+  const std::string run =
+      "distill --task cola --data long --teacher long-teacher --steps 1 --batch-size 2 --out cut";
+  w.must(run + " --recipe paper");
+  CHECK(contains(w.must(run + " --resume").error, "nothing left to do"));
 }
 
 TEST_CASE("tasks by the program: steps follow from the epochs") {

@@ -49,9 +49,9 @@ void read_tsv(Dir dir, std::string_view bytes) {
   size_t space = std::min(head.find(' '), head.size());
   bytes.remove_prefix(std::min(end + 1, bytes.size()));
   for (const data::Task& task : data::tasks()) {
-    if ((task.folder.empty() && !task.own) || task.name != head.substr(0, space)) continue;
+    if ((task.folder.empty() && !task.user_files) || task.name != head.substr(0, space)) continue;
     for (data::TaskSplit split : task.splits) {
-      if (task.own) split.file = split.name == "train" ? "train.tsv" : "own.jsonl";
+      if (task.user_files) split.file = split.name == "train" ? "train.tsv" : "user.jsonl";
       if (" " + split.name != head.substr(space)) continue;
       write_input(dir / split.file, bytes);
       data::TaskExamples examples = data::read_task(task, dir, split);

@@ -144,7 +144,9 @@ TEST_CASE("blocks: the interface for other languages computes what forward() doe
                                  scale.data<float>(), sizes, &form, 2, y.data<float>(),
                                  choices.data<int32_t>());
   };
+  const Threads one(1);
   REQUIRE(call(in.k) == nullptr);
+  CHECK(threads() == 1);  // the call's 2 are not the caller's
   CHECK(same_bits(merge_heads(y), want));
   // A row keeps its fixed blocks and what the rows of its tile up to itself chose.
   double kept = 0;

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .configuration_brine_sea import BlockSettings
 
+VERSION = 1  # of brine_blocks_version()
 FIELDS = ("chosen", "block", "tile", "sinks", "local", "candidates", "columns")
 
 
@@ -37,6 +38,8 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = ctypes.CDLL(path)
+        if (version := found.brine_blocks_version()) != VERSION:
+            raise OSError(f"its version is {version}, wanted {VERSION}")
         found.brine_block_attention.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         if given:
@@ -59,7 +62,7 @@ def attention_by_library(
 
     Choices [B, G, T, n]: the blocks that a row chose and no earlier row of its tile, -1 after them.
     """
-    q, k, v, key_scale = (x.detach().contiguous() for x in (q, k, v, key_scale))
+    q, k, v, key_scale = (x.detach().contiguous() for x in (q, k, v, key_scale.to(q)))
     y = torch.empty_like(q)
     choices = torch.empty(*k.shape[:3], max(1, form.chosen), dtype=torch.int32)
     sizes = (ctypes.c_int64 * 5)(len(q), q.shape[1], *k.shape[1:])

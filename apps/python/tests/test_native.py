@@ -64,6 +64,14 @@ def test_is_what_torch_computes(block, library, monkeypatch):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_takes_a_scale_of_another_type(block, library, monkeypatch, kind):
+    q, k, v = inputs(301)
+    block.to(kind)
+    torch.testing.assert_close(block(q, k, v), by_torch(monkeypatch, lambda: block(q, k, v)), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
 def test_a_cache_goes_on_in_torch(block, library, monkeypatch):
     """Also in the middle of a tile: the choices of earlier rows are in the cache."""
     q, k, v = inputs(301)
@@ -101,3 +109,10 @@ def test_a_wrong_path_is_an_error(monkeypatch):
     with pytest.raises(ValueError, match=r"BRINE_LIBRARY is .*test_native.py, which is not"):
         native.library()
     native.library.cache_clear()
+
+
+def test_another_version_is_not_called(library, monkeypatch):
+    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
+    native.library.cache_clear()
+    with pytest.raises(ValueError, match=r"libbrine.so, .*: its version is 1, wanted 2"):
+        native.library()

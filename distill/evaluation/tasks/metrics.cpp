@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <set>
 
 #include "tensor/base/error.h"
 #include "tensor/base/random.h"
@@ -31,54 +30,91 @@ std::vector<double> ranks_of(Scores values) {
   return ranks;
 }
 
-// The mean over the classes that occur on either side.
-double mean_f1(Classes predicted, Classes truth) {
-  std::set<int32_t> classes(predicted.begin(), predicted.end());
-  classes.insert(truth.begin(), truth.end());
-  double sum = 0;
-  for (const int32_t c : classes) sum += f1(predicted, truth, c);
-  return sum / double(classes.size());
+// How many texts have each class: as predicted, in truth, and as both.
+class Counts {
+ public:
+  explicit Counts(size_t classes) : predicted_(classes), truth_(classes), both_(classes) {}
+  Counts(Classes predicted, Classes truth) : Counts(classes_of(predicted, truth)) {
+    for (size_t i = 0; i < truth.size(); ++i) add(predicted[i], truth[i]);
+  }
+
+  size_t classes() const { return truth_.size(); }
+  void add(int32_t predicted, int32_t truth) {
+    ++predicted_[size_t(predicted)];
+    ++truth_[size_t(truth)];
+    both_[size_t(truth)] += predicted == truth;
+    right_ += predicted == truth;
+    ++texts_;
+  }
+  double accuracy() const { return right_ / texts_; }
+  double f1(size_t c) const {
+    const bool occurs = c < truth_.size() && predicted_[c] + truth_[c] > 0;
+    return occurs ? 2 * both_[c] / (predicted_[c] + truth_[c]) : 0;
+  }
+  // The mean over the classes that occur on either side.
+  double mean_f1() const {
+    double sum = 0, classes = 0;
+    for (size_t c = 0; c < truth_.size(); ++c) {
+      sum += f1(c);
+      classes += predicted_[c] + truth_[c] > 0;
+    }
+    return sum / classes;
+  }
+  double matthews() const {
+    const double n = texts_, spread = std::sqrt((n * n - dot(predicted_, predicted_)) *
+                                                (n * n - dot(truth_, truth_)));
+    return spread > 0 ? (right_ * n - dot(predicted_, truth_)) / spread : 0;
+  }
+
+ private:
+  using Numbers = std::vector<double>;
+  static double dot(const Numbers& a, const Numbers& b) {
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  }
+  static size_t classes_of(Classes predicted, Classes truth) {
+    check_sizes(predicted, truth);
+    int32_t classes = 0;
+    for (const Classes side : {predicted, truth}) {
+      for (const int32_t c : side) {
+        check(c >= 0, "metrics: a class is negative");
+        classes = std::max(classes, c + 1);
+      }
+    }
+    return size_t(classes);
+  }
+
+  Numbers predicted_, truth_, both_;
+  double right_ = 0, texts_ = 0;
+};
+
+// The metrics of a task of classes under their names.
+Values score_classes(const data::Task& task, const Counts& counts) {
+  Values out;
+  for (const data::Metric metric : task.metrics) {
+    if (metric == data::Metric::accuracy)
+      out.emplace_back("accuracy", counts.accuracy());
+    else if (metric == data::Metric::f1)
+      out.emplace_back("f1", task.labels.size() > 2 ? counts.mean_f1() : counts.f1(1));
+    else
+      out.emplace_back("matthews_correlation", counts.matthews());
+  }
+  return out;
+}
+
+Counts counts_of(Scores predicted, Scores truth) {
+  const std::vector<int32_t> p(predicted.begin(), predicted.end()), t(truth.begin(), truth.end());
+  return Counts(p, t);
 }
 
 }  // namespace
 
-double accuracy(Classes predicted, Classes truth) {
-  check_sizes(predicted, truth);
-  int64_t right = 0;
-  for (size_t i = 0; i < truth.size(); ++i) right += predicted[i] == truth[i];
-  return double(right) / double(truth.size());
-}
+double accuracy(Classes predicted, Classes truth) { return Counts(predicted, truth).accuracy(); }
 
 double f1(Classes predicted, Classes truth, int32_t positive) {
-  check_sizes(predicted, truth);
-  int64_t both = 0, either = 0;  // either: the sum of the two counts
-  for (size_t i = 0; i < truth.size(); ++i) {
-    bool p = predicted[i] == positive, t = truth[i] == positive;
-    both += p && t;
-    either += int64_t(p) + int64_t(t);
-  }
-  return either ? 2 * double(both) / double(either) : 0;
+  return Counts(predicted, truth).f1(size_t(positive));
 }
 
-double matthews(Classes predicted, Classes truth) {
-  check_sizes(predicted, truth);
-  int32_t classes = 0;
-  for (int32_t c : predicted) classes = std::max(classes, c + 1);
-  for (int32_t c : truth) classes = std::max(classes, c + 1);
-  std::vector<double> p(size_t(classes), 0), t(size_t(classes), 0);
-  double right = 0, n = double(truth.size());
-  for (size_t i = 0; i < truth.size(); ++i) {
-    check(predicted[i] >= 0 && truth[i] >= 0, "metrics: a class is negative");
-    ++p[size_t(predicted[i])];
-    ++t[size_t(truth[i])];
-    right += predicted[i] == truth[i];
-  }
-  double pt = std::inner_product(p.begin(), p.end(), t.begin(), 0.0);
-  double pp = std::inner_product(p.begin(), p.end(), p.begin(), 0.0);
-  double tt = std::inner_product(t.begin(), t.end(), t.begin(), 0.0);
-  double spread = std::sqrt((n * n - pp) * (n * n - tt));
-  return spread > 0 ? (right * n - pt) / spread : 0;
-}
+double matthews(Classes predicted, Classes truth) { return Counts(predicted, truth).matthews(); }
 
 double pearson(Scores predicted, Scores truth) {
   check_sizes(predicted, truth);
@@ -102,30 +138,13 @@ double spearman(Scores predicted, Scores truth) {
 }
 
 Values score_task(const data::Task& task, Scores predicted, Scores truth) {
-  std::vector<int32_t> p, t;
-  if (!task.regression()) {
-    p.assign(predicted.begin(), predicted.end());
-    t.assign(truth.begin(), truth.end());
-  }
+  if (!task.regression()) return score_classes(task, counts_of(predicted, truth));
   Values out;
-  for (data::Metric metric : task.metrics) {
-    switch (metric) {
-      case data::Metric::accuracy:
-        out.emplace_back("accuracy", accuracy(p, t));
-        break;
-      case data::Metric::f1:
-        out.emplace_back("f1", task.labels.size() > 2 ? mean_f1(p, t) : f1(p, t));
-        break;
-      case data::Metric::matthews:
-        out.emplace_back("matthews_correlation", matthews(p, t));
-        break;
-      case data::Metric::pearson:
-        out.emplace_back("pearson", pearson(predicted, truth));
-        break;
-      case data::Metric::spearman:
-        out.emplace_back("spearmanr", spearman(predicted, truth));
-        break;
-    }
+  for (const data::Metric metric : task.metrics) {
+    if (metric == data::Metric::pearson)
+      out.emplace_back("pearson", pearson(predicted, truth));
+    else
+      out.emplace_back("spearmanr", spearman(predicted, truth));
   }
   return out;
 }
@@ -134,17 +153,23 @@ std::vector<Interval> score_intervals(const data::Task& task, Scores predicted, 
   constexpr size_t kSamples = 1000, kOutside = 25;  // on each side
   const Values scores = score_task(task, predicted, truth);
   const size_t n = truth.size();
+  const size_t classes = task.regression() ? 0 : counts_of(predicted, truth).classes();
   std::vector<std::vector<double>> drawn(scores.size());
   std::vector<double> p(n), t(n);
   const bool all_shares = scores.size() == 1 && scores[0].first == "accuracy";
   for (size_t sample = 0; sample < kSamples && !all_shares; ++sample) {
     const RandomSlice random{.seed = 1, .stream = sample};
+    Counts counts(classes);
     for (size_t i = 0; i < n; ++i) {
       const size_t at = random.word(i) % n;
-      p[i] = predicted[at];
-      t[i] = truth[at];
+      if (classes > 0) {
+        counts.add(int32_t(predicted[at]), int32_t(truth[at]));
+      } else {
+        p[i] = predicted[at];
+        t[i] = truth[at];
+      }
     }
-    const Values values = score_task(task, p, t);
+    const Values values = classes > 0 ? score_classes(task, counts) : score_task(task, p, t);
     for (size_t m = 0; m < values.size(); ++m) drawn[m].push_back(values[m].second);
   }
   std::vector<Interval> out;

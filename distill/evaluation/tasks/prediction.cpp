@@ -42,6 +42,8 @@ std::vector<TextLine> lines_of(const Prediction& what, const nn::ClassHead& head
   const std::optional<bool> pairs = takes_pairs(head);
   std::vector<TextLine> lines;
   for (const std::string& file : what.texts.empty() ? std::vector<std::string>{"-"} : what.texts) {
+    check(file != "-" || what.fields.empty(),
+          "predict: --fields is of files, stdin has lines; name a file");
     const bool rows = file != "-" && (!what.fields.empty() || file.ends_with(".jsonl"));
     std::vector<TextLine> more =
         file == "-" ? text_lines("stdin", read_all(input), pairs)

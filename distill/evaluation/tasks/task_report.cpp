@@ -72,9 +72,9 @@ TaskResult evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   const nn::ClassHead head = m.config.family().class_head();
   const data::Task task =
       task_of({.task = call.task, .fields = call.fields, .labels = call.labels}, head);
-  call.answer.classes = class_map(
-      head, {task, data::labels_of(task, call.data.empty() ? "" : call.data.front()), call.labels},
-      messages);
+  const std::vector<std::string> labels =
+      data::labels_of(task, call.data.empty() ? "" : call.data.front(), task.splits.front());
+  call.answer.classes = class_map(head, {task, labels, call.labels}, messages);
   TaskResult out{.model = m.directory,
                  .task = task.name,
                  .attention = m.config.attention,

@@ -11,8 +11,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 const char* const kSources[] = {"attention_brine_sea.py", "blocks_brine_sea.py",
-                                "columns_brine_sea.py", "configuration_brine_sea.py",
-                                "modeling_brine_sea.py", "native_brine_sea.py"};
+                                "columns_brine_sea.py",   "configuration_brine_sea.py",
+                                "modeling_brine_sea.py",  "native_brine_sea.py"};
 
 Json config_of(const std::string& directory) {
   return Json::parse(read_all(world().path(directory + "/config.json")));

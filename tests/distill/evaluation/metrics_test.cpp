@@ -88,6 +88,8 @@ TEST_CASE("metrics: of a task, with 95 % intervals and counts by class") {
   REQUIRE(intervals.size() == 3);
   CHECK(intervals[0].low == doctest::Approx(0.7053).epsilon(1e-3));
   CHECK(intervals[0].high == doctest::Approx(0.7900).epsilon(1e-3));
+  CHECK(intervals[1].low < 0.75);  // F1
+  CHECK(intervals[1].high > 0.75);
   CHECK(intervals[2].low == doctest::Approx(0.5 - 1.96 * 0.0433).epsilon(0.03));
   CHECK(intervals[2].high == doctest::Approx(0.5 + 1.96 * 0.0433).epsilon(0.03));
 }

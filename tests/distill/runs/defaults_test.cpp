@@ -166,6 +166,18 @@ TEST_CASE("defaults: a run that continues keeps its recipe and the weight of kd,
   CHECK_FALSE(fresh.recipe.has_value());
 }
 
+TEST_CASE("defaults: k of a task by its texts, of a new student alone") {
+  const TeacherFacts facts = {.causal = false, .text_tokens = 18, .massive = {}};
+  Distillation on_task = of_recipe(Recipe::short_run, "cola"), of_dump, further = on_task;
+  of_dump.dumped_texts = true;
+  further.model = "student";
+  CHECK(on_task.resolve(facts).at(0).starts_with(
+      "attention.k is 5, a quarter of the tokens of cola's longer texts"));
+  CHECK(of_dump.resolve(facts).back().starts_with(
+      "attention.k is 5, a quarter of the tokens of its longer texts"));
+  CHECK(further.resolve(facts).empty());
+}
+
 TEST_CASE("defaults: a method without SEA's keys keeps its own") {
   Distillation what = of_recipe(Recipe::paper);
   what.student.attention = "recent";
