@@ -224,44 +224,4 @@ std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
   return notes;
 }
 
-void refuse_other_settings(Distillation& what) {
-  Distillation plain;
-  const data::Schema ours = data::schema_of(what), unset = data::schema_of(plain);
-  auto refuse = [&](const std::string& owner, std::initializer_list<std::string> keys) {
-    for (const data::Schema::Field& field : ours.fields()) {
-      const bool named = std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
-        return field.key == key || (key.back() == '.' && field.key.starts_with(key));
-      });
-      if (!named) continue;
-      const std::string value = field.toml();
-      const bool off = value.empty() || value == "0" || value == "0.0" || value == "false";
-      check(off || value == unset.find(field.key)->initial, "distill: ", field.key,
-            " is a setting of ", owner);
-    }
-  };
-  if (!what.follows())
-    refuse("stage joint after stage attention (--stages attention,joint)",
-           {"joint.steps", "joint.batch_size", "joint.warmup", "joint.attention_rate",
-            "joint.base_rate", "joint.recompute", "joint.losses."});
-  if (!what.has(Stage::joint)) refuse("stage joint", {"joint.lora_rank"});
-  if (what.has(Stage::attention)) {
-    refuse("stage joint", {"recompute", "loss_from", "optimizer.learning_rate"});
-    refuse("stage joint alone", {"recipe", "model", "copies", "top_logits"});
-    for (const Loss& loss : losses())
-      if (loss.name != "approx" && loss.name != "context")
-        refuse("stage joint", {"losses." + loss.name});
-  } else {
-    refuse("stage attention", {"optimizer.feature_learning_rate"});
-  }
-  if (what.on_task()) {
-    if (what.dumped_texts)
-      refuse("a run on a --task", {"data", "train_split", "valid_split", "fields", "labels"});
-    refuse("a run on text",
-           {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"});
-  } else {
-    refuse("a run on a --task",
-           {"train_split", "valid_split", "fields", "labels", "epochs", "warmup_ratio"});
-  }
-}
-
 }  // namespace brine::distill

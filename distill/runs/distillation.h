@@ -94,9 +94,6 @@ struct Distillation {
   static nn::ModelConfig of_sea();
 };
 
-// Throws for a setting that no stage of the run has, or that its data do not take.
-void refuse_other_settings(Distillation& what);
-
 // A stage of a run directory: what prepare() and train() need.
 struct StagePlan {
   Stage stage = Stage::joint;
