@@ -32,7 +32,7 @@ def library() -> ctypes.CDLL | None:
     """Brine's library; None: it is not here, or of another version. A wrong BRINE_LIBRARY is an error."""
     given = os.environ.get("BRINE_LIBRARY")
     package = importlib.util.find_spec("brine_sea")  # this file may be an exported student's
-    own = sorted(Path(package.origin).parent.glob("lib/libbrine.so*")) if package and package.origin else []
+    own = sorted(Path(package.origin).parent.glob("lib/libbrine*.so*")) if package and package.origin else []
     path = given or (str(own[0]) if own else ctypes.util.find_library("brine"))
     if not path:
         return None
