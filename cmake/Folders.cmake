@@ -213,6 +213,7 @@ function(brine_emulated_nccl)
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated_lib)
   foreach(program ${ARGN})
     add_dependencies(${program} emulated_nccl)
+    set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON)  # the emulator's functions
     set_property(TARGET ${program} APPEND PROPERTY BUILD_RPATH "$ORIGIN/emulated_lib")
   endforeach()
 endfunction()
