@@ -171,28 +171,30 @@ void Distillation::refuse_other_settings() {
   }
 }
 
-std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
-  std::vector<std::string> notes;
+std::vector<Decision> Distillation::resolve(const TeacherFacts& facts) {
+  std::vector<Decision> notes;
   if (self_taught()) {
     leave_out(losses["prob"]);  // for a student without another teacher it is 0, and costs T x T
     for (const char* loss : {"context", "kd", "kd_task"}) leave_out(losses[loss]);
   }
   if (dumped_texts && has(Stage::joint) && leave_out(losses["task"]))
-    notes.push_back("its texts have no labels, so losses.task is 0; --task reads them");
+    notes.push_back({"its texts have no labels, so losses.task is 0; --task reads them"});
   if (facts.pooled && leave_out(losses["prob"]))
-    notes.push_back("its attention is pooled into columns, so losses.prob is 0");
+    notes.push_back({"its attention is pooled into columns, so losses.prob is 0"});
   give_mask(student, attention_keys, mask);
   if (!stages) stages = defaults(facts).stages;
   Distillation by_default = defaults(facts);
   if (!recipe) recipe = by_default.recipe;
   if (recipe == Recipe::short_run && !facts.massive.empty() && leave_out(losses["kd"]))
-    notes.push_back("it has massive activations (" + facts.massive +
-                    "), of which the loss kd would be almost all, so losses.kd is 0");
+    notes.push_back({"it has massive activations (" + facts.massive +
+                     "), of which the loss kd would be almost all, so losses.kd is 0"});
   choose_attention(*this, facts.causal);
   if (const int64_t k = choose_task_k(*this, facts.text_tokens))
-    notes.push_back(join("attention.k is ", k, ", a quarter of the tokens of ",
-                         dumped_texts ? "its" : task.task + "'s",
-                         " longer texts (nine of ten have at most ", facts.text_tokens, ")"));
+    notes.push_back(
+        {join("attention.k is ", k, ", a quarter of the tokens of ",
+              dumped_texts ? "its" : task.task + "'s", " longer texts (nine of ten have at most ",
+              facts.text_tokens, "); --k gives another"),
+         true});
   // What has no estimate learns from the output of the model, or of a layer in stage attention.
   const nn::AttentionTraits traits = traits_of(student, facts.causal);
   if (!traits.estimates && !self_taught()) {
@@ -205,7 +207,8 @@ std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
       if (leave_out(weights[loss])) open = open || *otherwise[loss] > 0;
     }
     if (open)
-      notes.push_back("attention '" + student.attention + "' is trained without attention losses");
+      notes.push_back(
+          {"attention '" + student.attention + "' is trained without attention losses"});
   }
   data::schema_of(*this).fill(data::schema_of(by_default).to_json());
   check(!has(Stage::attention) || !traits.calibrates || *training.steps == 1,
@@ -219,7 +222,7 @@ std::vector<std::string> Distillation::resolve(const TeacherFacts& facts) {
   if (facts.pooled && !attention_keys.count("columns")) {
     std::set<std::string> given;  // a default may still change it
     give_mask(student, given, {.columns = facts.pooled});
-    notes.push_back(join("attention.columns is the dump's, ", facts.pooled));
+    notes.push_back({join("attention.columns is the dump's, ", facts.pooled)});
   }
   return notes;
 }

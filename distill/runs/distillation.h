@@ -38,6 +38,12 @@ struct TeacherFacts {
   std::string massive = {};  // the teacher's massive activation in words; empty: it has none
 };
 
+// What was decided because of a teacher, its dump or a task, as the end of a sentence about it.
+struct Decision {
+  std::string text;
+  bool warns = false;  // the value is another than the documented default
+};
+
 // A run as its user describes it; empty settings are decided by resolve().
 struct Distillation {
   std::string teacher = {};  // a model's directory; "self"; empty: a dump makes blocks alone
@@ -79,8 +85,8 @@ struct Distillation {
   void refuse_other_settings();
   // Decides everything that is empty, by the stages, the method, the task and the teacher. A task's
   // steps stay empty when they follow from its epochs. A second call changes nothing. Returns what
-  // was decided because of the teacher or its dump, as ends of sentences about it.
-  std::vector<std::string> resolve(const TeacherFacts& facts);
+  // was decided because of these.
+  std::vector<Decision> resolve(const TeacherFacts& facts);
   // The defaults of what is empty, from the table of defaults.cpp.
   Distillation defaults(const TeacherFacts& facts) const;
   // Keys of the student's attention with their values as text, if its method is SEA.

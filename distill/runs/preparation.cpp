@@ -136,13 +136,12 @@ void Preparation::resolve(const nn::ModelShape& shape) {
   if (teacher.model && !what.losses["kd"] && what.defaults(facts).losses["kd"].value_or(0) > 0) {
     if (const auto massive = massive_activation(*teacher.model)) facts.massive = massive->text();
   }
-  for (const std::string& note : what.resolve(facts)) {
-    const std::string& from = what.dump.empty() ? what.teacher : what.dump;
-    if (note.starts_with("attention.k is ")) {  // not the method's, which keeps every key
-      host.messages.warning(from, ": ", note, "; --k gives another");
-    } else {
-      host.messages.info(from, ": ", note);
-    }
+  const std::string& from = what.dump.empty() ? what.teacher : what.dump;
+  for (const auto& [text, warns] : what.resolve(facts)) {
+    if (warns)
+      host.messages.warning(from, ": ", text);
+    else
+      host.messages.info(from, ": ", text);
   }
   // What differs between the stages of one run, or is of another stage.
   run.other_stage = {"stages"};

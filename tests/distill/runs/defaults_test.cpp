@@ -171,9 +171,10 @@ TEST_CASE("defaults: k of a task by its texts, of a new student alone") {
   Distillation on_task = of_recipe(Recipe::short_run, "cola"), of_dump, further = on_task;
   of_dump.dumped_texts = true;
   further.model = "student";
-  CHECK(on_task.resolve(facts).at(0).starts_with(
+  CHECK(on_task.resolve(facts).at(0).text.starts_with(
       "attention.k is 5, a quarter of the tokens of cola's longer texts"));
-  CHECK(of_dump.resolve(facts).back().starts_with(
+  CHECK(of_recipe(Recipe::short_run, "cola").resolve(facts).at(0).warns);
+  CHECK(of_dump.resolve(facts).back().text.starts_with(
       "attention.k is 5, a quarter of the tokens of its longer texts"));
   CHECK(further.resolve(facts).empty());
 }
@@ -265,10 +266,10 @@ TEST_CASE("defaults: keys of a configuration are settings that are decided") {
 TEST_CASE("defaults: kd is left out where a teacher has massive activations, unless it is given") {
   const TeacherFacts facts{.massive = "feature 3 of the first token is 900"};
   Distillation what, given, paper = of_recipe(Recipe::paper);
-  const std::vector<std::string> notes = what.resolve(facts);
+  const std::vector<Decision> notes = what.resolve(facts);
   REQUIRE(notes.size() == 1);
-  CHECK(notes[0].find("(feature 3 of the first token is 900)") != std::string::npos);
-  CHECK(notes[0].find("losses.kd is 0") != std::string::npos);
+  CHECK(notes[0].text.find("(feature 3 of the first token is 900)") != std::string::npos);
+  CHECK(notes[0].text.find("losses.kd is 0") != std::string::npos);
   CHECK(what.losses["kd"] == 0);
   CHECK(resolved({}).losses["kd"] == 5);
   given.losses["kd"] = 2;
