@@ -51,9 +51,9 @@ class TaskWorld {
 
   Finished run(const std::string& arguments, const std::string& before = "") const {
     std::string out = path("out.log"), error = path("err.log");
-    std::string command =
-        "cd " + scratch_.path().string() + " && export OMP_WAIT_POLICY=passive; " + before + " " +
-        brine::test::binary_dir() + "/brine " + arguments + " >" + out + " 2>" + error;
+    std::string command = "cd " + scratch_.path().string() + " && " + before + " " +
+                          brine::test::binary_dir() + "/brine " + arguments + " >" + out + " 2>" +
+                          error;
     int code = std::system(("(" + command + ")").c_str());
     return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), read_all(error)};
   }

@@ -54,9 +54,8 @@ class World {
                const std::string& target = "") const {
     std::string out = path("../" + scratch_.path().filename().string() + ".out");
     std::string error = out + ".err";
-    std::string command = "cd " + scratch_.path().string() +
-                          " && export OMP_WAIT_POLICY=passive; " + before + " " + program() + " " +
-                          arguments + " >" + (target.empty() ? out : target) + " 2>" + error;
+    std::string command = "cd " + scratch_.path().string() + " && " + before + " " + program() +
+                          " " + arguments + " >" + (target.empty() ? out : target) + " 2>" + error;
     int code = std::system(("(" + command + ")").c_str());
     Finished done{WIFEXITED(code) ? WEXITSTATUS(code) : -1,
                   target.empty() ? read_all(out) : std::string(), read_all(error)};

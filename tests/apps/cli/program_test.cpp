@@ -121,3 +121,20 @@ TEST_CASE("the kept configuration is what --config reads") {
   CHECK(text.find("seed = 7\n") != std::string::npos);
   CHECK(text.find("threads") == std::string::npos);
 }
+
+TEST_CASE("threads that wait spin shortly, unless the user says how long") {
+  auto spins = [](const std::string& settings) {
+    const Scratch scratch;
+    const std::string out = (scratch / "out").string();
+    const std::string program = brine::test::binary_dir() + "/brine";
+    REQUIRE(std::system(("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=verbose " +
+                         settings + " " + program + " --version >/dev/null 2>" + out)
+                            .c_str()) == 0);
+    const std::string text = read_all(out);
+    const size_t at = text.rfind("GOMP_SPINCOUNT = '");
+    return at == text.npos ? text : text.substr(at + 18, text.find('\'', at + 18) - at - 18);
+  };
+  CHECK(spins("") == "1000");
+  CHECK(spins("GOMP_SPINCOUNT=77") == "77");
+  CHECK(spins("OMP_WAIT_POLICY=passive") == "0");
+}

@@ -30,8 +30,7 @@ class LraWorld {
 
   Finished run(const std::string& arguments) const {
     const std::string out = path("out.log"), error = path("err.log");
-    const std::string command = "cd " + scratch_.path().string() +
-                                " && export OMP_WAIT_POLICY=passive; " + program() + " " +
+    const std::string command = "cd " + scratch_.path().string() + " && " + program() + " " +
                                 arguments + " >" + out + " 2>" + error;
     const int code = std::system(("(" + command + ")").c_str());
     return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), read_all(error)};
