@@ -58,7 +58,8 @@ struct AttentionInput {
   // caller adds it to the total loss.
   bool shows_loss = false;
   // In forward(): adds these tokens, the prompts of sequences slot, slot + 1..., which must be
-  // empty; requires that there is no tape.
+  // empty, or the next part of the prompt of one sequence (AttentionTraits::part_step); requires
+  // that there is no tape.
   AttentionState* state = nullptr;
   int64_t slot = 0;
 };
@@ -88,6 +89,7 @@ struct AttentionTraits {
   bool estimates = false;    // its scores learn from a teacher's attention (the loss approx)
   bool calibrates = false;   // calibrate() sets what it has instead of parameters
   int64_t k_step = 1;        // the option k is rounded up to multiples of it
+  int64_t part_step = 0;     // prompts are read in parts that begin at multiples of it; 0: whole
   // AttentionInput::hidden; q_content and k_content.
   bool reads_hidden = true, reads_content = true;
 };

@@ -130,6 +130,13 @@ void AttentionState::begin(int64_t first, int64_t batch, int64_t tokens,
   }
 }
 
+void AttentionState::extend(int64_t slot, int64_t tokens) {
+  int64_t& length = lengths_.data<int64_t>()[slot];
+  check(length + tokens <= capacity_, "attention state: ", tokens, " tokens behind ", length,
+        ", there is room for ", capacity_);
+  length += tokens;
+}
+
 void AttentionState::advance() {
   int64_t* length = lengths_.data<int64_t>();
   for (int64_t b = 0; b < batch(); ++b) {
@@ -156,11 +163,27 @@ void KeyValueState::fill(int64_t first, const Tensor& k, const Tensor& v,
   copy_into(values.slice(0, first, B).slice(2, 0, tokens), v.detach());
 }
 
+void KeyValueState::extend(int64_t slot, const Tensor& k, const Tensor& v) {
+  const int64_t first = length(slot), n = k.dim(2);
+  AttentionState::extend(slot, n);
+  copy_into(keys.slice(0, slot, 1).slice(2, first, n), k.detach());
+  copy_into(values.slice(0, slot, 1).slice(2, first, n), v.detach());
+}
+
 void KeyValueState::append(const Tensor& k, const Tensor& v) {
   const Tensor at = lengths().clone();
   advance();
   append_row(keys, k, at);
   append_row(values, v, at);
+}
+
+std::pair<Tensor, Tensor> KeyValueState::rows(int64_t slot, Dtype dtype) const {
+  auto row = [&](const Tensor& cache) {
+    const Tensor of_slot = cache.slice(0, slot, 1);
+    if (cache.dtype() == dtype) return of_slot;
+    return of_slot.slice(2, 0, length(slot)).contiguous().to(dtype);
+  };
+  return {row(keys), row(values)};
 }
 
 }  // namespace brine::nn

@@ -44,6 +44,8 @@ class AttentionState {
   // Prompts of lengths[b] tokens (undefined = `tokens`) went into slots first, first + 1...; these
   // must be empty. Throws when the capacity is exceeded.
   void begin(int64_t first, int64_t batch, int64_t tokens, const Tensor& prompt_lengths);
+  // Tokens of a prompt went into a slot, behind those that it has. Throws as begin() does.
+  void extend(int64_t slot, int64_t tokens);
   // Every sequence has one token more. Throws, and changes nothing, when one is full.
   void advance();
 
@@ -85,8 +87,13 @@ class KeyValueState : public AttentionState {
 
   // k and v [B, G, T, d] of prompts, as in AttentionState::begin().
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths);
+  // k and v [1, G, n, d] of the next tokens of one sequence.
+  void extend(int64_t slot, const Tensor& k, const Tensor& v);
   // One token of every sequence, k and v [batch, G, 1, d]; advances.
   void append(const Tensor& k, const Tensor& v);
+  // Keys and values of one sequence [1, G, S, d] in a type, S at least its length: the state's own
+  // memory where that has the type.
+  std::pair<Tensor, Tensor> rows(int64_t slot, Dtype dtype) const;
 
   Tensor &keys, &values;  // [batch, G, capacity, d]
 };

@@ -20,6 +20,27 @@ Tensor attend_blocks(const AttentionInput& in, const Tensor& q, const BlockMask&
   return group_matmul(p, in.v, false);
 }
 
+bool continues(const AttentionInput& in) { return in.state && in.state->length(in.slot) > 0; }
+
+PromptPart::PromptPart(const AttentionInput& input, const BlockConfig& config)
+    : in(input),
+      state(dynamic_cast<const KeyValueState&>(*in.state)),
+      tokens(state.length(in.slot) + in.q.dim(2)),
+      visible{.causal = true, .lengths = Tensor::from(std::vector<int64_t>{tokens}, {1})} {
+  const int64_t first = state.length(in.slot);
+  check(in.q.dim(0) == 1 && first % config.block == 0, "attention: a part of a prompt is of one ",
+        "sequence and begins at a multiple of ", config.block, " tokens, not at ", first);
+  std::vector<int32_t> places;
+  for (int64_t t = first; t < tokens; t += config.tile) places.push_back(int32_t(t / config.tile));
+  tiles = Tensor::from(places, {int64_t(places.size())});
+}
+
+Tensor PromptPart::attend(const BlockMask& mask, const BlockConfig& config) const {
+  auto [k, v] = state.rows(in.slot, in.q.dtype());
+  return merge_heads(
+      block_attention(in.q, k, v, mask, visible, (config.chosen + config.fixed()) * config.block));
+}
+
 void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys) {
   const int64_t T = in.k.dim(2);
   in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept_keys(mask, in.visible, T)}, {1}));

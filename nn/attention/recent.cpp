@@ -61,7 +61,8 @@ class Recent : public CachedAttention {
     return {.sparse = true,
             .incremental = shape_.causal,
             .groups = true,
-            .k_step = shape_.causal ? config_.block : 1};
+            .k_step = shape_.causal ? config_.block : 1,
+            .part_step = shape_.causal ? config_.block : 0};
   }
 
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
@@ -79,8 +80,15 @@ class Recent : public CachedAttention {
   Tensor forward(const AttentionInput& in) override {
     CostScope part("attention");
     if (!shape_.causal) return nearest(in);
-    fill(in);
     const BlockConfig config = blocks(in.options);
+    if (continues(in)) {
+      const PromptPart part(in, config);
+      dynamic_cast<KeyValueState&>(*in.state).extend(in.slot, in.k, in.v);
+      return part.attend(select_blocks({.q = in.q, .groups = shape_.groups()}, config, part.visible,
+                                       part.tokens, part.tiles),
+                         config);
+    }
+    fill(in);
     const BlockMask mask = select_blocks({.q = in.q.detach(), .groups = shape_.groups()}, config,
                                          in.visible, in.q.dim(2));
     const Tensor out = attend_blocks(in, in.q, mask, config);

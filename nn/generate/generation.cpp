@@ -60,7 +60,7 @@ void Generation::start(const std::vector<std::vector<int32_t>>& prompts) {
   }
   make_room();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    hidden_[i] = prefill(model_, *state_, int64_t(i), ids_of(prompts[i]));
+    hidden_[i] = prefill(model_, *state_, int64_t(i), ids_of(prompts[i]), request_.part);
   }
   prompt_seconds_ = seconds_since(begin);
 }

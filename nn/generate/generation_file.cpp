@@ -96,9 +96,9 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
     const std::vector<int32_t>& ids = sequences_[i].ids;
     check(alone.length(0) < int64_t(ids.size()), name, ": sequence ", i, " holds ", alone.length(0),
           " tokens of ", ids.size());
-    for (int64_t n = alone.length(0); n < int64_t(ids.size()); ++n) {
-      hidden_[i] = step(model_, alone, Tensor::from(std::vector{ids[size_t(n)]}, {1}));
-    }
+    const std::vector<int32_t> rest(ids.begin() + alone.length(0), ids.end());
+    hidden_[i] =
+        prefill(model_, alone, 0, Tensor::from(rest, {int64_t(rest.size())}), request_.part);
     state_->restore(int64_t(i), alone.saved(0), name);
   }
   prompt_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -153,6 +153,9 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.choice("cache", cache, kCaches,
            "Type of cached keys and values; exact: f32, with exact sums of features");
+  s.field("prefill", prefill,
+          "Tokens of a prompt that are read at once; none: what takes about half a GiB",
+          {.min = 1});
   s.field("save_state", save_state, "File from which to continue later");
   s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
 }
@@ -204,6 +207,7 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer,
                       .stops = stop,
                       .options = {.k = k, .query_skip = query_skip},
                       .cache = cache_type(cache),
+                      .part = prefill.value_or(0),
                       .vocabulary = tokenizer.vocab_size(),
                       .keep_states = !save_state.empty()};
   if (!ignore_eos) r.stop_tokens = ends;

@@ -27,6 +27,7 @@ struct TextGeneration {
   bool ignore_eos = false;                    // the tokenizer's eos does not end one
   int64_t k = 0, query_skip = 1;              // RuntimeOptions
   Cache cache = Cache::f32;
+  std::optional<int64_t> prefill;      // tokens of a prompt that are read at once
   std::string save_state, load_state;  // files of Generation
 
   void describe(data::Schema& s);

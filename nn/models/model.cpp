@@ -104,10 +104,11 @@ void Model::check_ids(const ModelCall& call, const char* family) const {
   check(call.ids.dim(1) <= shape_.max_positions, family, ": ", call.ids.dim(1),
         " tokens, but the model has ", shape_.max_positions, " positions");
   if (!call.token_places.defined()) return;
-  check(call.ids.dim(1) == 1 && call.token_places.shape() == Shape{call.ids.dim(0)}, family,
-        ": a step takes one token of every sequence, got ", call.ids.shape());
+  check(
+      (call.prompt || call.ids.dim(1) == 1) && call.token_places.shape() == Shape{call.ids.dim(0)},
+      family, ": a step takes one token of every sequence, got ", call.ids.shape());
   for (int64_t b = 0; b < call.ids.dim(0); ++b) {
-    const int64_t place = call.token_places.data<int64_t>()[b];
+    const int64_t place = call.token_places.data<int64_t>()[b] + call.ids.dim(1) - 1;
     check(place < shape_.max_positions, family, ": token ", place + 1,
           " of a sequence, but the model has ", shape_.max_positions, " positions");
   }
@@ -143,8 +144,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .own_loss = call.own_loss,
                           .state = call.state,
                           .slot = call.slot};
-  Tensor c =
-      call.token_places.defined() ? parts.method.step(in, *call.state) : parts.method.forward(in);
+  Tensor c = call.is_step() ? parts.method.step(in, *call.state) : parts.method.forward(in);
   if (tap) tap->put("attention_output", c);
   if (call.attention_observer) call.attention_observer->observe(in, c);
   return c;

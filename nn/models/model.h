@@ -56,10 +56,13 @@ struct ModelCall {
   double own_loss = 1;             // AttentionInput::own_loss
   bool recompute = false;          // keep only layer inputs, run layers again in backward
   // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64 [B], the
-  // pass is a step: ids [B, 1] are the tokens at these positions of their sequences.
+  // ids are the tokens from these positions of their sequences on: one of each in a step, those of
+  // a part of a prompt with `prompt`.
   AttentionState* state = nullptr;
   int64_t slot = 0;
   Tensor token_places = {};
+  bool prompt = false;
+  bool is_step() const { return token_places.defined() && !prompt; }
 };
 
 // The same call with every sequence's tokens moved to the front, in order: lengths replace its

@@ -77,15 +77,46 @@ void ModelState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, layer_tensors[i], place(i));
 }
 
-Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids) {
+int64_t default_part(const ModelShape& s) {
+  const int64_t heads = 2 * s.head_size() * (s.heads + (s.kv_heads ? s.kv_heads : s.heads));
+  const int64_t bytes = 4 * (4 * s.hidden_size + 3 * s.inner_size + heads);
+  return std::max<int64_t>((int64_t(1) << 29) / bytes, 256);
+}
+
+Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids, int64_t part) {
   NoGrad off;
   check(ids.rank() == 1 && ids.numel() >= 1, "decoding: a prompt must be ids [T], got ",
         ids.shape());
-  const int64_t T = ids.dim(0);
-  ModelCall call{.ids = ids.view({1, T}), .slot = slot};
-  const Tensor x = through_layers(model, state, call);
-  const Tensor y = model.finish(x.detach().slice(1, T - 1, 1).contiguous());
-  return y.view({1, y.dim(2)});
+  check(part >= 0, "decoding: parts of ", part, " tokens");
+  const int64_t T = ids.dim(0), begin = state.length(slot);
+  const int64_t step_of_parts = model.attention_traits().part_step;
+  if (part == 0) part = default_part(model.shape());
+  if (step_of_parts) part = std::max(part / step_of_parts, int64_t(1)) * step_of_parts;
+  Tensor last;
+  for (int64_t done = 0; done < T;) {
+    const int64_t first = begin + done;
+    const bool alone = first > 0 && (step_of_parts == 0 || first % step_of_parts != 0);
+    int64_t n = alone ? 1 : T - done;
+    if (step_of_parts) n = std::min(n, part);
+    const Tensor next = ids.slice(0, done, n).contiguous();
+    done += n;
+    if (alone) {
+      check(state.batch() == 1, "decoding: a prompt goes on after ", first,
+            " tokens beside other sequences");
+      last = step(model, state, next);
+      continue;
+    }
+    ModelCall call{.ids = next.view({1, n}), .slot = slot};
+    if (first > 0) {
+      call.token_places = Tensor::from(std::vector<int64_t>{first}, {1});
+      call.prompt = true;
+    }
+    const Tensor x = through_layers(model, state, call);
+    if (done < T) continue;
+    const Tensor y = model.finish(x.detach().slice(1, n - 1, 1).contiguous());
+    last = y.view({1, y.dim(2)});
+  }
+  return last;
 }
 
 Tensor step(Model& model, ModelState& state, const Tensor& ids) {

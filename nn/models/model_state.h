@@ -38,9 +38,15 @@ class ModelState {
   std::vector<std::unique_ptr<AttentionState>> layers_;
 };
 
-// Adds the prompt ids i32 [T] to the empty slot: one pass, in linear time if the method is linear.
-// -> [1, E], the input of the head after its last token.
-Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids);
+// Tokens of a prompt that are read at once where the user does not say: so many that what the
+// layers compute for them takes about half a GiB.
+int64_t default_part(const ModelShape& shape);
+// Adds the prompt ids i32 [T] to a slot, in linear time if the method is linear: in parts of about
+// `part` tokens (0: default_part()), or in one pass where the method reads prompts whole. Behind
+// tokens that the slot has, the state of one sequence alone, single tokens are added up to where a
+// part may begin, and all of them where the method has no parts. With a cache in the model's type
+// the bits do not depend on the parts. -> [1, E], the input of the head after its last token.
+Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids, int64_t part = 0);
 // Adds one token to every sequence, ids i32 [batch] -> [batch, E].
 Tensor step(Model& model, ModelState& state, const Tensor& ids);
 

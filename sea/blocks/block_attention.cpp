@@ -58,6 +58,7 @@ nn::AttentionTraits BlockAttention::traits() const {
           .groups = true,
           .calibrates = true,
           .k_step = config_.block,
+          .part_step = config_.block,
           .reads_hidden = false,
           .reads_content = false};
 }
@@ -83,6 +84,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& input) {
   }
   const int64_t T = in.q.dim(2);
   const BlockConfig config = blocks_of(in.options);
+  if (nn::continues(in)) return go_on(in, config);
   check(!(in.tap && in.tap->forced("selected").defined()), "blocks: no columns can be forced");
   std::optional<CostScope> part(std::in_place, "mask");
   BlockScores scores{.q = in.q.detach(), .key_scale = key_scale_.value, .groups = shape_.groups()};
@@ -103,6 +105,21 @@ Tensor BlockAttention::forward(const nn::AttentionInput& input) {
     nn::show_blocks(in, mask, in.tap->requested("mask") || !in.tap->requested("kept_keys"));
   }
   return merge_heads(attended);
+}
+
+Tensor BlockAttention::go_on(const nn::AttentionInput& in, const BlockConfig& config) const {
+  std::optional<CostScope> cost(std::in_place, "mask");
+  auto& state = dynamic_cast<BlockState&>(*in.state);
+  const nn::PromptPart part(in, config);
+  state.extend(in.slot, in.k, in.v);
+  const BlockScores scores{.q = in.q,
+                           .key_scale = key_scale_.value,
+                           .keys = state.copies(in.slot, in.q.dtype()),
+                           .groups = shape_.groups()};
+  const BlockMask mask = select_blocks(scores, config, part.visible, part.tokens, part.tiles);
+  state.keep_last(in.slot, mask, mask.tile_count() - 1, 0);
+  cost.emplace("sparse attention");
+  return part.attend(mask, config);
 }
 
 std::unique_ptr<nn::AttentionState> BlockAttention::make_state(

@@ -35,6 +35,8 @@ class BlockAttention : public nn::Attention {
 
  private:
   friend class BlockState;
+  // forward() for the next part of a prompt.
+  Tensor go_on(const nn::AttentionInput& in, const BlockConfig& config) const;
   // Of a call; throws for a k beyond the positions.
   BlockConfig blocks_of(const nn::RuntimeOptions& options) const;
 
@@ -53,9 +55,14 @@ class BlockState : public nn::KeyValueState {
             const Visibility& visible, const BlockMask& mask);
   // One token of every sequence.
   void append(const Tensor& k, const Tensor& v);
+  // The next tokens k and v [1, G, n, d] of one sequence, from the beginning of a block on.
+  void extend(int64_t slot, const Tensor& k, const Tensor& v);
+  // The last tile's blocks of sequence b of a mask are those of the newest row of a slot.
+  void keep_last(int64_t slot, const BlockMask& mask, int64_t tile, int64_t b);
 
   KeyCodes copies() const;
-  BlockMask mask() const;  // of the newest row's tile
+  KeyCodes copies(int64_t slot, Dtype dtype) const;  // of one sequence, in a type
+  BlockMask mask() const;                            // of the newest row's tile
 
  private:
   // Copies into block `block` of `count` of the sequences from `first` on, and into the

@@ -60,7 +60,7 @@ void BlockState::place(int64_t first, int64_t count, int64_t block, const KeyCod
 void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, KeyCodes copies,
                       const Visibility& visible, const BlockMask& mask) {
   KeyValueState::fill(first, k, v, visible.lengths);
-  const int64_t B = k.dim(0), room = std::min(mask.capacity(), entries_.dim(3));
+  const int64_t B = k.dim(0);
   if (codes_ && k.dim(2) >= config_.block) {
     // Of the keys as the cache has them, as when a block is filled token by token.
     if (keys.dtype() != k.dtype()) {
@@ -68,12 +68,23 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, KeyCodes 
     }
     place(first, B, 0, copies);
   }
-  for (int64_t b = 0; b < B; ++b) {
-    const int64_t tile = (length(first + b) - 1) / config_.tile;
-    copy_into(counts_.slice(0, first + b, 1), mask.counts.slice(0, b, 1).slice(2, tile, 1));
-    copy_into(entries_.slice(0, first + b, 1).slice(3, 0, room),
-              mask.entries.slice(0, b, 1).slice(2, tile, 1).slice(3, 0, room));
-  }
+  for (int64_t b = 0; b < B; ++b)
+    keep_last(first + b, mask, (length(first + b) - 1) / config_.tile, b);
+}
+
+void BlockState::keep_last(int64_t slot, const BlockMask& mask, int64_t tile, int64_t b) {
+  const int64_t room = std::min(mask.capacity(), entries_.dim(3));
+  copy_into(counts_.slice(0, slot, 1), mask.counts.slice(0, b, 1).slice(2, tile, 1));
+  copy_into(entries_.slice(0, slot, 1).slice(3, 0, room),
+            mask.entries.slice(0, b, 1).slice(2, tile, 1).slice(3, 0, room));
+}
+
+void BlockState::extend(int64_t slot, const Tensor& k, const Tensor& v) {
+  const int64_t block = length(slot) / config_.block;
+  KeyValueState::extend(slot, k, v);
+  const Tensor stored = keys.dtype() == k.dtype() ? k.detach() : k.detach().to(keys.dtype());
+  if (codes_ && k.dim(2) >= config_.block)
+    place(slot, 1, block, key_codes(stored.to(k.dtype()), key_scale_, config_));
 }
 
 void BlockState::append(const Tensor& k, const Tensor& v) {
@@ -92,6 +103,15 @@ KeyCodes BlockState::copies() const {
   if (!codes_) return out;
   out = {.codes = *codes_, .steps = *steps_};
   for (const Tensor* level : moments_) out.moments.push_back(*level);
+  return out;
+}
+
+KeyCodes BlockState::copies(int64_t slot, Dtype dtype) const {
+  KeyCodes out;
+  if (!codes_) return out;
+  auto of_slot = [&](const Tensor& t) { return t.slice(0, slot, 1); };
+  out = {.codes = of_slot(*codes_), .steps = of_slot(*steps_).to(dtype)};
+  for (const Tensor* level : moments_) out.moments.push_back(of_slot(*level).to(dtype));
   return out;
 }
 

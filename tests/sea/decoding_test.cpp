@@ -395,8 +395,10 @@ TEST_CASE("decoding contract: what cannot be is refused and changes nothing") {
     const nn::Attention& attention = *block.module;
     auto state = attention.make_state({.batch = 1, .capacity = 8});
     prefill(attention, *state, in, {5}, {});
-    CHECK(contains(message([&] { prefill(attention, *state, in, {3}, {}); }),
-                   "slot 0 has 5 tokens already"));
+    const int64_t step = attention.traits().part_step;
+    if (step != 1)  // of 1 it is the next part
+      CHECK(contains(message([&] { prefill(attention, *state, in, {3}, {}); }),
+                     step ? "begins at a multiple of " : "slot 0 has 5 tokens already"));
     decode(attention, *state, in, {5}, 3);
     CHECK(contains(message([&] { decode(attention, *state, in, {8}, 1); }),
                    "sequence 0 has 8 tokens, there is no room for more"));

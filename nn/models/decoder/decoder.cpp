@@ -147,7 +147,7 @@ void Decoder::check_window(const ModelCall& call) const {
   };
   if (call.ids.rank() == 2) within(call.ids.dim(1));
   if (!call.token_places.defined()) return;
-  for (double place : call.token_places.to_vector()) within(int64_t(place) + 1);
+  for (double place : call.token_places.to_vector()) within(int64_t(place) + call.ids.dim(1));
 }
 
 Tensor Decoder::embed(const ModelCall& call) {

@@ -15,10 +15,10 @@ struct Made {
   std::unique_ptr<nn::ParameterStore> store;
 };
 
-Made make(const std::string& attention, bool post_norm = false) {
+Made make(const std::string& attention, bool post_norm = false, int64_t positions = 48) {
   Made m;
   const data::Json narrow = {{"do_layer_norm_before", false}, {"word_embed_proj_dim", 12}};
-  m.config = small_opt(53, 48, 0.3, post_norm ? narrow : data::Json::object());
+  m.config = small_opt(53, positions, 0.3, post_norm ? narrow : data::Json::object());
   m.config.attention = attention;
   m.model = nn::make_model(m.config, 3);
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
@@ -27,13 +27,13 @@ Made make(const std::string& attention, bool post_norm = false) {
 
 // Every causal method that claims decoding, and the narrow post-LN model.
 template <class F>
-void each_model(F f) {
+void each_model(F f, int64_t positions = 48) {
   int made = 0;
   for (const auto& [name, factory] : nn::attention_methods()) {
     for (bool post_norm : {false, true}) {
       std::optional<Made> m;
       try {
-        m = make(name, post_norm);
+        m = make(name, post_norm, positions);
       } catch (const Error& refusal) {
         MESSAGE(name << " refuses: " << refusal.what());
         continue;
@@ -102,6 +102,47 @@ TEST_CASE(
   });
 }
 
+// Products of fewer rows may round differently; tests/nn/attention/contract compares bits.
+TEST_CASE("model state: a prompt in parts, and one that goes on, are those of one pass") {
+  int with_parts = 0;
+  auto compare = [&](nn::Model& model) {
+    if (model.attention_traits().part_step == 0) return;
+    ++with_parts;
+    const int64_t T = 203;
+    const Tensor tokens = ids({1, 256}, 8, 53), next = part(tokens, 0, T, 1);
+    const nn::StateRequest request{.capacity = 256, .options = {.k = 128}};
+    nn::ModelState whole(model, request);
+    const Tensor last = nn::prefill(model, whole, 0, part(tokens, 0, 0, T), T);
+    const Tensor after = nn::step(model, whole, next);
+    auto same = [&](nn::ModelState& state, const Tensor& hidden) {
+      CHECK(state.length(0) == T);
+      CHECK(close(hidden, last, 1e-4, 0));
+      CHECK(close(nn::step(model, state, next), after, 1e-4, 0));
+    };
+    for (const int64_t n : {1, 64, 100}) {
+      nn::ModelState state(model, request);
+      same(state, nn::prefill(model, state, 0, part(tokens, 0, 0, T), n));
+    }
+    nn::ModelState state(model, request);  // 64 is the next beginning of a part
+    nn::prefill(model, state, 0, part(tokens, 0, 0, 50));
+    same(state, nn::prefill(model, state, 0, part(tokens, 0, 50, T - 50), 64));
+  };
+  each_model(compare, 256);
+  CHECK(with_parts == 6);
+}
+
+TEST_CASE("model state: what has no parts goes on token by token") {
+  Made m = make("sea");
+  REQUIRE(m.model->attention_traits().part_step == 0);
+  const Tensor tokens = ids({1, 48}, 8, 53);
+  nn::ModelState parts(*m.model, {.capacity = 48}), steps(*m.model, {.capacity = 48});
+  for (nn::ModelState* state : {&parts, &steps})
+    nn::prefill(*m.model, *state, 0, part(tokens, 0, 0, 9));
+  Tensor last;
+  for (int64_t t = 9; t < 20; ++t) last = nn::step(*m.model, steps, part(tokens, 0, t, 1));
+  CHECK(same_bits(nn::prefill(*m.model, parts, 0, part(tokens, 0, 9, 11)), last));
+}
+
 TEST_CASE("model state: positions, other shapes and methods without decoding are refused by name") {
   Made m = make("sea");
   nn::Model& model = *m.model;
@@ -119,7 +160,7 @@ TEST_CASE("model state: positions, other shapes and methods without decoding are
   CHECK(contains(message([&] { state.restore(0, {}, "x.state"); }),
                  "x.state: layer 0: no tensor length"));
   CHECK(contains(message([&] { nn::prefill(model, state, 1, part(tokens, 0, 0, 2)); }),
-                 "slot 1 has 3 tokens already"));
+                 "a prompt goes on after 3 tokens beside other sequences"));
 }
 
 }  // namespace brine::test
