@@ -5,6 +5,7 @@
 
 #include "autograd/node.h"
 #include "tensor/mask/blocks.h"
+#include "tensor/mask/coded_cache.h"
 #include "tensor/mask/csr.h"
 
 namespace brine {
@@ -36,6 +37,17 @@ Tensor block_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 // blocks of its tile. q [B, H, 1, d], caches as in cached_attention().
 Tensor block_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
                             const BlockMask& mask, const Tensor& width);
+
+// ---- coded_cache.cpp: keys and values in 8 bits, off the tape
+// The codes of the complete blocks of k and v [B, G, T, d]; steps and means are stored in a type.
+// key_scale [G, d] as in key_codes().
+CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale, int64_t block,
+                      Dtype stored);
+// The keys and values of the first lengths[b] (i64 [B]) tokens [B, G, max(lengths), d].
+std::pair<Tensor, Tensor> decoded_cache(const CodedCache& cache, const Tensor& lengths);
+// As block_attention_step(); over all keys before width[b] when the mask is null.
+Tensor coded_attention_step(const Tensor& q, const CodedCache& cache, const BlockMask* mask,
+                            const Tensor& width);
 
 // ---- sparse_attention.cpp
 // q [B, H, T, d], k and v [B, G, S, d] as in flash_attention() -> P V [B, H, T, d], P = softmax(q

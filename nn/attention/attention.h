@@ -72,6 +72,7 @@ struct StateRequest {
   // Type of the cached keys, values and features of tokens: 16 bits (dtype f32), or dtype for all
   // of them. None: keys and values in dtype, features as the method does without loss of quality.
   std::optional<Dtype> cache = {};
+  bool coded = false;  // keys and values of complete blocks in 8 bits, `cache` is of their steps
   Device device = default_device();
   // query_skip is fixed; k may decrease from step to step, not increase.
   RuntimeOptions options = {};
@@ -89,6 +90,7 @@ struct AttentionTraits {
   bool estimates = false;    // its scores learn from a teacher's attention (the loss approx)
   bool calibrates = false;   // calibrate() sets what it has instead of parameters
   int64_t k_step = 1;        // the option k is rounded up to multiples of it
+  bool codes = false;        // a state may be coded (StateRequest)
   int64_t part_step = 0;     // prompts are read in parts that begin at multiples of it; 0: whole
   // AttentionInput::hidden; q_content and k_content.
   bool reads_hidden = true, reads_content = true;

@@ -146,11 +146,77 @@ void AttentionState::advance() {
   for (int64_t b = 0; b < batch(); ++b) ++length[b];
 }
 
-KeyValueState::KeyValueState(const StateRequest& r, const AttentionShape& shape)
+KeyValueState::KeyValueState(const StateRequest& r, const AttentionShape& shape, int64_t block,
+                             const Tensor& key_scale)
     : AttentionState(r.batch, r.capacity, r.device),
-      keys(part("keys", {r.batch, shape.groups(), r.capacity, shape.head_size}, r.cached(), 2)),
-      values(part("values", keys.shape(), r.cached(), 2)) {
+      keys(r.coded ? part("last_keys", {r.batch, shape.groups(), block, shape.head_size}, r.dtype)
+                   : part("keys", {r.batch, shape.groups(), r.capacity, shape.head_size},
+                          r.cached(), 2)),
+      values(
+          part(r.coded ? "last_values" : "values", keys.shape(), keys.dtype(), r.coded ? 0 : 2)) {
   check(shape.causal, "attention: an encoder is not decoded token by token");
+  if (!r.coded) return;
+  const int64_t G = shape.groups(), d = shape.head_size, N = r.capacity / block;
+  auto of_blocks = [&](const char* name, const Shape& rest, Dtype dtype) -> Tensor& {
+    Shape all{r.batch, G, N};
+    for (int64_t n : rest) all.push_back(n);
+    return part(name, all, dtype, 2, [block](int64_t tokens) { return tokens / block; });
+  };
+  const int64_t half = (d + 1) / 2;
+  codes = std::unique_ptr<Codes>(new Codes{of_blocks("key_codes", {block, half}, Dtype::u8),
+                                           of_blocks("key_low_codes", {block, half}, Dtype::u8),
+                                           of_blocks("key_steps", {block}, r.cached()),
+                                           of_blocks("block_moments_0", {2 * d}, r.cached()),
+                                           of_blocks("value_codes", {block, d}, Dtype::u8),
+                                           of_blocks("value_steps", {block}, r.cached()), key_scale,
+                                           block});
+  if (!key_scale.defined()) codes->key_scale = Tensor::full({G, d}, 1, r.dtype, r.device);
+}
+
+CodedCache KeyValueState::coded(int64_t first, int64_t count) const {
+  auto of = [&](const Tensor& t) { return t.slice(0, first, count); };
+  return {.keys = {.codes = of(codes->high),
+                   .steps = of(codes->steps),
+                   .moments = {of(codes->moments)}},
+          .low_codes = of(codes->low),
+          .key_scale = codes->key_scale,
+          .values = of(codes->values),
+          .value_steps = of(codes->value_steps),
+          .last_keys = of(keys),
+          .last_values = of(values)};
+}
+
+void KeyValueState::place(int64_t first, int64_t count, int64_t token, const Tensor& k,
+                          const Tensor& v) {
+  const int64_t n = k.dim(2);
+  auto put = [&](const Tensor& to, int64_t at, const Tensor& from) {
+    copy_into(to.slice(0, first, count).slice(2, at, from.dim(2)), from);
+  };
+  if (!codes) {
+    put(keys, token, k.detach());
+    put(values, token, v.detach());
+    return;
+  }
+  const CodedCache of =
+      code_cache(k, v, codes->key_scale, codes->block, codes->value_steps.dtype());
+  const int64_t block = token / codes->block;
+  for (const auto& [to, from] : {std::pair{&codes->high, &of.keys.codes},
+                                 {&codes->low, &of.low_codes},
+                                 {&codes->steps, &of.keys.steps},
+                                 {&codes->moments, &of.keys.moments[0]},
+                                 {&codes->values, &of.values},
+                                 {&codes->value_steps, &of.value_steps}})
+    if (of.values.dim(2) > 0) put(*to, block, *from);
+  for (int64_t b = 0; b < count; ++b) {  // prompts may have different lengths
+    const int64_t end = std::min(length(first + b) - token, n);
+    const int64_t rest = end % codes->block;
+    if (rest == 0) continue;
+    auto last = [&](const Tensor& x) {
+      return x.detach().slice(0, b, 1).slice(2, end - rest, rest);
+    };
+    copy_into(keys.slice(0, first + b, 1).slice(2, 0, rest), last(k));
+    copy_into(values.slice(0, first + b, 1).slice(2, 0, rest), last(v));
+  }
 }
 
 void KeyValueState::fill(int64_t first, const Tensor& k, const Tensor& v,
@@ -159,31 +225,43 @@ void KeyValueState::fill(int64_t first, const Tensor& k, const Tensor& v,
   check(tokens <= capacity(), "attention state: a prompt of ", tokens,
         " tokens, there is room for ", capacity());
   begin(first, B, tokens, prompt_lengths);
-  copy_into(keys.slice(0, first, B).slice(2, 0, tokens), k.detach());
-  copy_into(values.slice(0, first, B).slice(2, 0, tokens), v.detach());
+  place(first, B, 0, k, v);
 }
 
 void KeyValueState::extend(int64_t slot, const Tensor& k, const Tensor& v) {
-  const int64_t first = length(slot), n = k.dim(2);
-  AttentionState::extend(slot, n);
-  copy_into(keys.slice(0, slot, 1).slice(2, first, n), k.detach());
-  copy_into(values.slice(0, slot, 1).slice(2, first, n), v.detach());
+  const int64_t first = length(slot);
+  AttentionState::extend(slot, k.dim(2));
+  place(slot, 1, first, k, v);
 }
 
 void KeyValueState::append(const Tensor& k, const Tensor& v) {
-  const Tensor at = lengths().clone();
+  Tensor at = lengths().clone();
   advance();
+  for (int64_t b = 0; codes && b < batch(); ++b) at.data<int64_t>()[b] %= codes->block;
   append_row(keys, k, at);
   append_row(values, v, at);
+  for (int64_t b = 0; codes && b < batch(); ++b) {
+    const int64_t token = length(b) - codes->block;
+    if (length(b) % codes->block == 0)
+      place(b, 1, token, keys.slice(0, b, 1), values.slice(0, b, 1));
+  }
 }
 
 std::pair<Tensor, Tensor> KeyValueState::rows(int64_t slot, Dtype dtype) const {
+  if (codes) return decoded_cache(coded(slot, 1), lengths().slice(0, slot, 1));
   auto row = [&](const Tensor& cache) {
     const Tensor of_slot = cache.slice(0, slot, 1);
     if (cache.dtype() == dtype) return of_slot;
     return of_slot.slice(2, 0, length(slot)).contiguous().to(dtype);
   };
   return {row(keys), row(values)};
+}
+
+Tensor KeyValueState::attend(const Tensor& q, const BlockMask* mask) const {
+  if (codes) return merge_heads(coded_attention_step(q, coded(0, batch()), mask, lengths()));
+  if (mask) return merge_heads(block_attention_step(q, keys, values, *mask, lengths()));
+  const Tensor first = Tensor::zeros(lengths().shape(), Dtype::i64);
+  return merge_heads(cached_attention(q, keys, values, first, lengths()));
 }
 
 }  // namespace brine::nn

@@ -4,11 +4,12 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "tensor/mask/coded_cache.h"
 #include "tensor/named_tensor.h"
-#include "tensor/tensor.h"
 
 namespace brine::nn {
 
@@ -80,10 +81,13 @@ class AttentionState {
   std::deque<Part> parts_;  // references into it stay valid
 };
 
-// Keys and values of every token.
+// Keys and values of every token. In 8 bits (StateRequest::coded) complete blocks are codes, and
+// the rest of a prompt in which they are read is exact.
 class KeyValueState : public AttentionState {
  public:
-  KeyValueState(const StateRequest& request, const AttentionShape& shape);
+  // `block` and `key_scale` [G, d] (undefined: 1) are those of codes.
+  KeyValueState(const StateRequest& request, const AttentionShape& shape, int64_t block = 32,
+                const Tensor& key_scale = {});
 
   // k and v [B, G, T, d] of prompts, as in AttentionState::begin().
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths);
@@ -94,8 +98,25 @@ class KeyValueState : public AttentionState {
   // Keys and values of one sequence [1, G, S, d] in a type, S at least its length: the state's own
   // memory where that has the type.
   std::pair<Tensor, Tensor> rows(int64_t slot, Dtype dtype) const;
+  // Attention of one query of every sequence q [batch, H, 1, d] -> [batch, 1, H d]: over all keys
+  // of the state or those in the blocks of a mask.
+  Tensor attend(const Tensor& q, const BlockMask* mask = nullptr) const;
 
-  Tensor &keys, &values;  // [batch, G, capacity, d]
+  Tensor &keys, &values;  // [batch, G, capacity, d]; of codes only the block that fills
+
+ protected:
+  struct Codes {
+    Tensor &high, &low, &steps, &moments, &values, &value_steps;  // as in CodedCache
+    Tensor key_scale;
+    int64_t block;
+  };
+  std::unique_ptr<Codes> codes;  // null: no codes
+
+ private:
+  // Of `count` sequences from `first` on; undefined key_scale of CodedCache where there are none.
+  CodedCache coded(int64_t first, int64_t count) const;
+  // k and v [count, G, n, d] of sequences from `first` on, of tokens from a block's first one on.
+  void place(int64_t first, int64_t count, int64_t token, const Tensor& k, const Tensor& v);
 };
 
 }  // namespace brine::nn

@@ -23,8 +23,7 @@ class CachedAttention : public Attention {
   Tensor step(const AttentionInput& in, AttentionState& state) const override {
     auto& cache = dynamic_cast<KeyValueState&>(state);
     cache.append(in.k, in.v);
-    const Tensor first = Tensor::zeros(cache.lengths().shape(), Dtype::i64);
-    return merge_heads(cached_attention(in.q, cache.keys, cache.values, first, cache.lengths()));
+    return cache.attend(in.q);
   }
 
  protected:

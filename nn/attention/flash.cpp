@@ -14,6 +14,7 @@ class Flash : public CachedAttention {
   AttentionTraits traits() const override {
     return {.incremental = shape_.causal,
             .groups = true,
+            .codes = shape_.causal,
             .part_step = shape_.causal ? BlockConfig().block : 0};
   }
 

@@ -62,7 +62,12 @@ class Recent : public CachedAttention {
             .incremental = shape_.causal,
             .groups = true,
             .k_step = shape_.causal ? config_.block : 1,
+            .codes = shape_.causal,
             .part_step = shape_.causal ? config_.block : 0};
+  }
+
+  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
+    return std::make_unique<KeyValueState>(r, shape_, config_.block);
   }
 
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
@@ -74,7 +79,7 @@ class Recent : public CachedAttention {
                                             state.capacity() / config.block + 1, in.q.device());
     const BlockScores none{.q = in.q.detach().contiguous(), .groups = shape_.groups()};
     select_blocks_step(mask, none, config, state.lengths());
-    return merge_heads(block_attention_step(in.q, state.keys, state.values, mask, state.lengths()));
+    return state.attend(in.q, &mask);
   }
 
   Tensor forward(const AttentionInput& in) override {

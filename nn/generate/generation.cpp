@@ -37,6 +37,7 @@ void Generation::make_room() {
   state_ = std::make_unique<ModelState>(model_, StateRequest{.batch = int64_t(sequences_.size()),
                                                              .capacity = capacity,
                                                              .cache = request_.cache,
+                                                             .coded = request_.coded,
                                                              .options = request_.options});
   in_slot_.resize(sequences_.size());
   std::iota(in_slot_.begin(), in_slot_.end(), size_t(0));

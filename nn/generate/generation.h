@@ -26,10 +26,11 @@ struct GenerationRequest {
   // stop text does but with nothing cut off.
   std::function<bool(size_t i, const std::string& text)> stop_when = {};
   RuntimeOptions options;
-  std::optional<Dtype> cache = {};  // StateRequest::cache
-  int64_t part = 0;                 // of a prompt, in tokens: prefill()
-  int64_t vocabulary = 0;           // ids of the tokenizer: others are never sampled
-  bool keep_states = false;         // for save()
+  std::optional<Dtype> cache = {};  // StateRequest::cache and coded
+  bool coded = false;
+  int64_t part = 0;          // of a prompt, in tokens: prefill()
+  int64_t vocabulary = 0;    // ids of the tokenizer: others are never sampled
+  bool keep_states = false;  // for save()
 };
 
 // Why a continuation ended.

@@ -11,6 +11,12 @@ constexpr const char* kFormat = "brine-generation-1";
 
 std::string prefix_of(size_t i) { return join("sequences.", i, "."); }
 
+// As --cache names it.
+std::string cache_of(const GenerationRequest& r) {
+  if (r.coded) return "q8";
+  return r.cache ? r.cache == Dtype::f32 ? "exact" : join(*r.cache) : "f32";
+}
+
 const std::string& meta(const data::Safetensors& file, const std::string& key) {
   auto it = file.metadata().find(key);
   check(it != file.metadata().end(), file.path().string(), ": no ", key,
@@ -36,7 +42,8 @@ void Generation::save(const data::Path& path, const std::string& model_hash) con
                           {"sha256", tensor_hash(tensors)},
                           {"model", model_hash},
                           {"sequences", std::to_string(sequences_.size())},
-                          {"query_skip", std::to_string(request_.options.query_skip)}});
+                          {"query_skip", std::to_string(request_.options.query_skip)},
+                          {"cache", cache_of(request_)}});
 }
 
 void Generation::load(const data::Path& path, const std::string& model_hash,
@@ -51,6 +58,9 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   const std::string skip = std::to_string(request_.options.query_skip);
   check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
         meta(file, "query_skip"), ", now it is ", skip);
+  check(meta(file, "cache") == cache_of(request_), name, ": its cache is in ", meta(file, "cache"),
+        ", now it would be in ", cache_of(request_), "; --cache ", meta(file, "cache"),
+        " continues it");
   check(meta(file, "sha256") == tensor_hash(file), name, ": content does not match its checksum");
   size_t count = 0;
   while (file.contains(prefix_of(count) + "ids")) ++count;
@@ -89,9 +99,10 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
       layer_tensors.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
     }
     // Sequences have different numbers of tokens to process: each is processed separately.
-    ModelState alone(
-        model_,
-        {.capacity = state_->capacity(), .cache = request_.cache, .options = request_.options});
+    ModelState alone(model_, {.capacity = state_->capacity(),
+                              .cache = request_.cache,
+                              .coded = request_.coded,
+                              .options = request_.options});
     alone.restore(0, layer_tensors, name);
     const std::vector<int32_t>& ids = sequences_[i].ids;
     check(alone.length(0) < int64_t(ids.size()), name, ": sequence ", i, " holds ", alone.length(0),

@@ -152,7 +152,7 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.choice("cache", cache, kCaches,
-           "Type of cached keys and values; exact: f32, with exact sums of features");
+           "Type of cached keys and values; q8: 8 bits; exact: f32, with exact sums of features");
   s.field("prefill", prefill,
           "Tokens of a prompt that are read at once; none: what takes about half a GiB",
           {.min = 1});
@@ -165,6 +165,7 @@ std::optional<Dtype> cache_type(Cache cache) {
     case Cache::f32:
       return std::nullopt;
     case Cache::bf16:
+    case Cache::q8:
       return Dtype::bf16;
     case Cache::f16:
       return Dtype::f16;
@@ -207,6 +208,7 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer,
                       .stops = stop,
                       .options = {.k = k, .query_skip = query_skip},
                       .cache = cache_type(cache),
+                      .coded = cache == Cache::q8,
                       .part = prefill.value_or(0),
                       .vocabulary = tokenizer.vocab_size(),
                       .keep_states = !save_state.empty()};

@@ -11,10 +11,14 @@
 
 namespace brine::nn {
 
-// The type of the keys and values that a decoding state keeps; exact: features too, in f32.
-enum class Cache : uint8_t { f32, bf16, f16, exact };
-inline constexpr data::Named<Cache> kCaches[] = {
-    {Cache::f32, "f32"}, {Cache::bf16, "bf16"}, {Cache::f16, "f16"}, {Cache::exact, "exact"}};
+// The type of the keys and values that a decoding state keeps; exact: features too, in f32; q8:
+// codes of 8 bits.
+enum class Cache : uint8_t { f32, bf16, f16, q8, exact };
+inline constexpr data::Named<Cache> kCaches[] = {{Cache::f32, "f32"},
+                                                 {Cache::bf16, "bf16"},
+                                                 {Cache::f16, "f16"},
+                                                 {Cache::q8, "q8"},
+                                                 {Cache::exact, "exact"}};
 // As StateRequest::cache.
 std::optional<Dtype> cache_type(Cache cache);
 

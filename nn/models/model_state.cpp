@@ -28,6 +28,8 @@ ModelState::ModelState(const Model& model, const StateRequest& request) : option
         " tokens, but the model has ", shape.max_positions, " positions");
   check(!request.cache || can_store(request.dtype, *request.cache), "decoding: a cache in ",
         request.cached(), " for a model in ", request.dtype);
+  check(!request.coded || model.attention_traits().codes, "decoding: attention '",
+        model.attention_name(), "' keeps no cache in 8 bits; blocks, windows and flash do");
   for (int64_t i = 0; i < shape.layers; ++i) {
     layers_.push_back(model.attention(i).make_state(request));
   }

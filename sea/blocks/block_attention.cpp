@@ -58,6 +58,7 @@ nn::AttentionTraits BlockAttention::traits() const {
           .groups = true,
           .calibrates = true,
           .k_step = config_.block,
+          .codes = true,
           .part_step = config_.block,
           .reads_hidden = false,
           .reads_content = false};
@@ -137,7 +138,7 @@ Tensor BlockAttention::step(const nn::AttentionInput& in, nn::AttentionState& an
                            .groups = shape_.groups()};
   const BlockMask mask = state.mask();
   select_blocks_step(mask, scores, blocks_of(in.options), state.lengths());
-  return merge_heads(block_attention_step(in.q, state.keys, state.values, mask, state.lengths()));
+  return state.attend(in.q, &mask);
 }
 
 namespace {

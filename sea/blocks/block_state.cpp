@@ -13,7 +13,7 @@ int64_t room_of(const nn::AttentionShape& shape, const nn::StateRequest& r, int6
 }  // namespace
 
 BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& r)
-    : KeyValueState(r, attention.shape_),
+    : KeyValueState(r, attention.shape_, attention.config_.block, attention.key_scale_.value),
       config_(attention.blocks_of(r.options)),
       key_scale_(attention.key_scale_.value),
       counts_(part("block_counts", {r.batch, attention.shape_.groups(), 1}, Dtype::i32)),
@@ -27,10 +27,17 @@ BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& 
     return [keys = size << z](int64_t tokens) { return tokens / keys; };
   };
   const int64_t N = r.capacity / config_.block;
-  codes_ = &part("key_codes", {r.batch, G, N, config_.block, (d + 1) / 2}, Dtype::u8, 2, blocks(0));
-  steps_ = &part("key_steps", {r.batch, G, N, config_.block}, r.cached(), 2, blocks(0));
+  if (codes) {
+    codes_ = &codes->high;
+    steps_ = &codes->steps;
+    moments_ = {&codes->moments};
+  } else {
+    codes_ =
+        &part("key_codes", {r.batch, G, N, config_.block, (d + 1) / 2}, Dtype::u8, 2, blocks(0));
+    steps_ = &part("key_steps", {r.batch, G, N, config_.block}, r.cached(), 2, blocks(0));
+  }
   const int levels = config_.level(room_of(attention.shape_, r, config_.block)) + 1;
-  for (int z = 0; z < levels; ++z) {
+  for (int z = int(moments_.size()); z < levels; ++z) {
     moments_.push_back(
         &part(join("block_moments_", z), {r.batch, G, N >> z, 2 * d}, r.cached(), 2, blocks(z)));
   }
@@ -41,9 +48,11 @@ void BlockState::place(int64_t first, int64_t count, int64_t block, const KeyCod
   auto put = [&](Tensor& to, int64_t at, const Tensor& from) {
     copy_into(to.slice(0, first, count).slice(2, at, from.dim(2)), from.to(to.dtype()));
   };
-  put(*codes_, block, copies.codes);
-  put(*steps_, block, copies.steps);
-  put(*moments_[0], block, copies.moments[0]);
+  if (!codes) {
+    put(*codes_, block, copies.codes);
+    put(*steps_, block, copies.steps);
+    put(*moments_[0], block, copies.moments[0]);
+  }
   // Of the moments as they are stored, so that prompts and steps have the same bits.
   for (size_t z = 1; z < moments_.size(); ++z) {
     const int64_t begin = block >> z, end = (block + n) >> z;
@@ -63,7 +72,7 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, KeyCodes 
   const int64_t B = k.dim(0);
   if (codes_ && k.dim(2) >= config_.block) {
     // Of the keys as the cache has them, as when a block is filled token by token.
-    if (keys.dtype() != k.dtype()) {
+    if (!codes && keys.dtype() != k.dtype()) {
       copies = key_codes(k.detach().to(keys.dtype()).to(k.dtype()), key_scale_, config_);
     }
     place(first, B, 0, copies);
@@ -92,8 +101,8 @@ void BlockState::append(const Tensor& k, const Tensor& v) {
   for (int64_t b = 0; codes_ && b < batch(); ++b) {
     const int64_t block = length(b) / config_.block - 1;
     if (length(b) % config_.block != 0) continue;
-    const Tensor last =
-        keys.slice(0, b, 1).slice(2, block * config_.block, config_.block).contiguous();
+    const int64_t first = codes ? 0 : block * config_.block;
+    const Tensor last = keys.slice(0, b, 1).slice(2, first, config_.block).contiguous();
     place(b, 1, block, key_codes(last.to(k.dtype()), key_scale_, config_));
   }
 }

@@ -4,6 +4,7 @@
 
 #include "tensor/kernels/kernel.h"
 #include "tensor/mask/blocks.h"
+#include "tensor/mask/coded_cache.h"
 
 namespace brine {
 
@@ -34,6 +35,18 @@ BRINE_KERNEL(block_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor d
 // y [B, H, 1, d] of one query of every sequence over the keys before width[b] of the blocks of its
 // tile; caches as in cached_attention.
 BRINE_KERNEL(block_attention_step, Tensor y, Tensor q, Tensor k, Tensor v, BlockMask mask,
+             Tensor width, double scale)
+
+// ---- coded_cache: keys and values in 8 bits
+// The low codes of the keys and the bytes of the values of the N = T / block complete blocks of k
+// and v [B, G, T, d]; keys and value_steps may be bf16 or f16. value_steps are written, the rest of
+// `keys` is read.
+BRINE_KERNEL(code_cache, Tensor low_codes, Tensor values, Tensor value_steps, KeyCodes keys,
+             Tensor k, Tensor v, Tensor key_scale)
+// k and v [B, G, S, d] of the first lengths[b] tokens; later rows are not written.
+BRINE_KERNEL(decode_cache, Tensor k, Tensor v, CodedCache cache, Tensor lengths)
+// As block_attention_step; without mask.counts as cached_attention.
+BRINE_KERNEL(coded_attention_step, Tensor y, Tensor q, CodedCache cache, BlockMask mask,
              Tensor width, double scale)
 
 }  // namespace brine

@@ -68,4 +68,67 @@ TEST_CASE("contract: a prompt in parts leaves the output and the state of one pa
   CHECK(enough(methods, 7));
 }
 
+TEST_CASE("contract: a state in 8 bits is that of any parts and steps, and close to an exact one") {
+  NoGrad off;
+  int methods = 0;
+  for (const std::string& name : methods_to_test()) {
+    for (const auto& settings : variants(name, true)) {
+      std::optional<Block> block;
+      try {
+        block = make_block(name, true, Dtype::f32, 5, 300, settings);
+      } catch (const Error&) {
+        continue;  // the contract's first case says why
+      }
+      if (!block->module->traits().codes) continue;
+      ++methods;
+      INFO(name);
+      const int64_t T = 203, first = 192, d = kSize;
+      const Shape shape{1, kHeads, T + 1, d};
+      const nn::AttentionInput all{
+          .q = normal(shape, 1), .k = normal(shape, 2), .v = normal(shape, 3), .hidden = {}};
+      auto state_of = [&](bool coded) {
+        return block->module->make_state(
+            {.capacity = 256,
+             .cache = coded ? std::optional(Dtype::bf16) : std::nullopt,
+             .coded = coded});
+      };
+      auto read = [&](nn::AttentionState& state, int64_t begin, int64_t n) {
+        nn::AttentionInput part = rows_of(all, begin, n);
+        part.state = &state;
+        return block->module->forward(part);
+      };
+      const auto exact = state_of(false), whole = state_of(true), parts = state_of(true),
+                 steps = state_of(true);
+      read(*exact, 0, T);
+      read(*whole, 0, T);
+      read(*parts, 0, first);
+      read(*parts, first, T - first);
+      read(*steps, 0, 96);
+      for (int64_t t = 96; t < T; ++t) block->module->step(rows_of(all, t, 1), *steps);
+      CHECK(whole->bytes() < exact->bytes());
+      const auto saved = whole->saved(0);
+      for (const nn::AttentionState* other : {parts.get(), steps.get()}) {
+        const auto got = other->saved(0);
+        REQUIRE(got.size() == saved.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+          const std::string& part = got[i].name;
+          // Beyond a count, or of a block before: anything.
+          const bool any = contains(part, "entries") || contains(part, "last_");
+          CHECK_MESSAGE((any || same_bits(got[i].tensor, saved[i].tensor)), part);
+        }
+      }
+      const auto restored = state_of(true);
+      restored->restore(0, saved, "saved");
+      const nn::AttentionInput next = rows_of(all, T, 1);
+      const Tensor y = block->module->step(next, *whole);
+      CHECK(same_bits(block->module->step(next, *restored), y));
+      CHECK(same_bits(block->module->step(next, *parts), y));
+      if (!settings.count("candidates"))  // of equally good blocks rounding chooses others
+        CHECK(close(y, block->module->step(next, *exact), 0.03, 0.05));
+      CHECK(contains(message([&] { exact->restore(0, saved, "a.state"); }), "a.state: "));
+    }
+  }
+  CHECK(enough(methods, 7));
+}
+
 }  // namespace brine::test
