@@ -2,6 +2,8 @@
 // The attention over them is in ops_attention.h.
 #pragma once
 
+#include <optional>
+
 #include "tensor/mask/blocks.h"
 #include "tensor/mask/csr.h"
 
@@ -14,9 +16,10 @@ BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int6
                            int64_t blocks, Device device);
 
 // The 4-bit copies and the moments of the complete blocks of keys [B, G, T, d] in f32 or f64, with
-// the moments of super-blocks up to `levels` levels; key_scale [G, d]. docs/method.md section 8.2.
+// the moments of super-blocks up to `levels` levels; key_scale [G, d]. Steps and means have values
+// of the type `stored`, none: of the keys'. docs/method.md section 8.2.
 KeyCodes key_codes(const Tensor& keys, const Tensor& key_scale, const BlockConfig& config,
-                   int levels = 1);
+                   int levels = 1, std::optional<Dtype> stored = {});
 // The moments of super-blocks [B, G, n / 2, 2 d] from those of their halves [B, G, n, 2 d].
 Tensor moments_of_pairs(const Tensor& halves);
 // The scale [G, d] of the channels of keys [B, G, T, d]: the square root of the root mean square of

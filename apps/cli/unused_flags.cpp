@@ -31,6 +31,8 @@ void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
   if (!task) refuse_unused(context, {"split", "fields", "labels"}, "without --task");
   if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
   if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
+  if (task) refuse_unused(context, {"cache", "prefill"}, "with --task");
+  if (!what.text.cache) refuse_unused(context, {"prefill"}, "without --cache");
   if (suite || task) {
     refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"},
                   task ? "with --task" : "with --suite");

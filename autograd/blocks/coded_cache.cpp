@@ -38,7 +38,7 @@ CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale,
         ": k is ", k.dtype(), " ", k.shape(), ", v ", v.dtype(), " ", v.shape(), ", stored in ",
         stored);
   BlockConfig config{.block = block, .tile = 1};
-  CodedCache out{.keys = key_codes(k, key_scale, config),
+  CodedCache out{.keys = key_codes(k, key_scale, config, 1, stored),
                  .low_codes = {},
                  .key_scale = key_scale,
                  .values = {},

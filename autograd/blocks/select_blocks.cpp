@@ -70,7 +70,7 @@ void check_blocks(const char* op, const BlockConfig& c) {
 }
 
 KeyCodes key_codes(const Tensor& keys, const Tensor& key_scale, const BlockConfig& config,
-                   int levels) {
+                   int levels, std::optional<Dtype> stored) {
   const char* op = "key_codes";
   check_blocks(op, config);
   check(keys.rank() == 4 && keys.dim(3) > 0 &&
@@ -79,13 +79,14 @@ KeyCodes key_codes(const Tensor& keys, const Tensor& key_scale, const BlockConfi
   const int64_t B = keys.dim(0), G = keys.dim(1), d = keys.dim(3), N = keys.dim(2) / config.block;
   check_rows(op, "key_scale", key_scale, {G, d}, keys.dtype());
   const Dtype type = keys.dtype();
+  check(can_store(type, stored.value_or(type)), op, ": ", type, " stored in ", *stored);
   const Device device = keys.device();
   KeyCodes out{.codes = Tensor::empty({B, G, N, config.block, (d + 1) / 2}, Dtype::u8, device),
                .steps = Tensor::empty({B, G, N, config.block}, type, device),
                .moments = {Tensor::empty({B, G, N, 2 * d}, type, device)}};
   if (out.steps.numel() > 0) {
     BRINE_CALL(keys, key_codes, out, keys.detach().contiguous(), key_scale.detach().contiguous(),
-               config.block);
+               config.block, stored.value_or(type));
   }
   while (int(out.moments.size()) < levels) {
     out.moments.push_back(moments_of_pairs(out.moments.back()));

@@ -56,9 +56,13 @@ struct Score {
     // Padding is behind what a row of a causal model sees, but an observer would count it.
     check(!call.observer || call.before_batch || !batch.lengths.defined(),
           "evaluate: an observer of texts of several lengths needs each batch before it");
+    check(!call.observer || !call.reading,
+          "evaluate: what is read through a cache is not observed");
     Tensor hidden =
-        model.hidden({.ids = batch.ids, .options = call.options, .observer = call.observer})
-            .detach();
+        call.reading
+            ? nn::hidden_through_cache(model, batch.ids, *call.reading, call.options)
+            : model.hidden({.ids = batch.ids, .options = call.options, .observer = call.observer})
+                  .detach();
     hidden = hidden.view({-1, hidden.dim(-1)});
     const Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
     if (call.logits) call.logits->begin(batch);

@@ -6,7 +6,7 @@
 
 #include "distill/batches/batch.h"
 #include "distill/ranks/measure.h"
-#include "nn/models/model.h"
+#include "nn/models/model_state.h"
 #include "tensor/comm/communicator.h"
 
 namespace brine::distill {
@@ -37,7 +37,8 @@ struct EvaluateCall {
   int64_t max_tokens = 0;   // only the first tokens of every window; 0 = all
   int64_t loss_from = 0;    // only targets from this position of a window on
   nn::RuntimeOptions options = {};
-  nn::LayerObserver* observer = nullptr;  // of every layer of every batch
+  std::optional<nn::CachedReading> reading = {};  // none: windows in one pass; excludes an observer
+  nn::LayerObserver* observer = nullptr;          // of every layer of every batch
   std::function<void(const Batch&)> before_batch = {};
   LogitObserver* logits = nullptr;
   // What the observers count. It is passed on batch by batch, in the order of the batches.

@@ -113,11 +113,14 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   check(!e.data.empty(), "eval: --data is needed");
   check(e.teacher.empty() || e.protocol != ProtocolName::stride,
         "eval: mask recall needs adjacent windows, not the protocol stride");
+  check(!e.cache || (e.teacher.empty() && !e.kld),
+        "eval: --cache reads text through a cache; without --teacher and --kld");
   compare_teacher(e.teacher, tokenizer, messages);
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,
                     .loss_from = e.loss_from,
                     .options = e.options(),
+                    .reading = e.reading(),
                     .ranks = e.ranks};
   const nn::AttentionTraits traits = m.model->attention_traits();
   std::unique_ptr<RecallObserver> recall;
@@ -132,7 +135,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   call.logits = logits.get();
   KeysRead read;
   // Whose k counts whole blocks, has a mask of blocks, which is counted on the way.
-  const bool counts = !recall && traits.k_step > 1 && e.path == AttentionPath::sparse;
+  const bool counts = !recall && !e.cache && traits.k_step > 1 && e.path == AttentionPath::sparse;
   if (counts) {
     call.observer = &read;
     call.measures = {&read};
@@ -154,7 +157,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
     out.keys_read = out.mask_recall.back().keys_read;
   } else if (nn::is_full_attention(m.config.attention)) {
     out.keys_read = keys_of_all(m.config.shape(), scored.cut.window);
-  } else if (traits.sparse) {
+  } else if (traits.sparse && !e.cache) {
     const nn::RuntimeOptions options{.k = e.k, .query_skip = e.query_skip};
     if (!counts)
       scored.again({.batch_size = 1, .max_windows = 1, .options = options, .observer = &read});
@@ -162,7 +165,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   }
   if (logits) out.kld = logits->result();
   out.peak = device_peak();
-  if (learns_mask(*m.model)) {
+  if (learns_mask(*m.model) && !e.cache) {
     const MaskHealth health = recall ? mask_health(recall->layers())
                                      : health_of_start(m.config, e.options(), scored.again);
     if (!recall) out.mask_health = health;

@@ -11,6 +11,7 @@
 #include "distill/inputs/models.h"
 #include "distill/log/device_memory.h"
 #include "distill/log/messages.h"
+#include "nn/generate/text_generation.h"
 
 namespace brine::distill {
 
@@ -26,10 +27,16 @@ struct TextEvaluation {
   int64_t sequence_length = 0, stride = 0;  // 0: the protocol's, else the model's positions
   int64_t batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
   int64_t k = 0, query_skip = 1;
+  std::optional<nn::Cache> cache;  // read through one of this type; none: in one pass
+  int64_t prefill = 512;           // tokens of a part that is read so
   bool kld = false;  // compare the logits with the teacher's, or the base's without one
   AttentionPath path = AttentionPath::sparse;
   Communicator* ranks = nullptr;  // that divide the windows (EvaluateCall)
 
+  std::optional<nn::CachedReading> reading() const {
+    if (!cache) return std::nullopt;
+    return nn::CachedReading{nn::cache_type(*cache), *cache == nn::Cache::q8, prefill};
+  }
   nn::RuntimeOptions options() const {
     return {.k = k, .query_skip = query_skip, .dense_path = path == AttentionPath::dense};
   }

@@ -29,6 +29,9 @@ void Evaluation::describe(data::Schema& s) {
           {.min = 0});
   s.field("query_skip", text.query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.choice("path", text.path, kAttentionPaths, "dense: the T x T reference of a sparse method");
+  s.choice("cache", text.cache, nn::kCaches,
+           "Read through a decoding cache of this type, in parts; none: in one pass");
+  s.field("prefill", text.prefill, "Tokens of a part that is read through the cache", {.min = 1});
   s.field("sequence_length", text.sequence_length,
           "Tokens of a window; 0 = the protocol's own, else the model's positions",
           {.min = 0, .alias = "window"});
@@ -71,6 +74,7 @@ SuiteCall Evaluation::of_suite() const {
                 .teacher = text.teacher,
                 .k = k,
                 .options = text.options(),
+                .reading = text.reading(),
                 .batch_size = text.batch_size,
                 .seed = seed,
                 .ranks = text.ranks};

@@ -1,6 +1,10 @@
 // Decoding with a model: the loop over the layers for a prompt and for a single token.
 #include "nn/models/model_state.h"
 
+#include <algorithm>
+#include <functional>
+
+#include "autograd/ops.h"
 #include "tensor/base/stored.h"
 
 namespace brine::nn {
@@ -85,8 +89,13 @@ int64_t default_part(const ModelShape& s) {
   return std::max<int64_t>((int64_t(1) << 29) / bytes, 256);
 }
 
-Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids, int64_t part) {
-  NoGrad off;
+namespace {
+
+// Called with what the layers give for the tokens [first, first + n) of a prompt: [1, n, C].
+using OnPart = std::function<void(const Tensor& x, int64_t first, int64_t n)>;
+
+void read_prompt(Model& model, ModelState& state, int64_t slot, const Tensor& ids, int64_t part,
+                 const OnPart& on_part) {
   check(ids.rank() == 1 && ids.numel() >= 1, "decoding: a prompt must be ids [T], got ",
         ids.shape());
   check(part >= 0, "decoding: parts of ", part, " tokens");
@@ -94,31 +103,53 @@ Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids,
   const int64_t step_of_parts = model.attention_traits().part_step;
   if (part == 0) part = default_part(model.shape());
   if (step_of_parts) part = std::max(part / step_of_parts, int64_t(1)) * step_of_parts;
-  Tensor last;
   for (int64_t done = 0; done < T;) {
     const int64_t first = begin + done;
     const bool alone = first > 0 && (step_of_parts == 0 || first % step_of_parts != 0);
+    check(!alone || state.batch() == 1, "decoding: a prompt goes on after ", first,
+          " tokens beside other sequences");
     int64_t n = alone ? 1 : T - done;
     if (step_of_parts) n = std::min(n, part);
-    const Tensor next = ids.slice(0, done, n).contiguous();
-    done += n;
-    if (alone) {
-      check(state.batch() == 1, "decoding: a prompt goes on after ", first,
-            " tokens beside other sequences");
-      last = step(model, state, next);
-      continue;
-    }
-    ModelCall call{.ids = next.view({1, n}), .slot = slot};
+    ModelCall call{.ids = ids.slice(0, done, n).contiguous().view({1, n}), .slot = slot};
     if (first > 0) {
       call.token_places = Tensor::from(std::vector<int64_t>{first}, {1});
-      call.prompt = true;
+      call.prompt = !alone;
     }
-    const Tensor x = through_layers(model, state, call);
-    if (done < T) continue;
-    const Tensor y = model.finish(x.detach().slice(1, n - 1, 1).contiguous());
-    last = y.view({1, y.dim(2)});
+    on_part(through_layers(model, state, call).detach(), done, n);
+    done += n;
   }
+}
+
+}  // namespace
+
+Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids, int64_t part) {
+  NoGrad off;
+  Tensor last;
+  read_prompt(model, state, slot, ids, part, [&](const Tensor& x, int64_t first, int64_t n) {
+    if (first + n < ids.dim(0)) return;
+    const Tensor y = model.finish(x.slice(1, n - 1, 1).contiguous());
+    last = y.view({1, y.dim(2)});
+  });
   return last;
+}
+
+Tensor hidden_through_cache(Model& model, const Tensor& ids, const CachedReading& reading,
+                            const RuntimeOptions& options) {
+  NoGrad off;
+  const int64_t B = ids.dim(0), T = ids.dim(1);
+  Tensor out;
+  for (int64_t b = 0; b < B; ++b) {
+    ModelState state(
+        model, {.capacity = T, .cache = reading.cache, .coded = reading.coded, .options = options});
+    const Tensor of_sequence = ids.slice(0, b, 1).contiguous().view({T});
+    read_prompt(model, state, 0, of_sequence, reading.part,
+                [&](const Tensor& x, int64_t first, int64_t n) {
+                  const Tensor y = model.finish(x);
+                  if (!out.defined()) out = Tensor::empty({B, T, y.dim(2)}, y.dtype(), y.device());
+                  copy_into(out.slice(0, b, 1).slice(1, first, n), y);
+                });
+  }
+  return out;
 }
 
 Tensor step(Model& model, ModelState& state, const Tensor& ids) {

@@ -47,6 +47,16 @@ int64_t default_part(const ModelShape& shape);
 // part may begin, and all of them where the method has no parts. With a cache in the model's type
 // the bits do not depend on the parts. -> [1, E], the input of the head after its last token.
 Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids, int64_t part = 0);
+// How sequences are read through a decoding state, as prompts are: in parts, of which earlier ones
+// are in a cache of this type.
+struct CachedReading {
+  std::optional<Dtype> cache = {};  // as in StateRequest
+  bool coded = false;
+  int64_t part = 512;
+};
+// What Model::hidden() gives for ids [B, T], read that way.
+Tensor hidden_through_cache(Model& model, const Tensor& ids, const CachedReading& reading,
+                            const RuntimeOptions& options);
 // Adds one token to every sequence, ids i32 [batch] -> [batch, E].
 Tensor step(Model& model, ModelState& state, const Tensor& ids);
 

@@ -73,7 +73,8 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, KeyCodes 
   if (codes_ && k.dim(2) >= config_.block) {
     // Of the keys as the cache has them, as when a block is filled token by token.
     if (!codes && keys.dtype() != k.dtype()) {
-      copies = key_codes(k.detach().to(keys.dtype()).to(k.dtype()), key_scale_, config_);
+      copies = key_codes(k.detach().to(keys.dtype()).to(k.dtype()), key_scale_, config_, 1,
+                         steps_->dtype());
     }
     place(first, B, 0, copies);
   }
@@ -93,7 +94,7 @@ void BlockState::extend(int64_t slot, const Tensor& k, const Tensor& v) {
   KeyValueState::extend(slot, k, v);
   const Tensor stored = keys.dtype() == k.dtype() ? k.detach() : k.detach().to(keys.dtype());
   if (codes_ && k.dim(2) >= config_.block)
-    place(slot, 1, block, key_codes(stored.to(k.dtype()), key_scale_, config_));
+    place(slot, 1, block, key_codes(stored.to(k.dtype()), key_scale_, config_, 1, steps_->dtype()));
 }
 
 void BlockState::append(const Tensor& k, const Tensor& v) {
@@ -103,7 +104,7 @@ void BlockState::append(const Tensor& k, const Tensor& v) {
     if (length(b) % config_.block != 0) continue;
     const int64_t first = codes ? 0 : block * config_.block;
     const Tensor last = keys.slice(0, b, 1).slice(2, first, config_.block).contiguous();
-    place(b, 1, block, key_codes(last.to(k.dtype()), key_scale_, config_));
+    place(b, 1, block, key_codes(last.to(k.dtype()), key_scale_, config_, 1, steps_->dtype()));
   }
 }
 

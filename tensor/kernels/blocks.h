@@ -10,8 +10,9 @@ namespace brine {
 
 // ---- select_blocks: copies of keys in 4 bits, the blocks that tiles of rows keep
 // keys.codes, keys.steps and keys.moments[0] of the N = T / block complete blocks of k [B, G, T, d]
-// in f32 or f64; key_scale [G, d].
-BRINE_KERNEL(key_codes, KeyCodes keys, Tensor k, Tensor key_scale, int64_t block)
+// in f32 or f64; key_scale [G, d]. Steps and means are rounded to `stored` before the codes are
+// made, so that the codes are those of what a state keeps.
+BRINE_KERNEL(key_codes, KeyCodes keys, Tensor k, Tensor key_scale, int64_t block, Dtype stored)
 // See tensor/mask/blocks.h. mask.counts and mask.entries are written; rows of padding choose
 // nothing. nan_count i64 [1]: above 0 if a score is not finite.
 BRINE_KERNEL(select_blocks, BlockMask mask, Tensor nan_count, BlockScores scores,

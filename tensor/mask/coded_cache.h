@@ -23,8 +23,7 @@ struct CodedCache {
 inline constexpr double kKeyByteCentre = 127.5;
 inline constexpr int kValueByteCentre = 128;
 
-// The low four bits of one channel: `r` is (k - mean) / sigma, by the mean and the step as they are
-// stored; z the high code, -8 to 7.
+// The low four bits of one channel: `r` is (k - mean) / sigma, z the high code, -8 to 7.
 template <class T>
 BRINE_HD uint8_t low_code(T r, T step, int z) {
   const T x = step > 0 ? (r / step - T(z)) * 16 : T(8);

@@ -79,8 +79,9 @@ void check_prompts(Prompts prompts) {
 }  // namespace
 
 ModelSolver::ModelSolver(nn::Model& model, const data::Tokenizer& tokenizer,
-                         const nn::RuntimeOptions& options)
-    : model_(model), tokenizer_(tokenizer), options_(options) {
+                         const nn::RuntimeOptions& options,
+                         const std::optional<nn::CachedReading>& reading)
+    : model_(model), tokenizer_(tokenizer), options_(options), reading_(reading) {
   check(model.shape().causal, "suite: prompts need a causal model");
 }
 
@@ -88,8 +89,10 @@ std::vector<ForcedAnswer> ModelSolver::forced(Prompts prompts) {
   NoGrad off;
   check_prompts(prompts);
   const Rows rows = rows_of(prompts);
-  const Tensor hidden =
-      model_.hidden({.ids = rows.ids, .lengths = rows.lengths, .options = options_}).detach();
+  const Tensor hidden =  // a causal row does not see the padding behind it
+      reading_
+          ? nn::hidden_through_cache(model_, rows.ids, *reading_, options_)
+          : model_.hidden({.ids = rows.ids, .lengths = rows.lengths, .options = options_}).detach();
   const Tensor table = hidden.contiguous().view({-1, hidden.dim(2)});
   std::vector<ForcedAnswer> out(prompts.size(), {.all_hit = true});
   const auto count = int64_t(rows.row.size());

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/suites/prompt.h"
-#include "nn/models/model.h"
+#include "nn/models/model_state.h"
 #include "tensor/comm/communicator.h"
 
 namespace brine::distill {
@@ -34,7 +34,8 @@ class ModelSolver : public Solver {
  public:
   // A causal model; both must outlive the solver.
   ModelSolver(nn::Model& model, const data::Tokenizer& tokenizer,
-              const nn::RuntimeOptions& options = {});
+              const nn::RuntimeOptions& options = {},
+              const std::optional<nn::CachedReading>& reading = {});
 
   // One pass over all prompts with their answers; logits are made for tokens of answers only.
   std::vector<ForcedAnswer> forced(Prompts prompts) override;
@@ -45,6 +46,7 @@ class ModelSolver : public Solver {
   nn::Model& model_;
   const data::Tokenizer& tokenizer_;
   nn::RuntimeOptions options_;
+  std::optional<nn::CachedReading> reading_;  // as EvaluateCall::reading
 };
 
 // The scores of one prompt. `generated` is below 0 where it was not generated.

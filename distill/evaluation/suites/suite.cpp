@@ -61,7 +61,7 @@ struct SuiteRun {
       const auto start = std::chrono::steady_clock::now();
       nn::RuntimeOptions options = call.options;
       options.k = k;
-      ModelSolver solver(*m.model, tokenizer, options);
+      ModelSolver solver(*m.model, tokenizer, options, call.reading);
       MethodScores row = score_blocks(
           solver, blocks,
           {.batch_size = call.batch_size, .generate = call.grid.generate, .ranks = call.ranks});

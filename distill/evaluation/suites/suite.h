@@ -11,6 +11,7 @@
 #include "distill/evaluation/suites/suite_result.h"
 #include "distill/log/messages.h"
 #include "nn/io/model_io.h"
+#include "nn/models/model_state.h"
 #include "tensor/comm/communicator.h"
 
 namespace brine::distill {
@@ -38,6 +39,7 @@ struct SuiteCall {
   std::string teacher;            // the base of the contenders; empty: the student's weights
   std::vector<int64_t> k;         // empty: the student's
   nn::RuntimeOptions options;     // but k
+  std::optional<nn::CachedReading> reading = {};  // as EvaluateCall::reading
   int64_t batch_size = 8;
   uint64_t seed = 1;
   Communicator* ranks = nullptr;  // that divide the prompts; null: this process alone

@@ -2,14 +2,16 @@
 #include <cmath>
 #include <vector>
 
+#include "tensor/base/stored.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/blocks.h"
 
 namespace brine::BRINE_CPU {
 namespace {
 
-// One block of B keys k [B, d]; codes [B, half], steps [B], moments [2 d].
-template <class T>
+// One block of B keys k [B, d]; codes [B, half], steps [B], moments [2 d]. S: what these are stored
+// in.
+template <class T, class S>
 class BlockCopy {
  public:
   void write(uint8_t* codes, T* steps, T* moments, const T* k, const T* sigma, int64_t B,
@@ -30,6 +32,7 @@ class BlockCopy {
       }
     }
     for (int64_t c = 0; c < d; ++c) deviation[c] = std::sqrt(deviation[c] / T(B));
+    for (int64_t c = 0; c < d; ++c) mean[c] = T(S(mean[c]));
     r_.resize(size_t(d));
     z_.assign(size_t(2 * half), 8);
     for (int64_t j = 0; j < B; ++j) {
@@ -40,7 +43,7 @@ class BlockCopy {
         r_[size_t(c)] = r;
         largest = size > largest ? size : largest;
       }
-      const T a = largest / T(7.5);
+      const T a = T(S(largest / T(7.5)));
       steps[j] = a;
       for (int64_t c = 0; c < d; ++c) {
         // NaN and 0 / 0 become the lowest code: whoever reads them finds NaN in the mean key.
@@ -60,12 +63,12 @@ class BlockCopy {
 
 }  // namespace
 
-void key_codes(KeyCodes keys, Tensor k, Tensor key_scale, int64_t block) {
+void key_codes(KeyCodes keys, Tensor k, Tensor key_scale, int64_t block, Dtype stored) {
   const int64_t N = keys.steps.dim(2), G = k.dim(1), T = k.dim(2), d = k.dim(3);
   const int64_t half = keys.codes.dim(4);
-  dispatch_float(k.dtype(), [&]<class R>() {
+  dispatch_stored(k.dtype(), stored, [&]<class R, class S>() {
     for_pieces(k.dim(0) * G * N, k.numel(), [&](int64_t i) {
-      thread_local BlockCopy<R> copy;
+      thread_local BlockCopy<R, S> copy;
       const int64_t bg = i / N;
       copy.write(keys.codes.data<uint8_t>() + i * block * half, keys.steps.data<R>() + i * block,
                  keys.moments[0].data<R>() + i * 2 * d, k.data<R>() + (bg * T + i % N * block) * d,

@@ -1,4 +1,5 @@
 // The choice of key blocks: the 4-bit copies of keys, and the launches of the choice.
+#include "tensor/base/stored.h"
 #include "tensor/cuda/blocks/select_blocks.cuh"
 #include "tensor/cuda/core/scratch.h"
 #include "tensor/kernels/blocks.h"
@@ -11,7 +12,7 @@ constexpr int kCodeThreads = 128;
 
 // A thread block has a block of keys: a thread a channel's moments, a warp a key's codes. Bound by
 // memory, which it reads once, later from the cache (not measured).
-template <class T>
+template <class T, class S>
 __global__ void codes_kernel(uint8_t* codes, T* steps, T* moments, const T* k, const T* key_scale,
                              int64_t N, int64_t rows, int64_t G, int block, int d) {
   const int64_t place = blockIdx.x, bg = quotient(place, N);
@@ -27,7 +28,7 @@ __global__ void codes_kernel(uint8_t* codes, T* steps, T* moments, const T* k, c
       const T away = k[int64_t(j) * d + c] - m;
       squares = std::fma(away, away, squares);
     }
-    mean[c] = m;
+    mean[c] = T(S(m));
     mean[d + c] = std::sqrt(squares / T(block));
   }
   __syncthreads();
@@ -35,7 +36,7 @@ __global__ void codes_kernel(uint8_t* codes, T* steps, T* moments, const T* k, c
     auto part = [&](int c) { return (k[int64_t(j) * d + c] - mean[c]) / key_scale[c]; };
     T largest = 0;
     for (int c = lane; c < d; c += kWarp) largest = Max{}(std::fabs(part(c)), largest);
-    const T step = warp_max(largest) / T(7.5);
+    const T step = T(S(warp_max(largest) / T(7.5)));
     auto code = [&](int c) {
       const T z = step > 0 ? std::floor(part(c) / step) : T(0);
       return 8 + int(z > -8 ? (z < 7 ? z : T(7)) : T(-8));
@@ -109,11 +110,11 @@ void choose(const char* name, const BlockMask& mask, const Tensor& nan_count,
 
 }  // namespace
 
-void key_codes(KeyCodes keys, Tensor k, Tensor key_scale, int64_t block) {
+void key_codes(KeyCodes keys, Tensor k, Tensor key_scale, int64_t block, Dtype stored) {
   const int64_t N = keys.codes.dim(2), d = k.dim(3), G = k.dim(1);
   if (k.dim(0) * G * N == 0) return;
-  dispatch_float(k.dtype(), [&]<class T>() {
-    launch("key_codes", codes_kernel<T>, dim3(blocks_for(k.dim(0) * G * N, 1)), dim3(kCodeThreads),
+  dispatch_stored(k.dtype(), stored, [&]<class T, class S>() {
+    launch("key_codes", codes_kernel<T, S>, dim3(blocks_for(k.dim(0) * G * N, 1)), dim3(kCodeThreads),
            0, keys.codes.data<uint8_t>(), keys.steps.data<T>(), keys.moments[0].data<T>(),
            k.data<T>(), key_scale.data<T>(), N, k.dim(2), G, int(block), int(d));
   });
