@@ -44,7 +44,7 @@ Tensor block_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
 CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale, int64_t block,
                       Dtype stored);
 // The keys and values of the first lengths[b] (i64 [B]) tokens [B, G, max(lengths), d].
-std::pair<Tensor, Tensor> decoded_cache(const CodedCache& cache, const Tensor& lengths);
+std::pair<Tensor, Tensor> decode_cache(const CodedCache& cache, const Tensor& lengths);
 // As block_attention_step(); over all keys before width[b] when the mask is null.
 Tensor coded_attention_step(const Tensor& q, const CodedCache& cache, const BlockMask* mask,
                             const Tensor& width);

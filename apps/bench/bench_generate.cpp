@@ -5,6 +5,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/trained_layer.h"
 #include "apps/terminal/terminal.h"
+#include "nn/generate/text_generation.h"
 #include "nn/io/extend.h"
 #include "nn/io/shared_student.h"
 #include "nn/models/model_state.h"
@@ -24,10 +25,13 @@ nn::LoadedModel long_enough(nn::LoadedModel model, int64_t positions) {
 class Reader {
  public:
   Reader(const std::string& name, nn::Model& model, const std::vector<int32_t>& ids, int64_t spare,
-         std::optional<Dtype> cache = {})
-      : name_(cache ? join(name, ", cache ", *cache) : name),
+         nn::Cache cache = nn::Cache::f32)
+      : name_(cache == nn::Cache::f32 ? name
+                                      : name + ", cache " + data::name_of(cache, nn::kCaches)),
         model_(model),
-        state_(model, {.capacity = int64_t(ids.size()) + spare, .cache = cache}),
+        state_(model, {.capacity = int64_t(ids.size()) + spare,
+                       .cache = nn::cache_type(cache),
+                       .coded = cache == nn::Cache::q8}),
         next_(Tensor::from(std::vector<int32_t>{ids.front()}, {1})) {
     trim();  // each prompt begins with the same memory
     const double start = now_ms();
@@ -127,9 +131,10 @@ void bench_generate(RowSink& rows, const std::string& path, const std::string& d
   auto measure = [&](int64_t context) {
     const std::vector<int32_t> text(ids.begin(), ids.begin() + context);
     std::vector<std::unique_ptr<Reader>> readers;
-    for (const std::optional<Dtype> cache : {std::optional<Dtype>(), std::optional(Dtype::bf16)}) {
+    for (const nn::Cache cache : {nn::Cache::f32, nn::Cache::bf16, nn::Cache::q8}) {
       readers.push_back(std::make_unique<Reader>("flash", *full, text, 2 * steps, cache));
-      if (loaded.config.attention == "flash") continue;
+      const bool keeps = cache != nn::Cache::q8 || loaded.model->attention_traits().codes;
+      if (loaded.config.attention == "flash" || !keeps) continue;
       readers.push_back(
           std::make_unique<Reader>(loaded.config.attention, *loaded.model, text, 2 * steps, cache));
     }

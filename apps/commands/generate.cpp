@@ -12,7 +12,7 @@ struct Generate {
   nn::TextGeneration what;
   distill::OtherAttention attention;
   Dtype weights = Dtype::f32;
-  bool json = false;
+  bool json = false, dry_run = false;
 
   void describe(data::Schema& s) {
     s.field("model", model, "Model directory or run", {.required = true});
@@ -20,6 +20,7 @@ struct Generate {
     attention.describe(s);
     s.choice("weights", weights, nn::kWeightTypes, nn::kWeightsHelp);
     s.field("json", json, "Print one JSON object");
+    s.field("dry_run", dry_run, "Print the memory that it takes, and generate nothing");
   }
 
   int run(const RunContext& context) {
@@ -33,9 +34,9 @@ struct Generate {
     distill::use_attention(m, attention);
     refuse_unused_options(context, *m.model);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    calibrate_on_prompt(m, *tokenizer, prompts);
-    auto generation = nn::begin_generation(m, *tokenizer, what, prompts, context.seed,
-                                           [](const std::string& text) { log_warning(text); });
+    if (dry_run) refuse_unused(context, {"load_state", "save_state"}, "with --dry-run");
+    auto generation = begin(m, *tokenizer, what, prompts, context.seed, dry_run);
+    if (dry_run) return 0;
     log_unapplied(m, what, generation);
     const std::vector<std::string> texts = nn::texts_of(generation, *tokenizer);
     if (json) {

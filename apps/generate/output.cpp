@@ -12,16 +12,55 @@
 #include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/models.h"
 #include "distill/log/device_memory.h"
+#include "tensor/device/allocator.h"
+#include "tensor/device/machine_memory.h"
 
 namespace brine {
 
+namespace {
+
+// Calibrates an attention that was given to the model on the first prompt, or as the model of
+// load_state was.
 void calibrate_on_prompt(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
-                         const std::vector<std::string>& prompts) {
+                         const nn::TextGeneration& what, const std::vector<std::string>& prompts) {
   if (!m.uncalibrated) return;
-  check(!prompts.empty(), "generate: attention '", m.config.attention,
-        "' is calibrated on a prompt; give one");
+  if (!what.load_state.empty()) return nn::take_calibration(m, what.load_state);
   const std::vector<int32_t> ids = data::prompt_tokens(tokenizer, prompts.front(), {});
   distill::calibrate_on(m, Tensor::from(ids, {1, int64_t(ids.size())}), log_messages());
+}
+
+// Whether a generation may start. Throws when the machine has less memory.
+bool has_memory(const nn::GenerationMemory& memory, bool dry_run) {
+  const double used = double(allocator_stats().live), free = available_memory();
+  if (dry_run) {
+    auto row = [](const char* name, const std::string& value) {
+      std::cout << "  " << name << std::string(22 - std::string(name).size(), ' ') << value << "\n";
+    };
+    row("tokens", std::to_string(memory.tokens));
+    row("the model", human_bytes(used));
+    row("the state", human_bytes(double(memory.state)));
+    row("a part of a prompt", human_bytes(double(memory.part)));
+    row("memory at peak", human_bytes(used + double(memory.sum())) + " of " +
+                              human_bytes(used + free) + " that this process can have");
+    std::cout << std::flush;
+    return false;
+  }
+  check(!default_device().is_cpu() || double(memory.sum()) <= free, "generate: ", memory.tokens,
+        " tokens need ", human_bytes(double(memory.state)), " for their state and ",
+        human_bytes(double(memory.part)), " to read a prompt, ", human_bytes(free),
+        " are free; --cache q8 and a smaller --prefill take less");
+  return true;
+}
+
+}  // namespace
+
+nn::Generation begin(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+                     const nn::TextGeneration& what, const std::vector<std::string>& prompts,
+                     uint64_t seed, bool dry_run) {
+  if (!dry_run) calibrate_on_prompt(model, tokenizer, what, prompts);
+  return nn::begin_generation(
+      model, tokenizer, what, prompts, seed, [](const std::string& text) { log_warning(text); },
+      [=](const nn::GenerationMemory& memory) { return has_memory(memory, dry_run); });
 }
 
 void log_unapplied(const nn::LoadedModel& m, const nn::TextGeneration& what,

@@ -8,10 +8,11 @@
 
 namespace brine {
 
-// Calibrates an attention that was given to the model on the first prompt, of which there must be
-// one then.
-void calibrate_on_prompt(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
-                         const std::vector<std::string>& prompts);
+// nn::begin_generation() of a calibrated model, unless the machine has too little memory, which
+// throws. With `dry_run` only prints the memory.
+nn::Generation begin(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+                     const nn::TextGeneration& what, const std::vector<std::string>& prompts,
+                     uint64_t seed, bool dry_run);
 
 // Logs nn::unapplied_settings(), if there are any.
 void log_unapplied(const nn::LoadedModel& model, const nn::TextGeneration& what,

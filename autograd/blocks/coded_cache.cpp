@@ -58,8 +58,8 @@ CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale,
   return out;
 }
 
-std::pair<Tensor, Tensor> decoded_cache(const CodedCache& cache, const Tensor& lengths) {
-  const char* op = "decoded_cache";
+std::pair<Tensor, Tensor> decode_cache(const CodedCache& cache, const Tensor& lengths) {
+  const char* op = "decode_cache";
   const Dtype type = cache.last_keys.dtype();
   check_cache(op, cache, type);
   const int64_t B = cache.last_keys.dim(0), room = (cache.values.dim(2) + 1) * cache.block();

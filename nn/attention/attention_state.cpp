@@ -248,7 +248,7 @@ void KeyValueState::append(const Tensor& k, const Tensor& v) {
 }
 
 std::pair<Tensor, Tensor> KeyValueState::rows(int64_t slot, Dtype dtype) const {
-  if (codes) return decoded_cache(coded(slot, 1), lengths().slice(0, slot, 1));
+  if (codes) return decode_cache(coded(slot, 1), lengths().slice(0, slot, 1));
   auto row = [&](const Tensor& cache) {
     const Tensor of_slot = cache.slice(0, slot, 1);
     if (cache.dtype() == dtype) return of_slot;

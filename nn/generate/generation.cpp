@@ -18,6 +18,18 @@ double seconds_since(Clock::time_point start) {
 
 Tensor ids_of(const std::vector<int32_t>& ids) { return Tensor::from(ids, {int64_t(ids.size())}); }
 
+// Of a state for prompts of up to `longest` tokens and the tokens to come, of which the last one is
+// not read any more.
+StateRequest state_request(const Model& model, const GenerationRequest& r, int64_t sequences,
+                           int64_t longest) {
+  const int64_t left = std::max<int64_t>(model.shape().max_positions - longest, 0);
+  return {.batch = sequences,
+          .capacity = longest + std::min(left, r.tokens - 1),
+          .cache = r.cache,
+          .coded = r.coded,
+          .options = r.options};
+}
+
 }  // namespace
 
 Generation::Generation(Model& model, GenerationRequest request, Spell spell)
@@ -29,16 +41,10 @@ Generation::Generation(Model& model, GenerationRequest request, Spell spell)
 
 // A state for all current sequences and the tokens to come.
 void Generation::make_room() {
-  const int64_t positions = model_.shape().max_positions;
   int64_t longest = 0;
   for (const Sequence& s : sequences_) longest = std::max(longest, int64_t(s.ids.size()));
-  // The last added token is not read any more.
-  const int64_t capacity = longest + std::min(positions - longest, request_.tokens - 1);
-  state_ = std::make_unique<ModelState>(model_, StateRequest{.batch = int64_t(sequences_.size()),
-                                                             .capacity = capacity,
-                                                             .cache = request_.cache,
-                                                             .coded = request_.coded,
-                                                             .options = request_.options});
+  state_ = std::make_unique<ModelState>(
+      model_, state_request(model_, request_, int64_t(sequences_.size()), longest));
   in_slot_.resize(sequences_.size());
   std::iota(in_slot_.begin(), in_slot_.end(), size_t(0));
   hidden_.resize(sequences_.size());
@@ -141,6 +147,17 @@ void Generation::run(const OnToken& on_token) {
     ++steps_;
   }
   run_seconds_ = seconds_since(begin);
+}
+
+GenerationMemory memory_of(const Model& model, const GenerationRequest& request, int64_t sequences,
+                           int64_t longest) {
+  StateRequest state = state_request(model, request, sequences, longest);
+  state.device = Device::meta;
+  const int64_t part = request.part ? request.part : default_part(model.shape());
+  const bool whole = model.attention_traits().part_step == 0;
+  return {.tokens = state.capacity,
+          .state = ModelState(model, state).bytes(),
+          .part = part_bytes(model.shape()) * (whole ? longest : std::min(part, longest))};
 }
 
 }  // namespace brine::nn

@@ -95,4 +95,17 @@ class Generation {
   int64_t steps_ = 0;
 };
 
+// What a generation needs beyond the model: bytes of the state, and of what is computed at once.
+struct GenerationMemory {
+  int64_t tokens = 0, state = 0, part = 0;
+  int64_t sum() const { return state + part; }
+};
+// Of `sequences` sequences, the longest prompt of `longest` tokens.
+GenerationMemory memory_of(const Model& model, const GenerationRequest& request, int64_t sequences,
+                           int64_t longest);
+
+struct LoadedModel;  // of model_io.h
+// Gives a model that is not calibrated what the one had that wrote a file of save().
+void take_calibration(const LoadedModel& model, const data::Path& path);
+
 }  // namespace brine::nn

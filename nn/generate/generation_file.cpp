@@ -115,4 +115,20 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   prompt_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+void take_calibration(const LoadedModel& m, const data::Path& path) {
+  const data::Safetensors file(path);
+  for (int64_t i = 0; i < m.config.shape().layers; ++i) {
+    for (const auto& b : m.model->attention(i).named_buffers()) {
+      const std::string name = join(prefix_of(0), "layers.", i, ".", b.path);
+      const Tensor& value = b.buffer->value;
+      if (!file.contains(name)) continue;
+      const Tensor saved = file.tensor(name);
+      check(saved.numel() == value.numel() && saved.dtype() == value.dtype(), path.string(), ": ",
+            name, " is ", saved.dtype(), " ", saved.shape(), ", the model's ", value.shape());
+      copy_into(value, saved.view(value.shape()));
+    }
+  }
+  m.uncalibrated = false;
+}
+
 }  // namespace brine::nn

@@ -223,7 +223,8 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer,
 
 Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
                             const TextGeneration& what, const std::vector<std::string>& prompts,
-                            uint64_t seed, const std::function<void(const std::string&)>& warn) {
+                            uint64_t seed, const std::function<void(const std::string&)>& warn,
+                            const std::function<bool(const GenerationMemory&)>& before) {
   std::vector<std::vector<int32_t>> ids;
   ids.reserve(prompts.size());
   const int64_t positions = model.config.shape().max_positions;
@@ -234,9 +235,16 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
     check(int64_t(ids.back().size()) < positions, "generate: ", place, " has ", ids.back().size(),
           " tokens, the model ", positions, " positions");
   }
-  Generation generation(*model.model, what.request(tokenizer, end_tokens(model, tokenizer), seed),
+  const GenerationRequest request = what.request(tokenizer, end_tokens(model, tokenizer), seed);
+  Generation generation(*model.model, request,
                         [&tokenizer](int32_t id) { return tokenizer.decode_next(id); });
   if (what.load_state.empty()) {
+    size_t longest = 0;
+    for (const auto& prompt : ids) longest = std::max(longest, prompt.size());
+    const auto memory = [&] {
+      return memory_of(*model.model, request, int64_t(ids.size()), int64_t(longest));
+    };
+    if (before && !before(memory())) return generation;
     generation.start(ids);
   } else {
     generation.load(what.load_state, model.hash(), ids);

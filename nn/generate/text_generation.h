@@ -56,11 +56,12 @@ std::string unapplied_settings(const LoadedModel& model, const TextGeneration& w
 
 // A generation that has read its prompts, or the states of load_state and the prompts after them.
 // A prompt without a state begins as data::prompt_tokens() says, which `warn` is for; after one it
-// continues the text. The model and the tokenizer must outlive it.
+// continues the text. `before`, if given, sees what prompts need before they are read; if it
+// returns false they are not. The model and the tokenizer must outlive it.
 Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
                             const TextGeneration& what, const std::vector<std::string>& prompts,
-                            uint64_t seed,
-                            const std::function<void(const std::string&)>& warn = {});
+                            uint64_t seed, const std::function<void(const std::string&)>& warn = {},
+                            const std::function<bool(const GenerationMemory&)>& before = {});
 
 // The text that each sequence has now, without the tokens that the tokenizer puts in front of it.
 std::vector<std::string> texts_of(const Generation& generation, const data::Tokenizer& tokenizer);

@@ -83,10 +83,13 @@ void ModelState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, layer_tensors[i], place(i));
 }
 
-int64_t default_part(const ModelShape& s) {
+int64_t part_bytes(const ModelShape& s) {
   const int64_t heads = 2 * s.head_size() * (s.heads + (s.kv_heads ? s.kv_heads : s.heads));
-  const int64_t bytes = 4 * (4 * s.hidden_size + 3 * s.inner_size + heads);
-  return std::max<int64_t>((int64_t(1) << 29) / bytes, 256);
+  return 4 * (4 * s.hidden_size + 3 * s.inner_size + heads);
+}
+
+int64_t default_part(const ModelShape& shape) {
+  return std::max<int64_t>((int64_t(1) << 29) / part_bytes(shape), 256);
 }
 
 namespace {

@@ -38,8 +38,9 @@ class ModelState {
   std::vector<std::unique_ptr<AttentionState>> layers_;
 };
 
-// Tokens of a prompt that are read at once where the user does not say: so many that what the
-// layers compute for them takes about half a GiB.
+// About what a layer computes for a token of a prompt, in bytes.
+int64_t part_bytes(const ModelShape& shape);
+// Tokens of a prompt that are read at once where the user does not say: about half a GiB of them.
 int64_t default_part(const ModelShape& shape);
 // Adds the prompt ids i32 [T] to a slot, in linear time if the method is linear: in parts of about
 // `part` tokens (0: default_part()), or in one pass where the method reads prompts whole. Behind

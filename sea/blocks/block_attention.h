@@ -65,6 +65,8 @@ class BlockState : public nn::KeyValueState {
   BlockMask mask() const;                            // of the newest row's tile
 
  private:
+  void check_values(const std::vector<NamedTensor>& tensors, int64_t tokens,
+                    const std::string& source) const override;
   // Copies into block `block` of `count` of the sequences from `first` on, and into the
   // super-blocks that these complete.
   void place(int64_t first, int64_t count, int64_t block, const KeyCodes& copies);

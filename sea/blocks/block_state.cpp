@@ -36,6 +36,9 @@ BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& 
         &part("key_codes", {r.batch, G, N, config_.block, (d + 1) / 2}, Dtype::u8, 2, blocks(0));
     steps_ = &part("key_steps", {r.batch, G, N, config_.block}, r.cached(), 2, blocks(0));
   }
+  Tensor& scale = part("key_scale", {r.batch, G, d}, key_scale_.dtype());
+  for (int64_t b = 0; b < r.batch && !r.device.is_meta(); ++b)
+    copy_into(scale.slice(0, b, 1), key_scale_.view({1, G, d}));
   const int levels = config_.level(room_of(attention.shape_, r, config_.block)) + 1;
   for (int z = int(moments_.size()); z < levels; ++z) {
     moments_.push_back(
@@ -106,6 +109,14 @@ void BlockState::append(const Tensor& k, const Tensor& v) {
     const Tensor last = keys.slice(0, b, 1).slice(2, first, config_.block).contiguous();
     place(b, 1, block, key_codes(last.to(k.dtype()), key_scale_, config_, 1, steps_->dtype()));
   }
+}
+
+void BlockState::check_values(const std::vector<NamedTensor>& tensors, int64_t /*tokens*/,
+                              const std::string& source) const {
+  if (!codes_) return;
+  const Tensor saved = named(tensors, "key_scale", source).to(Device{});
+  check(saved.to_vector() == key_scale_.to(Device{}).to_vector(), source,
+        ": its keys are coded by another key_scale; the model is calibrated on another text now");
 }
 
 KeyCodes BlockState::copies() const {

@@ -298,12 +298,39 @@ TEST_CASE("generate: prompts of a file, a stop text, and a saved state with a ca
   CHECK(tokens == whole.at(1).at("tokens").get<std::vector<int>>());
   const Finished f = w.run("generate --model student --load-state half.state --tokens 7");
   CHECK(f.status == 1);
-  check_says(f.error, {"keys is bf16", "wanted f32"});
+  check_says(f.error, {"its cache is in bf16", "--cache bf16 continues it"});
 
   const std::string stop = text.substr(text.size() / 2, 2);
   const Json cut = Json::parse(w.must(all + "--json --stop '" + stop + "'").out).at("sequences");
   CHECK(cut.at(1).at("text") == text.substr(0, text.find(stop)));
   CHECK(cut.at(1).at("finish") == "stop text");
+}
+
+TEST_CASE("generate: a cache in 8 bits, its state, and the memory that is said before") {
+  const World& w = world();
+  const std::string flags = "generate --model teacher --prompt 'the king said' --temperature 0 ";
+  const std::string q8 = flags + "--tokens 4 --cache q8 --prefill 8 ";
+  const Json first = Json::parse(w.must(q8 + "--json --save-state coded.state").out);
+  CHECK(first.at("sequences").at(0).at("tokens").size() == 4);
+  w.must("generate --model teacher --load-state coded.state --tokens 2 --cache q8");
+  Finished f = w.run("generate --model teacher --load-state coded.state --tokens 2 --cache bf16");
+  CHECK(f.status == 1);
+  check_says(f.error, {"coded.state", "its cache is in q8", "--cache q8 continues it"});
+  refused("generate --model student --prompt x --cache q8", "keeps no cache in 8 bits");
+  refused(flags + "--prefill 0", "--prefill must be at least 1");
+  f = w.must(flags + "--tokens 20 --dry-run");
+  check_says(f.out, {"the state", "a part of a prompt", "memory at peak"});
+  refused("generate --model teacher --load-state coded.state --dry-run --prompt x",
+          "with --dry-run");
+
+  const std::string read = "--model teacher --attention flash ";
+  const double whole = evaluated(read).at("perplexity");
+  CHECK(double(evaluated(read + "--cache f32 --prefill 8").at("perplexity")) ==
+        doctest::Approx(whole).epsilon(1e-6));
+  CHECK(double(evaluated(read + "--cache q8 --prefill 8").at("perplexity")) ==
+        doctest::Approx(whole).epsilon(0.01));
+  refused("eval --model teacher --data text.txt --prefill 8", "without --cache");
+  refused("eval --model teacher --data text.txt --cache q8 --kld", "reads text through a cache");
 }
 
 TEST_CASE(

@@ -114,9 +114,10 @@ void key_codes(KeyCodes keys, Tensor k, Tensor key_scale, int64_t block, Dtype s
   const int64_t N = keys.codes.dim(2), d = k.dim(3), G = k.dim(1);
   if (k.dim(0) * G * N == 0) return;
   dispatch_stored(k.dtype(), stored, [&]<class T, class S>() {
-    launch("key_codes", codes_kernel<T, S>, dim3(blocks_for(k.dim(0) * G * N, 1)), dim3(kCodeThreads),
-           0, keys.codes.data<uint8_t>(), keys.steps.data<T>(), keys.moments[0].data<T>(),
-           k.data<T>(), key_scale.data<T>(), N, k.dim(2), G, int(block), int(d));
+    launch("key_codes", codes_kernel<T, S>, dim3(blocks_for(k.dim(0) * G * N, 1)),
+           dim3(kCodeThreads), 0, keys.codes.data<uint8_t>(), keys.steps.data<T>(),
+           keys.moments[0].data<T>(), k.data<T>(), key_scale.data<T>(), N, k.dim(2), G, int(block),
+           int(d));
   });
 }
 

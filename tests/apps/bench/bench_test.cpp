@@ -134,7 +134,7 @@ TEST_CASE("bench: generate with weights in 16 bits, which no other suite has") {
       Json::parse(w.must("bench generate --quick --json --quiet --model student --data "
                          "text.txt --tokens 40 --weights bf16")
                       .out);
-  CHECK(out.at("rows").size() == 12);
+  CHECK(out.at("rows").size() == 15);
   const Finished f = w.run("bench train --quick --weights bf16");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--weights has no effect without the suite generate"));
@@ -149,7 +149,7 @@ TEST_CASE("bench: generate compares a model's own attention with full attention"
   for (const Json& row : out.at("rows")) {
     rows[row.at("name").get<std::string>() + " " + row.at("shape").get<std::string>()] = row;
   }
-  CHECK(rows.size() == 24);
+  CHECK(rows.size() == 30);
   for (const char* context : {"context 40", "context 90"}) {
     for (const char* what : {"prompt", "token", "attention of a token"}) {
       CHECK(rows.at(join("flash, ", what, " ", context)).at("ratio") == 1.0);
@@ -161,12 +161,13 @@ TEST_CASE("bench: generate compares a model's own attention with full attention"
     };
     CHECK(state("sea") > 1);
     CHECK(state("flash, cache bf16") == 0.5);
+    CHECK(state("flash, cache q8") < 1);
     CHECK(state("sea, cache bf16") < state("sea"));
   }
   // A model with full attention has no other rows than those of its caches.
   out = Json::parse(
       w.must("bench generate --quick --json --quiet --model teacher --data text.txt").out);
-  CHECK(out.at("rows").size() == 6);
+  CHECK(out.at("rows").size() == 9);
 }
 
 TEST_CASE("bench: the lengths and methods of suite attention are the caller's") {

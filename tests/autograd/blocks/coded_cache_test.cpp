@@ -60,7 +60,7 @@ TEST_CASE("coded cache: keys and values are within half a step, the high plane i
     Made m = make(c, type, stored);
     const KeyCodes codes = key_codes(m.k, m.sigma, {.block = c.block, .tile = 1}, 1, stored);
     CHECK(same_bits(m.cache.keys.codes, codes.codes));
-    const auto [k, v] = decoded_cache(m.cache, m.lengths);
+    const auto [k, v] = decode_cache(m.cache, m.lengths);
     REQUIRE(k.shape() == m.k.shape());
     const Tensor wide_k = m.k.to(Dtype::f64), wide_v = m.v.to(Dtype::f64),
                  sigma = m.sigma.to(Dtype::f64), got_k = k.to(Dtype::f64), got_v = v.to(Dtype::f64),
@@ -99,7 +99,7 @@ TEST_CASE("coded cache: blocks of equal keys and of zeros are exact") {
   CodedCache cache = code_cache(k, v, Tensor::full({1, 4}, 1), 8, Dtype::f32);
   cache.last_keys = Tensor::zeros({1, 1, 8, 4});
   cache.last_values = Tensor::zeros({1, 1, 8, 4});
-  const auto [a, b] = decoded_cache(cache, Tensor::full({1}, 16, Dtype::i64));
+  const auto [a, b] = decode_cache(cache, Tensor::full({1}, 16, Dtype::i64));
   CHECK(far(a, k) == 0);
   CHECK(far(b, v) == 0);
 }
@@ -112,7 +112,7 @@ TEST_CASE("coded cache: a step attends to the rows that the codes stand for") {
       CAPTURE(c.T);
       const double near = type == Dtype::f64 ? 1e-12 : 2e-6;
       const Made m = make(c, type, stored);
-      const auto [k, v] = decoded_cache(m.cache, m.lengths);
+      const auto [k, v] = decode_cache(m.cache, m.lengths);
       const Tensor first = Tensor::zeros({c.B}, Dtype::i64);
       const Tensor all = coded_attention_step(m.q, m.cache, nullptr, m.lengths);
       CHECK(far(all, cached_attention(m.q, k, v, first, m.lengths)) < near);
@@ -145,7 +145,7 @@ TEST_CASE("coded cache: what does not fit is refused") {
   const Made m = make({}, Dtype::f32, Dtype::bf16);
   CodedCache other = m.cache;
   other.low_codes = other.values;
-  check_says(message([&] { decoded_cache(other, m.lengths); }), {"decoded_cache", "do not fit"});
+  check_says(message([&] { decode_cache(other, m.lengths); }), {"decode_cache", "do not fit"});
   check_says(message([&] {
                coded_attention_step(normal({2, 6, 2, 7}, 1), m.cache, nullptr, m.lengths);
              }),

@@ -1,4 +1,5 @@
 // The decoding state of a whole model: batches, saving, positions, refusals.
+#include "nn/generate/generation.h"
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
 #include "nn/optim/parameter_store.h"
@@ -129,6 +130,28 @@ TEST_CASE("model state: a prompt in parts, and one that goes on, are those of on
   };
   each_model(compare, 256);
   CHECK(with_parts == 6);
+}
+
+TEST_CASE("generation: its memory is known before the state exists") {
+  each_model(
+      [](nn::Model& model) {
+        for (const bool coded : {false, true}) {
+          if (coded && !model.attention_traits().codes) continue;
+          nn::GenerationRequest request;
+          request.tokens = 30;
+          if (coded) request.cache = Dtype::bf16, request.coded = true;
+          const nn::GenerationMemory m = nn::memory_of(model, request, 2, 100);
+          CHECK(m.tokens == 129);
+          const nn::ModelState state(
+              model, {.batch = 2, .capacity = 129, .cache = request.cache, .coded = coded});
+          CHECK(m.state == state.bytes());
+          request.part = 10;
+          const bool whole = model.attention_traits().part_step == 0;
+          const int64_t part = nn::memory_of(model, request, 2, 100).part;
+          CHECK(part == nn::part_bytes(model.shape()) * (whole ? 100 : 10));
+        }
+      },
+      256);
 }
 
 TEST_CASE("model state: what has no parts goes on token by token") {

@@ -367,6 +367,19 @@ TEST_CASE("families: a sequence does not depend on the others of its batch") {
   });
 }
 
+TEST_CASE("families: in parts a decoder gives what the whole sequence gives") {
+  each_family([&](nn::ModelConfig config) {
+    if (!config.shape().causal) return;
+    config.attention = "flash";
+    config.family().set_positions(75);
+    const auto model = nn::make_model(config, 1);
+    NoGrad off;
+    const Tensor tokens = ids({2, 75}, 5, 37);
+    CHECK(close_to_scale(nn::hidden_through_cache(*model, tokens, {.part = 32}, {}),
+                         model->hidden({.ids = tokens}), 1e-5));
+  });
+}
+
 TEST_CASE("families: token by token a decoder gives what the whole sequence gives") {
   int decoded = 0;
   each_family([&](nn::ModelConfig config) {
