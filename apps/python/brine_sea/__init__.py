@@ -18,6 +18,7 @@ __all__ = [
     "Capture",
     "Dump",
     "DumpWriter",
+    "QuantizedCache",
     "attach",
     "blocks",
     "detach",
@@ -38,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from . import attached
 
         return getattr(attached, name)
+    if name == "QuantizedCache":
+        from .cache import QuantizedCache
+
+        return QuantizedCache
     raise AttributeError(f"module 'brine_sea' has no attribute {name!r}")
 
 

@@ -1,0 +1,161 @@
+"""A cache of transformers that keeps keys and values in 8 bits: what `brine generate --cache q8` keeps.
+
+    model.generate(..., past_key_values=brine_sea.QuantizedCache(model.config))
+
+Keys of complete blocks are two planes of 4 bits relative to the block's mean, of which the high one is the copy that
+blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The block that fills is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+__all__ = ["QuantizedCache"]
+
+
+def packed(codes: Tensor) -> Tensor:
+    """Two codes of 4 bits a byte: channel c and channel half + c, [..., d] -> [..., ceil(d / 2)]."""
+    half = -(-codes.shape[-1] // 2)
+    second = torch.nn.functional.pad(codes[..., half:], (0, 2 * half - codes.shape[-1]), value=8)
+    return codes[..., :half] | second << 4
+
+
+def unpacked(pairs: Tensor, d: int) -> Tensor:
+    return torch.cat((pairs & 15, pairs >> 4), -1)[..., :d]
+
+
+class QuantizedLayer(DynamicLayer):
+    """The cache of one layer; of keys and values [B, G, T, d], for blocks of `block` keys and channels of scale
+    `key_scale` [G, d], None: 1."""
+
+    def __init__(self, block: int = 32, key_scale: Tensor | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.block, self.key_scale = block, key_scale
+        self.kept: dict[str, Tensor] = {}
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        super().lazy_initialization(key_states, value_states)
+        self.kept = {"last_keys": key_states[:, :, :0], "last_values": value_states[:, :, :0]}
+
+    def scale(self, like: Tensor) -> Tensor:
+        """[G, 1, 1, d]"""
+        if self.key_scale is None:
+            return like.new_ones(1, 1, 1, like.shape[-1])
+        return self.key_scale.to(like)[:, None, None]
+
+    def coded(self, keys: Tensor, values: Tensor) -> dict[str, Tensor]:
+        """Of complete blocks [B, G, N, block, d]; steps and means in bf16."""
+        wide = torch.float64 if keys.dtype == torch.float64 else torch.float32
+        k, v = keys.to(wide), values.to(wide)
+        means = k.mean(3, keepdim=True).bfloat16()
+        r = (k - means.to(wide)) / self.scale(k)
+        steps = (r.abs().amax(-1, keepdim=True) / 7.5).bfloat16()
+        x = torch.where(steps > 0, r / steps.to(wide), 0)
+        z = x.floor().clamp(-8, 7)
+        y = torch.where(steps > 0, ((x - z) * 16).floor().clamp(0, 15), 8)
+        value_steps = (v.abs().amax(-1, keepdim=True) / 127).bfloat16()
+        c = torch.where(value_steps > 0, v / value_steps.to(wide), 0).round().clamp(-127, 127)
+        return {
+            "high": packed((z + 8).to(torch.uint8)),
+            "low": packed(y.to(torch.uint8)),
+            "steps": steps,
+            "means": means,
+            "bytes": c.to(torch.int8),
+            "value_steps": value_steps,
+        }
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        """All keys and values [B, G, T, d]."""
+        last_keys, last_values = self.kept["last_keys"], self.kept["last_values"]
+        if "high" not in self.kept:
+            return last_keys, last_values
+        wide = torch.float64 if last_keys.dtype == torch.float64 else torch.float32
+        d = last_keys.shape[-1]
+        high, low = (unpacked(self.kept[name], d).to(wide) for name in ("high", "low"))
+        steps, means = self.kept["steps"].to(wide), self.kept["means"].to(wide)
+        k = means + self.scale(means) * steps * (16 * high + low - 127.5) / 16
+        v = self.kept["value_steps"].to(wide) * self.kept["bytes"].to(wide)
+        return (
+            torch.cat((k.flatten(2, 3).to(last_keys.dtype), last_keys), 2),
+            torch.cat((v.flatten(2, 3).to(last_values.dtype), last_values), 2),
+        )
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_options: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        before = self.decoded()
+        keys, values = (torch.cat(x, 2) for x in zip(before, (key_states, value_states), strict=True))
+        self.keep(keys, values, self.blocks())
+        return keys, values
+
+    def keep(self, keys: Tensor, values: Tensor, known: int) -> None:
+        """All of these, of which the first `known` blocks are coded already."""
+        first, end = known * self.block, keys.shape[2] // self.block * self.block
+        if end > first:
+            blocks = (end - first) // self.block, self.block
+            new = self.coded(*(x[:, :, first:end].unflatten(2, blocks) for x in (keys, values)))
+            old = {name: self.kept[name] for name in new if name in self.kept}
+            self.kept |= {name: torch.cat((old[name], x), 2) if old else x for name, x in new.items()}
+        self.kept |= {"last_keys": keys[:, :, end:].clone(), "last_values": values[:, :, end:].clone()}
+
+    def blocks(self) -> int:
+        return self.kept["high"].shape[2] if "high" in self.kept else 0
+
+    def get_seq_length(self) -> int:
+        return self.blocks() * self.block + self.kept["last_keys"].shape[2] if self.kept else 0
+
+    def nbytes(self) -> int:
+        """Bytes of what is kept."""
+        return sum(x.numel() * x.element_size() for x in self.kept.values())
+
+    def each(self, f: Callable[[Tensor], Tensor]) -> None:
+        self.kept = {name: f(x) for name, x in self.kept.items()}
+
+    def reset(self) -> None:
+        self.kept = {}
+        super().reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if not self.kept:  # as layers that share another one's keys
+            return
+        left = self.get_seq_length() - abs(tokens_to_remove)
+        if tokens_to_remove > 0 or left < 0:
+            raise ValueError(f"brine: crop({tokens_to_remove}) of a cache of {self.get_seq_length()} tokens")
+        keys, values = (x[:, :, :left] for x in self.decoded())
+        whole = left // self.block
+        self.kept = {n: x[:, :, :whole] for n, x in self.kept.items() if whole and not n.startswith("last")}
+        self.keep(keys, values, whole)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.each(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.each(lambda x: x.repeat_interleave(repeats, 0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.each(lambda x: x[indices, ...])
+
+
+class QuantizedCache(DynamicCache):
+    """Keys and values in 8 bits, for any causal model of transformers and for blocks of attach(): .55 of a cache in
+    bf16, on CPU and GPU tensors. A pass reads a layer's cache as numbers while it runs.
+
+    `key_scales`: of every layer's keys [G, d], as of calibrated blocks; None: 1.
+    """
+
+    def __init__(self, config: Any, block: int = 32, key_scales: Sequence[Tensor] | None = None) -> None:
+        if block < 1:
+            raise ValueError(f"brine: blocks of {block} keys, must have at least 1")
+        text = config.get_text_config(decoder=True)
+        kinds = set(getattr(text, "layer_types", None) or []) - {"full_attention"}
+        if kinds:
+            raise ValueError(f"brine: QuantizedCache is for full attention, this model has {', '.join(sorted(kinds))}")
+        scales = [None] * int(text.num_hidden_layers) if key_scales is None else list(key_scales)
+        if len(scales) != text.num_hidden_layers:
+            raise ValueError(f"brine: key_scales of {len(scales)} layers, the model has {text.num_hidden_layers}")
+        Cache.__init__(self, layers=[QuantizedLayer(block, scale) for scale in scales])
