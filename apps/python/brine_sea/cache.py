@@ -1,6 +1,6 @@
 """A cache of transformers that keeps keys and values in 8 bits: what `brine generate --cache q8` keeps.
 
-    model.generate(..., past_key_values=brine_sea.QuantizedCache(model.config))
+    model.generate(..., cache=brine_sea.QuantizedCache(model.config))
 
 Keys of complete blocks are two planes of 4 bits relative to the block's mean, of which the high one is the copy that
 blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The block that fills is exact.
