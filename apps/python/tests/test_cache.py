@@ -72,7 +72,8 @@ def test_generation_is_near_that_of_a_plain_cache(blocks):
                 kept = sum(x.nbytes() for x in cache.layers if isinstance(x, QuantizedLayer))
                 assert kept < 0.45 * 2 * 2 * 2 * 150 * 12 * 4 * 2  # of f32: two layers, groups, texts, k and v
     difference = (seen["plain"] - seen["coded"]).abs().max()
-    assert 0 < difference < 0.02 * seen["plain"].abs().max()
+    near = 0.05 if blocks else 0.02  # of almost equal blocks others may be chosen
+    assert 0 < difference < near * seen["plain"].abs().max()
 
 
 def test_generate_takes_it_with_beams():
