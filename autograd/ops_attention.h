@@ -40,7 +40,7 @@ Tensor block_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
 
 // ---- coded_cache.cpp: keys and values in 8 bits, off the tape
 // The codes of the complete blocks of k and v [B, G, T, d]; steps and means are stored in a type.
-// key_scale [G, d] as in key_codes().
+// key_scale [G, d] as in key_codes(), the same of all sequences.
 CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale, int64_t block,
                       Dtype stored);
 // The keys and values of the first lengths[b] (i64 [B]) tokens [B, G, max(lengths), d].

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/ops.h"
 #include "autograd/ops_attention.h"
 #include "autograd/ops_blocks.h"
 #include "autograd/step_checks.h"
@@ -24,7 +25,7 @@ void check_cache(const char* op, const CodedCache& c, Dtype type) {
             c.keys.steps.shape() == steps && c.value_steps.shape() == steps &&
             c.value_steps.dtype() == stored && c.keys.moments.size() >= 1 &&
             c.keys.moments[0].shape() == Shape{B, G, N, 2 * d} &&
-            c.keys.moments[0].dtype() == stored && c.key_scale.shape() == Shape{G, d} &&
+            c.keys.moments[0].dtype() == stored && c.key_scale.shape() == Shape{B, G, d} &&
             c.key_scale.dtype() == type && can_store(type, stored),
         op, ": the codes do not fit blocks of ", c.last_keys.shape());
 }
@@ -40,7 +41,7 @@ CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale,
   BlockConfig config{.block = block, .tile = 1};
   CodedCache out{.keys = key_codes(k, key_scale, config, 1, stored),
                  .low_codes = {},
-                 .key_scale = key_scale,
+                 .key_scale = {},
                  .values = {},
                  .value_steps = {},
                  .last_keys = {},
@@ -48,6 +49,9 @@ CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale,
   out.keys.steps = out.keys.steps.to(stored);
   out.keys.moments[0] = out.keys.moments[0].to(stored);
   const int64_t B = k.dim(0), G = k.dim(1), d = k.dim(3), N = k.dim(2) / block;
+  out.key_scale = Tensor::empty({B, G, d}, k.dtype(), k.device());
+  for (int64_t b = 0; b < B; ++b)
+    copy_into(out.key_scale.slice(0, b, 1), key_scale.view({1, G, d}));
   out.low_codes = Tensor::empty(out.keys.codes.shape(), Dtype::u8, k.device());
   out.values = Tensor::empty({B, G, N, block, d}, Dtype::u8, k.device());
   out.value_steps = Tensor::empty({B, G, N, block}, stored, k.device());

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "autograd/ops.h"
+#include "autograd/ops_blocks.h"
 #include "nn/attention/attention.h"
 #include "tensor/types.h"
 
@@ -163,14 +164,16 @@ KeyValueState::KeyValueState(const StateRequest& r, const AttentionShape& shape,
     return part(name, all, dtype, 2, [block](int64_t tokens) { return tokens / block; });
   };
   const int64_t half = (d + 1) / 2;
+  Tensor& scale = part("key_scale", {r.batch, G, d}, r.dtype);
   codes = std::unique_ptr<Codes>(new Codes{of_blocks("key_codes", {block, half}, Dtype::u8),
                                            of_blocks("key_low_codes", {block, half}, Dtype::u8),
                                            of_blocks("key_steps", {block}, r.cached()),
                                            of_blocks("block_moments_0", {2 * d}, r.cached()),
                                            of_blocks("value_codes", {block, d}, Dtype::u8),
-                                           of_blocks("value_steps", {block}, r.cached()), key_scale,
-                                           block});
-  if (!key_scale.defined()) codes->key_scale = Tensor::full({G, d}, 1, r.dtype, r.device);
+                                           of_blocks("value_steps", {block}, r.cached()), scale,
+                                           block, !key_scale.defined()});
+  for (int64_t b = 0; b < r.batch && key_scale.defined() && !r.device.is_meta(); ++b)
+    copy_into(scale.slice(0, b, 1), key_scale.view({1, G, d}));
 }
 
 CodedCache KeyValueState::coded(int64_t first, int64_t count) const {
@@ -179,7 +182,7 @@ CodedCache KeyValueState::coded(int64_t first, int64_t count) const {
                    .steps = of(codes->steps),
                    .moments = {of(codes->moments)}},
           .low_codes = of(codes->low),
-          .key_scale = codes->key_scale,
+          .key_scale = of(codes->key_scale),
           .values = of(codes->values),
           .value_steps = of(codes->value_steps),
           .last_keys = of(keys),
@@ -197,8 +200,15 @@ void KeyValueState::place(int64_t first, int64_t count, int64_t token, const Ten
     put(values, token, v.detach());
     return;
   }
-  const CodedCache of =
-      code_cache(k, v, codes->key_scale, codes->block, codes->value_steps.dtype());
+  if (count > 1) {  // each by its scale
+    for (int64_t b = 0; b < count; ++b)
+      place(first + b, 1, token, k.slice(0, b, 1).contiguous(), v.slice(0, b, 1).contiguous());
+    return;
+  }
+  const Tensor scale = codes->key_scale.slice(0, first, 1).view({k.dim(1), k.dim(3)});
+  if (codes->own_scale && token == 0 && n >= codes->block)
+    copy_into(scale, calibrated_key_scale(k.slice(2, 0, codes->block), {}, codes->block));
+  const CodedCache of = code_cache(k, v, scale, codes->block, codes->value_steps.dtype());
   const int64_t block = token / codes->block;
   for (const auto& [to, from] : {std::pair{&codes->high, &of.keys.codes},
                                  {&codes->low, &of.low_codes},
@@ -207,16 +217,11 @@ void KeyValueState::place(int64_t first, int64_t count, int64_t token, const Ten
                                  {&codes->values, &of.values},
                                  {&codes->value_steps, &of.value_steps}})
     if (of.values.dim(2) > 0) put(*to, block, *from);
-  for (int64_t b = 0; b < count; ++b) {  // prompts may have different lengths
-    const int64_t end = std::min(length(first + b) - token, n);
-    const int64_t rest = end % codes->block;
-    if (rest == 0) continue;
-    auto last = [&](const Tensor& x) {
-      return x.detach().slice(0, b, 1).slice(2, end - rest, rest);
-    };
-    copy_into(keys.slice(0, first + b, 1).slice(2, 0, rest), last(k));
-    copy_into(values.slice(0, first + b, 1).slice(2, 0, rest), last(v));
-  }
+  const int64_t end = std::min(length(first) - token, n), rest = end % codes->block;
+  if (rest == 0) return;
+  auto last = [&](const Tensor& x) { return x.detach().slice(2, end - rest, rest); };
+  copy_into(keys.slice(0, first, 1).slice(2, 0, rest), last(k));
+  copy_into(values.slice(0, first, 1).slice(2, 0, rest), last(v));
 }
 
 void KeyValueState::fill(int64_t first, const Tensor& k, const Tensor& v,

@@ -85,7 +85,8 @@ class AttentionState {
 // the rest of a prompt in which they are read is exact.
 class KeyValueState : public AttentionState {
  public:
-  // `block` and `key_scale` [G, d] (undefined: 1) are those of codes.
+  // `block` and `key_scale` [G, d] are those of codes; without a scale it is that of a sequence's
+  // first block (calibrated_key_scale()).
   KeyValueState(const StateRequest& request, const AttentionShape& shape, int64_t block = 32,
                 const Tensor& key_scale = {});
 
@@ -106,9 +107,9 @@ class KeyValueState : public AttentionState {
 
  protected:
   struct Codes {
-    Tensor &high, &low, &steps, &moments, &values, &value_steps;  // as in CodedCache
-    Tensor key_scale;
+    Tensor &high, &low, &steps, &moments, &values, &value_steps, &key_scale;  // as in CodedCache
     int64_t block;
+    bool own_scale;  // of each sequence
   };
   std::unique_ptr<Codes> codes;  // null: no codes
 

@@ -32,13 +32,13 @@ BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& 
     steps_ = &codes->steps;
     moments_ = {&codes->moments};
   } else {
+    Tensor& scale = part("key_scale", {r.batch, G, d}, key_scale_.dtype());
+    for (int64_t b = 0; b < r.batch && !r.device.is_meta(); ++b)
+      copy_into(scale.slice(0, b, 1), key_scale_.view({1, G, d}));
     codes_ =
         &part("key_codes", {r.batch, G, N, config_.block, (d + 1) / 2}, Dtype::u8, 2, blocks(0));
     steps_ = &part("key_steps", {r.batch, G, N, config_.block}, r.cached(), 2, blocks(0));
   }
-  Tensor& scale = part("key_scale", {r.batch, G, d}, key_scale_.dtype());
-  for (int64_t b = 0; b < r.batch && !r.device.is_meta(); ++b)
-    copy_into(scale.slice(0, b, 1), key_scale_.view({1, G, d}));
   const int levels = config_.level(room_of(attention.shape_, r, config_.block)) + 1;
   for (int z = int(moments_.size()); z < levels; ++z) {
     moments_.push_back(

@@ -11,7 +11,7 @@ namespace brine {
 struct CodedCache {
   KeyCodes keys;                  // steps [B, G, N, block], moments[0] [B, G, N, 2 d]
   Tensor low_codes;               // u8 as keys.codes: the next four bits of every channel
-  Tensor key_scale;               // sigma [G, d]
+  Tensor key_scale;               // sigma [B, G, d]
   Tensor values;                  // u8 [B, G, N, block, d]: code + 128
   Tensor value_steps;             // [B, G, N, block]
   Tensor last_keys, last_values;  // [B, G, block, d]: token t is row t % block

@@ -31,7 +31,7 @@ def unpacked(pairs: Tensor, d: int) -> Tensor:
 
 class QuantizedLayer(DynamicLayer):
     """The cache of one layer; of keys and values [B, G, T, d], for blocks of `block` keys and channels of scale
-    `key_scale` [G, d], None: 1."""
+    `key_scale` [G, d], None: the square root of the root mean square of k - mean in a text's first block."""
 
     def __init__(self, block: int = 32, key_scale: Tensor | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -43,10 +43,9 @@ class QuantizedLayer(DynamicLayer):
         self.kept = {"last_keys": key_states[:, :, :0], "last_values": value_states[:, :, :0]}
 
     def scale(self, like: Tensor) -> Tensor:
-        """[G, 1, 1, d]"""
-        if self.key_scale is None:
-            return like.new_ones(1, 1, 1, like.shape[-1])
-        return self.key_scale.to(like)[:, None, None]
+        """[B or 1, G, 1, 1, d]"""
+        scale = self.kept["scale"] if self.key_scale is None else self.key_scale[None]
+        return scale.to(like)[:, :, None, None]
 
     def coded(self, keys: Tensor, values: Tensor) -> dict[str, Tensor]:
         """Of complete blocks [B, G, N, block, d]; steps and means in bf16."""
@@ -98,6 +97,10 @@ class QuantizedLayer(DynamicLayer):
         first, end = known * self.block, keys.shape[2] // self.block * self.block
         if end > first:
             blocks = (end - first) // self.block, self.block
+            if self.key_scale is None and "scale" not in self.kept:
+                of_first = keys[:, :, : self.block].to(torch.float64)
+                squares = (of_first - of_first.mean(2, keepdim=True)).square().mean(2)
+                self.kept["scale"] = torch.where(squares > 0, squares.sqrt().sqrt(), 1)
             new = self.coded(*(x[:, :, first:end].unflatten(2, blocks) for x in (keys, values)))
             old = {name: self.kept[name] for name in new if name in self.kept}
             self.kept |= {name: torch.cat((old[name], x), 2) if old else x for name, x in new.items()}
@@ -128,7 +131,8 @@ class QuantizedLayer(DynamicLayer):
             raise ValueError(f"brine: crop({tokens_to_remove}) of a cache of {self.get_seq_length()} tokens")
         keys, values = (x[:, :, :left] for x in self.decoded())
         whole = left // self.block
-        self.kept = {n: x[:, :, :whole] for n, x in self.kept.items() if whole and not n.startswith("last")}
+        of_blocks = {n: x[:, :, :whole] for n, x in self.kept.items() if n[:4] != "last" and n != "scale"}
+        self.kept = (of_blocks | {n: x for n, x in self.kept.items() if n == "scale"}) if whole else {}
         self.keep(keys, values, whole)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -145,7 +149,7 @@ class QuantizedCache(DynamicCache):
     """Keys and values in 8 bits, for any causal model of transformers and for blocks of attach(): .55 of a cache in
     bf16, on CPU and GPU tensors. A pass reads a layer's cache as numbers while it runs.
 
-    `key_scales`: of every layer's keys [G, d], as of calibrated blocks; None: 1.
+    `key_scales`: of every layer's keys [G, d], as of calibrated blocks; None: those of a text's first block.
     """
 
     def __init__(self, config: Any, block: int = 32, key_scales: Sequence[Tensor] | None = None) -> None:

@@ -49,7 +49,8 @@ def test_keys_and_values_are_those_of_their_codes(scaled, d):
     assert layer.get_seq_length() == 21 and torch.equal(keys[:, :, 16:], k[:, :, 16:])
     for b, g, n in np.ndindex(2, 3, 2):
         rows = slice(8 * n, 8 * n + 8)
-        scale = np.ones(d) if sigma is None else sigma[g].numpy()
+        begin = k[b, g, :8].numpy()
+        scale = ((begin - begin.mean(0)) ** 2).mean(0) ** 0.25 if sigma is None else sigma[g].numpy()
         want = expected(k[b, g, rows].numpy(), v[b, g, rows].numpy(), scale)
         for got, wanted in zip((keys, values), want, strict=True):
             np.testing.assert_allclose(got[b, g, rows].numpy(), wanted, rtol=0, atol=1e-9)

@@ -28,7 +28,7 @@ struct CodedBlock {
     steps = c.keys.steps.data<S>() + at * block;
     value_steps = c.value_steps.data<S>() + at * block;
     mean = c.keys.moments[0].data<S>() + at * 2 * d;
-    sigma = c.key_scale.data<T>() + bg % c.key_scale.dim(0) * d;
+    sigma = c.key_scale.data<T>() + bg * d;
   }
 
   // The block's keys as numbers [block, d]; `room` has 2 d.

@@ -68,7 +68,7 @@ __global__ void decode_kernel(T* k, T* v, const CodedRows<T, S> in, int64_t rows
   const int byte =
       (in.high[at * half + place] >> shift & 15) << 4 | (in.low[at * half + place] >> shift & 15);
   const T mean = T(in.moments[(bg * in.N + n) * 2 * in.d + c]),
-          scale = in.key_scale[bg % in.G * in.d + c] / 16;
+          scale = in.key_scale[bg * in.d + c] / 16;
   k[i] = mean + scale * T(in.steps[at]) * (T(byte) - T(kKeyByteCentre));
   v[i] = T(in.value_steps[at]) * T(int(in.values[at * in.d + c]) - kValueByteCentre);
 }
