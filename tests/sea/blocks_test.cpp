@@ -111,7 +111,27 @@ TEST_CASE("blocks: a window reads its sinks and local blocks, and has no copies 
   CHECK(window->make_state(request)->bytes() < exact.bytes() + 256);
 }
 
-TEST_CASE("blocks: a state is a tenth larger than keys and values, a sixth with 16 bits") {
+TEST_CASE("blocks: a state whose keys another scale coded is refused") {
+  const nn::AttentionShape shape{.heads = 2, .head_size = 8, .max_positions = 512};
+  const sea::BlocksConfig config{.k = 32, .block = 8, .tile = 8};
+  const auto first = blocks(config, shape), other = blocks(config, shape);
+  nn::AttentionInput in = input(2, 2, 100, 8);
+  NoGrad off;
+  for (const bool coded : {false, true}) {
+    const nn::StateRequest request{.capacity = 128, .cache = Dtype::bf16, .coded = coded};
+    const auto state = first->make_state(request), same = first->make_state(request);
+    in.state = state.get();
+    first->forward(in);
+    same->restore(0, state->saved(0), "a.state");
+    other->calibrate(in.k, {});
+    const auto calibrated = other->make_state(request);
+    check_says(message([&] { calibrated->restore(0, state->saved(0), "a.state"); }),
+               {"a.state", "another key_scale"});
+  }
+}
+
+TEST_CASE(
+    "blocks: a state is a tenth larger than keys and values, a sixth with 16 bits, coded .28") {
   const nn::AttentionShape shape{.heads = 9, .head_size = 64, .max_positions = 8192, .kv_heads = 3};
   const auto attention = blocks({}, shape);
   for (const auto& [cache, most] : {std::pair{Dtype::f32, 1.105}, {Dtype::bf16, 1.17}}) {
@@ -120,6 +140,9 @@ TEST_CASE("blocks: a state is a tenth larger than keys and values, a sixth with 
     const auto state = attention->make_state(request);
     CHECK(double(state->bytes()) / double(exact.bytes()) < most);
   }
+  nn::KeyValueState f32({.capacity = 8192}, shape);
+  const nn::StateRequest coded{.capacity = 8192, .cache = Dtype::bf16, .coded = true};
+  CHECK(double(attention->make_state(coded)->bytes()) / double(f32.bytes()) < 0.28);
 }
 
 TEST_CASE("blocks: the interface for other languages computes what forward() does") {
