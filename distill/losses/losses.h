@@ -93,7 +93,8 @@ class StepObjective {
     double text_share = 1;           // the share of the step's texts, for a task of whole texts
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
-    int64_t loss_from = 0;  // task loss only on targets from this position on
+    int64_t loss_from = 0;   // task loss only on targets from this position on
+    int64_t logit_rows = 0;  // tokens whose logits exist at once; 0: Model::rows_of_logits()
     // Is shown every layer of the student next to the teacher's.
     std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
     nn::RuntimeOptions options = {};
@@ -117,8 +118,10 @@ class Objective : public StepObjective {
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:
+  // The weighted losses of the logits, differentiated: the gradient of `hidden` is stored in
+  // `gradient`, unless it has none.
   PendingTerms head_terms(const Tensor& hidden, const Batch& batch, const Call& call,
-                          Tensor& total) const;
+                          Tensor& gradient) const;
 
   nn::Model& student_;
   Teacher* teacher_;

@@ -1,6 +1,8 @@
 // The tensors of a batch for a dump, by the table of a teacher's tensors.
 #include "distill/teachers/dump_batch.h"
 
+#include <algorithm>
+
 namespace brine::distill {
 namespace {
 
@@ -10,6 +12,29 @@ Tensor one_of_group(const Tensor& x, int64_t groups) {
   const int64_t B = x.dim(0), T = x.dim(2), d = x.dim(3), row = T * d;
   const Tensor first = x.contiguous().view({B, groups, x.numel() / (B * groups)}).slice(2, 0, row);
   return first.contiguous().view({B, groups, T, d});
+}
+
+// All rows; the whole logits exist only if they are what is kept.
+TopLogits logits_of(OnlineTeacher& teacher, int64_t rows) {
+  const int64_t step = teacher.model().rows_of_logits();
+  TopLogits all;
+  for (int64_t first = 0; first < rows; first += step) {
+    const TopLogits part = teacher.logits(first, std::min(step, rows - first));
+    if (rows <= step) return part;
+    auto put = [&](Tensor& whole, const Tensor& x) {
+      if (!x.defined()) return;
+      if (!whole.defined()) {
+        Shape shape = x.shape();
+        shape[0] = rows;
+        whole = Tensor::empty(shape, x.dtype(), x.device());
+      }
+      copy_into(whole.slice(0, first, x.dim(0)), x);
+    };
+    put(all.values, part.values);
+    put(all.ids, part.ids);
+    put(all.lse, part.lse);
+  }
+  return all;
 }
 
 }  // namespace
@@ -42,7 +67,7 @@ data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const dat
   }
   if (spec.has(data::part::logits)) {
     const int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
-    TopLogits top = teacher.logits();
+    const TopLogits top = logits_of(teacher, B * T);
     out.tensors["logits"] = download(top.values).view({B, T, top.values.dim(-1)});
     if (top.ids.defined())
       out.tensors["logit_ids"] = download(top.ids).view({B, T, top.ids.dim(-1)});
