@@ -40,7 +40,7 @@ TopLogits logits_of(OnlineTeacher& teacher, int64_t rows) {
 }  // namespace
 
 data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const data::DumpSpec& spec,
-                           Downloads& arriving) {
+                           Downloads& arriving, bool narrow) {
   std::vector<const data::TeacherTensor*> of_layers;
   TeacherNeeds needs;
   for (const data::TeacherTensor* tensor : data::teacher_tensors()) {
@@ -50,7 +50,11 @@ data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const dat
   }
   teacher.require(needs);
   data::DumpBatch out;
-  auto download = [&arriving](const Tensor& x) { return arriving.start(x); };
+  auto download = [&](const Tensor& x, const std::string& name) {
+    const data::TeacherTensor& tensor = *data::find_teacher_tensor(name);
+    const bool narrows = narrow && !tensor.is_map() && tensor.is_float();
+    return arriving.start(narrows ? x.to(tensor.dtype(spec)) : x);
+  };
   teacher.begin(batch);
   for (int64_t i = 0; i < spec.layers; ++i) {
     TeacherLayer given = teacher.layer(i);
@@ -61,19 +65,23 @@ data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const dat
     for (const data::TeacherTensor* tensor : of_layers) {
       const Tensor& x = teacher_tensor(view, tensor->name);
       const bool grouped = tensor->shape[0] == data::Axis::key_heads;
-      kept[tensor->name] = download(grouped ? one_of_group(x, spec.key_heads) : x);
+      kept[tensor->name] = download(grouped ? one_of_group(x, spec.key_heads) : x, tensor->name);
     }
     out.layers.push_back(std::move(kept));
   }
   if (spec.has(data::part::logits)) {
     const int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
     const TopLogits top = logits_of(teacher, B * T);
-    out.tensors["logits"] = download(top.values).view({B, T, top.values.dim(-1)});
+    // All of them where the largest are stored: they are still to be sorted.
+    const bool unsorted = spec.logits == data::DumpLogits::top && !top.ids.defined();
+    const Tensor values = unsorted ? arriving.start(top.values) : download(top.values, "logits");
+    out.tensors["logits"] = values.view({B, T, top.values.dim(-1)});
     if (top.ids.defined())
-      out.tensors["logit_ids"] = download(top.ids).view({B, T, top.ids.dim(-1)});
-    out.tensors["lse"] = download(top.lse).view({B, T});
+      out.tensors["logit_ids"] = download(top.ids, "logit_ids").view({B, T, top.ids.dim(-1)});
+    out.tensors["lse"] = download(top.lse, "lse").view({B, T});
   }
-  if (spec.has(data::part::classes)) out.tensors["classes"] = download(teacher.class_logits());
+  if (spec.has(data::part::classes))
+    out.tensors["classes"] = download(teacher.class_logits(), "classes");
   if (spec.stores_tokens) out.tensors["tokens"] = batch.ids;
   out.lengths = batch.lengths;
   out.windows = batch.windows;
