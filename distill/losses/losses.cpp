@@ -244,6 +244,10 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
                                    .random = call.random,
                                    .own_loss = call.share / double(student_.shape().layers),
                                    .recompute = call.recompute});
+  auto ended = [&](const char* part) {
+    if (call.ended) call.ended(part);
+  };
+  ended("forward pass");
   PendingTerms terms;
   Tensor gradient;
   const bool has_head = weighs(config_, [](const Loss& loss) { return loss.tokens || loss.texts; });
@@ -251,7 +255,9 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
     terms = head_terms(hidden, batch, call, gradient);
   else  // the losses are attached inside the layers
     gradient = Tensor::zeros_like(hidden);
+  ended("logits");
   if (gradient.defined()) backward(hidden, gradient);
+  ended("backward pass");
   if (layers) terms.insert(terms.begin(), layers->terms().begin(), layers->terms().end());
   return terms;
 }

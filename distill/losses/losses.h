@@ -98,6 +98,9 @@ class StepObjective {
     // Is shown every layer of the student next to the teacher's.
     std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
     nn::RuntimeOptions options = {};
+    // Is told which part of the step has ended: "forward pass", "logits" (with the teacher's pass
+    // if no layer's loss ran it), "backward pass".
+    std::function<void(const char* part)> ended = {};
   };
   // Adds share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
