@@ -18,7 +18,7 @@ struct Inspect {
   void describe(data::Schema& s) {
     s.field("target", target, "Dump, run, checkpoint, model, tokenizer, or a file: GGUF, text",
             {.required = true, .positional = true});
-    s.field("verify", verify, "Compare the checksums of a dump");
+    s.field("verify", verify, "Compare every checksum of a dump or of token shards");
     s.field("tensors", tensors, "List the tensors of a model");
     s.field("tokenizer", tokenizer,
             "Tokenizer directory: counts a text's tokens, prints its corpus_hash");

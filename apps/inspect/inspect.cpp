@@ -80,7 +80,7 @@ std::string describe_dump(const std::string& path, bool verify) {
 
 std::string describe_shards(const std::string& path, bool verify) {
   const data::TokenManifest m = data::read_token_manifest(path);
-  if (verify) data::TokenShards checked(path);
+  if (verify) data::TokenShards checked(path, data::Hashing::all);
   std::ostringstream out;
   out << path << ": token shards" << (verify ? ", every checksum good" : "") << "\n"
       << "  tokens     " << m.tokens << " of " << 8 * m.width << " bits, vocabulary "

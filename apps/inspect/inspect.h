@@ -6,7 +6,7 @@
 namespace brine {
 
 struct InspectOptions {
-  bool verify = false;         // compare every checksum of a dump
+  bool verify = false;         // compare every checksum of a dump or of token shards
   bool tensors = false;        // list the tensors of a model
   std::string tokenizer = {};  // directory: of a text, its tokens and their hash
 };

@@ -42,9 +42,9 @@ const Json& list(const std::string& where, const Json& object, const char* key) 
 
 void check_sums(const std::string& where, const TokenManifest& m) {
   int64_t tokens = 0;
-  std::set<std::string> names = {kTokenManifest};
+  std::set<std::string> names = {kTokenManifest, kVerifiedFiles};
   check_format(names.insert(m.starts.name).second, where, ": file \"", m.starts.name,
-               "\" is the manifest itself");
+               "\" is one of another purpose");
   for (const TokenShard& shard : m.shards) {
     check_format(shard.count > 0 && shard.count <= kMostTokens - tokens, where, ": shard \"",
                  shard.name, "\" cannot contain ", shard.count, " tokens");
@@ -58,13 +58,14 @@ void check_sums(const std::string& where, const TokenManifest& m) {
                ", but the list of their starts has ", m.starts.count);
 }
 
-void verify(const Path& path, const TokenShard& shard, int64_t width) {
+void verify(const Path& dir, const TokenShard& shard, int64_t width, VerifiedFiles& verified) {
+  const Path path = dir / shard.name;
   std::error_code error;
   const uint64_t bytes = std::filesystem::file_size(path, error);
   check_found(!error, path.string(), ": is missing");
   const uint64_t wanted = uint64_t(shard.count) * uint64_t(width);
   check_format(bytes == wanted, path.string(), ": has ", bytes, " bytes, wanted ", wanted);
-  check_format(sha256_file(path.string()) == shard.sha256, path.string(),
+  check_format(verified.has(shard.name, shard.sha256), path.string(),
                ": is damaged: its checksum differs from the manifest's");
 }
 
@@ -131,16 +132,20 @@ std::string describe(const TokenManifest& m, const Tokenizer& tokenizer) {
               ", ", m.shards.size(), " shards");
 }
 
-TokenShards::TokenShards(const Path& dir) : dir_(dir), manifest_(read_token_manifest(dir)) {
+TokenShards::TokenShards(const Path& dir, Hashing hashing)
+    : dir_(dir), manifest_(read_token_manifest(dir)) {
+  VerifiedFiles verified(dir, hashing);
   int64_t end = 0;
   for (const TokenShard& shard : manifest_.shards) {
-    verify(dir / shard.name, shard, manifest_.width);
+    verify(dir, shard, manifest_.width, verified);
     files_.emplace_back(dir / shard.name);
     check_format(files_.back().size() == uint64_t(shard.count * manifest_.width),
                  (dir / shard.name).string(), ": changed while it was opened");
     ends_.push_back(end += shard.count);
   }
-  verify(dir / manifest_.starts.name, manifest_.starts, 8);
+  verify(dir, manifest_.starts, 8, verified);
+  verified.keep();
+  hashed_ = verified.hashed_bytes();
 }
 
 template <class T>

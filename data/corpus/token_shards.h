@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/codec/sha256.h"
+#include "data/codec/verified_files.h"
 #include "data/config/named.h"
 #include "data/corpus/token_source.h"
 #include "data/io/file_io.h"
@@ -54,9 +55,11 @@ std::string describe(const TokenManifest& manifest, const Tokenizer& tokenizer);
 // memory of a reader does not grow with the amount it has read.
 class TokenShards : public TokenSource {
  public:
-  // Verifies sizes and checksums of all files by reading them once.
-  explicit TokenShards(const Path& dir);
+  // Verifies sizes and checksums of all files, by reading those that were not verified before
+  // (VerifiedFiles).
+  explicit TokenShards(const Path& dir, Hashing hashing = Hashing::changed);
   const TokenManifest& manifest() const { return manifest_; }
+  uint64_t hashed_bytes() const { return hashed_; }  // when it was opened
   int64_t size() const override { return manifest_.tokens; }
   // A token outside the vocabulary is an error.
   void read(int64_t from, std::span<int32_t> out) const override;
@@ -69,6 +72,7 @@ class TokenShards : public TokenSource {
   TokenManifest manifest_;
   std::vector<MappedFile> files_;
   std::vector<int64_t> ends_;
+  uint64_t hashed_ = 0;
   mutable std::atomic<uint32_t> short_reads_ = 0;
 };
 

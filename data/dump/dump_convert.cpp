@@ -27,7 +27,27 @@ void store(const float* x, int64_t count, T* out, const std::string& where) {
   }
 }
 
+template <class T>
+void copy(const void* x, int64_t count, void* out, const std::string& where) {
+  std::memcpy(out, x, size_t(count) * sizeof(T));
+  const T* values = static_cast<const T*>(out);
+  for (int64_t i = 0; i < count; ++i)
+    check_format(finite(values[i]), where, ": value ", i, " is ", float(values[i]), " in ",
+                 DtypeOf<T>::value, "; bf16 or f32 fit if it is finite in the teacher");
+}
+
 }  // namespace
+
+void copy_values(const void* x, int64_t count, Dtype dtype, void* out, const std::string& where) {
+  switch (dtype) {
+    case Dtype::f16:
+      return copy<f16>(x, count, out, where);
+    case Dtype::bf16:
+      return copy<bf16>(x, count, out, where);
+    default:
+      return store_values(static_cast<const float*>(x), count, dtype, out, where);
+  }
+}
 
 void store_values(const float* x, int64_t count, Dtype dtype, void* out, const std::string& where) {
   switch (dtype) {

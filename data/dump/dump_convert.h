@@ -12,6 +12,8 @@ namespace brine::data {
 // out[i] = x[i] as dtype. A value that is not finite, or outside the range of dtype, throws
 // Error(where, ": ...").
 void store_values(const float* x, int64_t count, Dtype dtype, void* out, const std::string& where);
+// The same of values that are of this type already.
+void copy_values(const void* x, int64_t count, Dtype dtype, void* out, const std::string& where);
 // x[i] = stored[i].
 void load_values(const void* stored, int64_t count, Dtype dtype, float* x);
 

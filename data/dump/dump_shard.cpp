@@ -90,6 +90,9 @@ void ShardWriter::append(const Tensor& x, int64_t first, int64_t count, Dtype dt
   stored_.resize(at + bytes);
   if (x.dtype() == Dtype::i32) {
     std::memcpy(stored_.data() + at, x.data<int32_t>() + first, bytes);
+  } else if (x.dtype() == dtype) {
+    copy_values(x.raw() + size_t(first) * item_size(dtype), count, dtype, stored_.data() + at,
+                where(dataset));
   } else {
     store_values(x.data<float>() + first, count, dtype, stored_.data() + at, where(dataset));
   }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -27,11 +28,13 @@ bool is_shard_name(const std::string& name) {
   return name.starts_with("shard-") && name.ends_with(".h5");
 }
 
-void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const Shape& shape) {
+// `stored` is allowed, too.
+void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const Shape& shape,
+                  std::optional<Dtype> stored = {}) {
   check(t.defined(), "dump: ", what, " is missing");
-  check(t.shape() == shape && t.dtype() == dtype && !t.device().is_cuda(), "dump: ", what, " is ",
-        t.dtype(), " ", t.shape(), " on ", t.device(), ", must be ", dtype, " ", shape,
-        " on the cpu");
+  const bool typed = t.dtype() == dtype || (stored && t.dtype() == *stored);
+  check(t.shape() == shape && typed && !t.device().is_cuda(), "dump: ", what, " is ", t.dtype(),
+        " ", t.shape(), " on ", t.device(), ", must be ", dtype, " ", shape, " on the cpu");
 }
 
 // T of a batch whose samples have individual lengths.
@@ -234,7 +237,8 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
     for (const TeacherTensor* tensor : stored) {
       if (tensor->of_layer != of_layer) continue;
       check_tensor(at + tensor->name, set[tensor->name],
-                   tensor->is_float() ? Dtype::f32 : Dtype::i32, tensor->padded(s, n, T));
+                   tensor->is_float() ? Dtype::f32 : Dtype::i32, tensor->padded(s, n, T),
+                   tensor->is_map() ? std::nullopt : std::optional(tensor->dtype(s)));
     }
   };
   for (int64_t l = 0; any_layer && l < s.layers; ++l)
@@ -371,6 +375,8 @@ void DumpWriter::put(DumpBatch batch, Downloads arriving) {
   }
   w.next = first + n;
 }
+
+void DumpWriter::wait() { impl_->wait_for_thread(); }
 
 std::vector<DumpShard> DumpWriter::take_finished() {
   impl_->wait_for_thread();

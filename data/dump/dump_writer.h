@@ -46,14 +46,16 @@ class DumpWriter {
   };
   Run missing() const;
 
-  // Adds the samples from missing().first on. The tensors are kept until written and must not
-  // change. Tensors that `arriving` is still copying are read when they have arrived: the thread
-  // waits, not the caller. If the spec stores top-n logits, logits may be [B, T, V] without ids:
-  // the top is selected here, which waits. Undefined lengths mean T; windows may be empty: the spec
-  // has them. Waits while `queue` batches are waiting. The next call throws an error of the thread.
+  // Adds the samples from missing().first on. The tensors are f32 (integers i32) or, except maps,
+  // of the stored type; they are kept until written and must not change. Tensors that `arriving` is
+  // still copying are read when they have arrived: the thread waits, not the caller. If the spec
+  // stores top-n logits, logits may be [B, T, V] without ids: the top is selected here, which
+  // waits. Undefined lengths mean T; windows may be empty: the spec has them. Waits while `queue`
+  // batches are waiting. The next call throws an error of the thread.
   void put(DumpBatch batch, Downloads arriving = {});
 
-  // Waits until the samples that were given are written; the shards finished since the last call.
+  void wait();  // until the samples that were given are written
+  // Waits; the shards finished since the last call.
   std::vector<DumpShard> take_finished();
   // Those of other parts, for the first one, which lists them in the manifest.
   void add_finished(const std::vector<DumpShard>& shards);

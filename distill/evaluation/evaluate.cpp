@@ -67,7 +67,7 @@ struct Score {
     const Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
     if (call.logits) call.logits->begin(batch);
     losses.clear();
-    const int64_t rows = target.numel(), step = rows_at_once();
+    const int64_t rows = target.numel(), step = model.rows_of_logits();
     for (int64_t first = 0; first < rows; first += step) {
       const int64_t n = std::min(step, rows - first);
       score_rows(hidden.slice(0, first, n), target.slice(0, first, n), first);
@@ -104,13 +104,6 @@ struct Score {
     if (call.logits) {
       call.logits->rows({.logits = logits, .target = target, .loss = loss, .first = first});
     }
-  }
-
-  // Logits are the largest tensor of an evaluation: a vocabulary of 50,000 tokens has 64 MB of them
-  // for 330 rows.
-  int64_t rows_at_once() const {
-    return std::max<int64_t>(1,
-                             (int64_t(1) << 24) / std::max<int64_t>(1, model.shape().vocab_size));
   }
 };
 

@@ -7,16 +7,18 @@
 namespace brine::distill {
 namespace {
 
-// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T], with the type and device of
-// `like`.
-Tensor row_weights(const Batch& batch, double per_row, const Tensor& like) {
-  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
-  Tensor w = Tensor::zeros({B * T}, like.dtype());
-  double value = 1 / (double(batch.tokens) * per_row);
+// 1 / (valid rows * per_row) at valid rows, 0 at padding, of rows first.. of [B T], with the type
+// and device of `like`.
+Tensor row_weights(const Batch& batch, double per_row, const Tensor& like, int64_t first,
+                   int64_t rows) {
+  const int64_t T = batch.ids.dim(1);
+  Tensor w = Tensor::zeros({rows}, like.dtype());
+  const double value = 1 / (double(batch.tokens) * per_row);
   dispatch_float(like.dtype(), [&]<class S>() {
-    for (int64_t b = 0; b < B; ++b) {
-      int64_t L = batch.lengths.defined() ? batch.lengths.data<int64_t>()[b] : T;
-      for (int64_t t = 0; t < L; ++t) w.data<S>()[b * T + t] = S(value);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t b = (first + r) / T, t = (first + r) % T;
+      if (!batch.lengths.defined() || t < batch.lengths.data<int64_t>()[b])
+        w.data<S>()[r] = S(value);
     }
   });
   return w.to(like.device());
@@ -58,7 +60,7 @@ Tensor kd(const LayerLossCall& call) {
 }
 
 HeadLoss kd_task_of_tokens(const HeadLossCall& call) {
-  TopLogits top = call.teacher->logits();
+  const TopLogits top = call.teacher->logits(call.first, call.logits.dim(0));
   return {.value = call.mean_of_tokens(kl_logits(call.logits, top)), .teacher_lse = top.lse};
 }
 
@@ -80,12 +82,13 @@ HeadLoss task_of_tokens(const HeadLossCall& call) {
         "losses: on text, task is the prediction of next tokens, which an encoder cannot learn; "
         "set losses.task to 0");
   const int64_t R = logits.dim(0);
-  Tensor target = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({R});
+  const Tensor targets = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({-1});
   int64_t rows = 0;
-  for (int64_t r = 0; r < R; ++r) rows += target.data<int32_t>()[r] >= 0;
+  for (int64_t r = 0; r < targets.numel(); ++r) rows += targets.data<int32_t>()[r] >= 0;
   check(rows > 0, "losses: no token of the batch is predicted");
-  Tensor weight = Tensor::full({R}, 1 / double(rows), logits.dtype(), logits.device());
-  return {.value = dot(cross_entropy(logits, target), weight), .mean = "task_nll"};
+  const Tensor weight = Tensor::full({R}, 1 / double(rows), logits.dtype(), logits.device());
+  return {.value = dot(cross_entropy(logits, targets.slice(0, call.first, R)), weight),
+          .mean = "task_nll"};
 }
 
 HeadLoss task_of_texts(const HeadLossCall& call) {
@@ -146,11 +149,11 @@ const Tensor& LayerLossCall::of_teacher(const std::string& name, int64_t columns
 }
 
 Tensor LayerLossCall::mean_square(const Tensor& x, const Tensor& y) const {
-  return squared_distance(x, y, row_weights(batch, double(x.dim(-1)), x));
+  return squared_distance(x, y, row_weights(batch, double(x.dim(-1)), x, 0, x.rows()));
 }
 
 Tensor HeadLossCall::mean_of_tokens(const Tensor& x) const {
-  return dot(x, row_weights(batch, 1, logits));
+  return dot(x, row_weights(batch, 1, logits, first, x.numel()));
 }
 
 const std::vector<Loss>& losses() { return table(); }

@@ -26,15 +26,18 @@ struct LayerLossCall {
   Tensor mean_square(const Tensor& x, const Tensor& y) const;
 };
 
-// The arguments of a loss of the logits.
+// The arguments of a loss of the logits. Those of tokens are too large to exist at once: a loss is
+// called for some rows after others, and is the sum of what it gives for each.
 struct HeadLossCall {
   const nn::Model& student;
-  const Tensor& logits;  // [B T, V] of tokens, [B, labels] of whole texts
+  const Tensor& logits;  // [rows, V] of tokens, [B, labels] of whole texts
   Teacher* teacher;      // not null for a loss that needs teacher tensors
   const Batch& batch;
   int64_t loss_from;  // see Objective::Call
+  int64_t first = 0;  // the token of [B T] that the first row is
 
-  Tensor mean_of_tokens(const Tensor& x) const;  // x [B T] over valid tokens
+  // The rows' part of the mean over the valid tokens of the batch; x [rows].
+  Tensor mean_of_tokens(const Tensor& x) const;
 };
 struct HeadLoss {
   Tensor value;             // one element

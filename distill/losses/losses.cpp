@@ -112,6 +112,31 @@ class LayerLosses : public nn::LayerObserver {
   PendingTerms terms_;
 };
 
+// A loss of the logits, summed over their rows.
+struct HeadSum {
+  const Loss& loss;
+  const std::function<HeadLoss(const HeadLossCall&)>& function;
+  std::string mean = {};
+  Tensor value = {}, scaled = {}, teacher_lse = {};
+
+  // Returns the weighted value of these rows, which is differentiated.
+  Tensor add(const HeadLoss& part, double weight, int64_t first, int64_t rows) {
+    const Tensor weighted = scale(part.value, weight);
+    auto sum_up = [](Tensor& sum, const Tensor& x) {
+      sum = sum.defined() ? brine::add(sum, x.detach()) : x.detach();
+    };
+    mean = part.mean;
+    sum_up(value, part.value);
+    sum_up(scaled, weighted);
+    const Tensor& lse = part.teacher_lse;
+    if (lse.defined()) {
+      if (!teacher_lse.defined()) teacher_lse = Tensor::empty({rows}, lse.dtype(), lse.device());
+      copy_into(teacher_lse.slice(0, first, lse.numel()), lse);
+    }
+    return weighted;
+  }
+};
+
 size_t index_of(std::string_view name) {
   const std::vector<Loss>& all = losses();
   auto it = std::find_if(all.begin(), all.end(), [&](const Loss& l) { return l.name == name; });
@@ -156,36 +181,51 @@ Objective::Objective(nn::Model& student, Teacher* teacher, const LossConfig& con
   if (teacher && config.needs_teacher()) teacher->require(config.needs());
 }
 
-// The weighted losses of the logits; their sum, which is differentiated, is stored in `total`.
 PendingTerms Objective::head_terms(const Tensor& hidden, const Batch& batch, const Call& call,
-                                   Tensor& total) const {
+                                   Tensor& gradient) const {
   const bool by_text = batch.of_task();
   const double share = by_text ? call.text_share : call.share;
-  const Tensor logits =
-      by_text ? student_.class_logits(hidden, call.random)  // [B, labels]
-              : reshape(student_.logits(hidden),
-                        {batch.ids.dim(0) * batch.ids.dim(1), student_.shape().vocab_size});
-  const HeadLossCall head{.student = student_,
-                          .logits = logits,
-                          .teacher = teacher_,
-                          .batch = batch,
-                          .loss_from = call.loss_from};
-  std::vector<std::pair<std::string, HeadLoss>> values;
+  const Tensor x = by_text ? hidden.detach() : hidden.detach().view({-1, hidden.dim(-1)});
+  const int64_t rows = x.dim(0),
+                tokens = call.logit_rows ? call.logit_rows : student_.rows_of_logits(),
+                step = by_text ? rows : std::min(tokens, rows);
+  if (wants_grad(hidden)) gradient = Tensor::zeros(x.shape(), x.dtype(), x.device());
+  std::vector<HeadSum> sums;
   for (const Loss& loss : losses()) {
     const auto& function = by_text ? loss.texts : loss.tokens;
-    if (function && config_[loss.name]) values.emplace_back(loss.name, function(head));
+    if (function && config_[loss.name]) sums.push_back({.loss = loss, .function = function});
   }
-  PendingTerms terms;
-  for (const auto& [name, loss] : values) {
-    if (!loss.mean.empty())
-      terms.push_back(
-          {.name = loss.mean, .value = loss.value.detach(), .factor = share, .in_sum = false});
-    const Tensor scaled = scale(loss.value, config_[name] * share);
-    terms.push_back({.name = name, .value = scaled.detach()});
-    if (loss.teacher_lse.defined()) {
-      terms.back().blame = [lse = loss.teacher_lse, batch] { return unsound_row(lse, batch); };
+  // Logits of a long text are larger than everything else of a step. Those of some rows exist at a
+  // time: their losses are differentiated down to `hidden` at once.
+  for (int64_t first = 0; first < rows; first += step) {
+    const int64_t n = std::min(step, rows - first);
+    Tensor part = x.slice(0, first, n), total;
+    if (gradient.defined()) part = require_grad(part, gradient.slice(0, first, n));
+    {
+      const Tensor logits = by_text ? student_.class_logits(part, call.random)  // [B, labels]
+                                    : student_.logits(part);
+      const HeadLossCall head{.student = student_,
+                              .logits = logits,
+                              .teacher = teacher_,
+                              .batch = batch,
+                              .loss_from = call.loss_from,
+                              .first = by_text ? 0 : first};
+      for (HeadSum& sum : sums) {
+        const Tensor scaled =
+            sum.add(sum.function(head), config_[sum.loss.name] * share, first, rows);
+        total = total.defined() ? add(total, scaled) : scaled;
+      }
     }
-    total = total.defined() ? add(total, scaled) : scaled;
+    backward(total);
+  }
+  if (gradient.defined()) gradient = gradient.view(hidden.shape());
+  PendingTerms terms;
+  for (const HeadSum& sum : sums) {
+    if (!sum.mean.empty())
+      terms.push_back({.name = sum.mean, .value = sum.value, .factor = share, .in_sum = false});
+    terms.push_back({.name = sum.loss.name, .value = sum.scaled});
+    if (sum.teacher_lse.defined())
+      terms.back().blame = [lse = sum.teacher_lse, batch] { return unsound_row(lse, batch); };
   }
   return terms;
 }
@@ -204,14 +244,20 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
                                    .random = call.random,
                                    .own_loss = call.share / double(student_.shape().layers),
                                    .recompute = call.recompute});
+  auto ended = [&](const char* part) {
+    if (call.ended) call.ended(part);
+  };
+  ended("forward pass");
   PendingTerms terms;
-  Tensor total;
-  if (weighs(config_, [](const Loss& loss) { return loss.tokens || loss.texts; }))
-    terms = head_terms(hidden, batch, call, total);
-  const Tensor& y = total.defined() ? total : hidden;
-  // Without a total the losses are attached inside the layers.
-  backward(y, total.defined() ? Tensor::full(y.shape(), 1, y.dtype(), y.device())
-                              : Tensor::zeros_like(y));
+  Tensor gradient;
+  const bool has_head = weighs(config_, [](const Loss& loss) { return loss.tokens || loss.texts; });
+  if (has_head)
+    terms = head_terms(hidden, batch, call, gradient);
+  else  // the losses are attached inside the layers
+    gradient = Tensor::zeros_like(hidden);
+  ended("logits");
+  if (gradient.defined()) backward(hidden, gradient);
+  ended("backward pass");
   if (layers) terms.insert(terms.begin(), layers->terms().begin(), layers->terms().end());
   return terms;
 }

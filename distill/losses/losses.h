@@ -93,10 +93,14 @@ class StepObjective {
     double text_share = 1;           // the share of the step's texts, for a task of whole texts
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
-    int64_t loss_from = 0;  // task loss only on targets from this position on
+    int64_t loss_from = 0;   // task loss only on targets from this position on
+    int64_t logit_rows = 0;  // tokens whose logits exist at once; 0: Model::rows_of_logits()
     // Is shown every layer of the student next to the teacher's.
     std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
     nn::RuntimeOptions options = {};
+    // Is told which part of the step has ended: "forward pass", "logits" (with the teacher's pass
+    // if no layer's loss ran it), "backward pass".
+    std::function<void(const char* part)> ended = {};
   };
   // Adds share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
@@ -117,8 +121,10 @@ class Objective : public StepObjective {
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:
+  // The weighted losses of the logits, differentiated: the gradient of `hidden` is stored in
+  // `gradient`, unless it has none.
   PendingTerms head_terms(const Tensor& hidden, const Batch& batch, const Call& call,
-                          Tensor& total) const;
+                          Tensor& gradient) const;
 
   nn::Model& student_;
   Teacher* teacher_;

@@ -131,13 +131,19 @@ bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec&
   for (const std::string& note : writer->notes()) host.messages.info(note);
   int64_t top = spec.logits == data::DumpLogits::top ? spec.top_n : 0;
   OnlineTeacher teacher(m.model, top);
+  // Not more than a shard is in memory, or a sample: a batch is computed, one waits, one is
+  // written.
+  const uint64_t three = 3 * std::max<uint64_t>(size.per_sample, 1);
+  const bool overlaps = three <= options.shard_bytes;
+  const auto at_once = int64_t(std::max<uint64_t>(options.shard_bytes / three, 1));
   const int64_t before = cuda::waits();
   for (bool done = false; !done;) {
     const Turn turn = take_turn(ranks, *writer, host, [&](const data::DumpWriter::Run& next) {
       // Not beyond the shard: its bits do not depend on what was written before it, or by whom.
-      const int64_t count = std::min(next.in_shard, r.batch_size);
+      const int64_t count = std::min({next.in_shard, r.batch_size, at_once});
+      if (!overlaps) writer->wait();
       Downloads arriving;
-      data::DumpBatch batch = dump_batch(teacher, batches(next.first, count), spec, arriving);
+      data::DumpBatch batch = dump_batch(teacher, batches(next.first, count), spec, arriving, true);
       writer->put(std::move(batch), std::move(arriving));
       return count;
     });
@@ -243,7 +249,8 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("windows", windows, "Windows to dump, drawn by --seed; 0 = all", {.min = 0});
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
           {.min = 0});
-  s.field("batch_size", batch_size, "Windows at once", {.min = 1});
+  s.field("batch_size", batch_size,
+          "Most windows at once; fewer if three times as many do not fit a shard", {.min = 1});
   s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1});
   s.field("deflate", deflate, "Compression 1 to 9; 0 = none", {.min = 0, .max = 9});
   s.field("shuffle", shuffle, "Byte shuffle before compression");

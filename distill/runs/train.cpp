@@ -1,4 +1,5 @@
 // Training from start to end: directory, resumption, log and summary.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -82,6 +83,15 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
     losses = std::make_unique<Objective>(*run.model, run.teacher.get(), run.losses);
   StepObjective& objective = run.objective ? *run.objective : *losses;
   RandomStream random{.seed = seed, .stream = 2};
+  // The largest number of bytes that are allocated in each part.
+  std::vector<std::pair<std::string, int64_t>> parts;
+  auto ended = [&parts](const std::string& name) {
+    const int64_t peak = allocator_stats().peak_live;
+    auto at = std::find_if(parts.begin(), parts.end(), [&](auto& p) { return p.first == name; });
+    if (at == parts.end()) at = parts.insert(parts.end(), {name, 0});
+    at->second = std::max(at->second, peak);
+    reset_peak();
+  };
   reset_peak();
   using Clock = std::chrono::steady_clock;
   Clock::time_point start = Clock::now();
@@ -91,25 +101,31 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
     if (i == 1) start = Clock::now();
     const Batch batch = run.train->batch(i * config.accumulate, config.batch_size);
     LossTerms terms;
-    read_terms({objective.accumulate(batch, {.random = &random, .recompute = config.recompute})},
+    read_terms({objective.accumulate(
+                   batch, {.random = &random, .recompute = config.recompute, .ended = ended})},
                {}, terms);
   }
   const double step = seconds() * double(config.accumulate);
   double total = step * double(config.steps);
   const double limit = config.max_seconds.value_or(0);
   if (limit > 0) total = std::min(total, limit);
-  const double memory = double(allocator_stats().peak_live) + 8.0 * double(trained);
+  double memory = double(allocator_stats().peak_live);
+  for (const auto& [name, peak] : parts) memory = std::max(memory, double(peak));
+  const double moments = 8.0 * double(trained);
   std::string out = run.subject + "\n";
   for (const std::string& line : plan_lines(run)) out += line + "\n";
   const double checkpoint = 4.0 * double(parameters) + 8.0 * double(trained);
   const int64_t tokens = config.batch_size * config.accumulate * run.train->window();
-  for (const auto& [name, value] : {std::pair("parameters", human_count(double(parameters))),
-                                    {"memory at peak", human_bytes(memory)},
-                                    {"a checkpoint", human_bytes(checkpoint) + " on disk"},
-                                    {"tokens a step", std::to_string(tokens)},
-                                    {"a step", human_seconds(step)},
-                                    {"the run", human_seconds(total)}})
-    out += row(name, value) + "\n";
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"parameters", human_count(double(parameters))},
+      {"memory at peak", human_bytes(memory + moments)}};
+  for (const auto& [part, peak] : parts)
+    rows.emplace_back("  " + part, human_bytes(double(peak) + moments));
+  rows.insert(rows.end(), {{"a checkpoint", human_bytes(checkpoint) + " on disk"},
+                           {"tokens a step", std::to_string(tokens)},
+                           {"a step", human_seconds(step)},
+                           {"the run", human_seconds(total)}});
+  for (const auto& [name, value] : rows) out += row(name, value) + "\n";
   return out;
 }
 

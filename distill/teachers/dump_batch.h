@@ -8,8 +8,9 @@
 namespace brine::distill {
 
 // Runs the teacher over the batch and takes the tensors that the spec stores. Does not wait for the
-// device: the tensors are on the CPU when `arriving` is finished.
+// device: the tensors are on the CPU when `arriving` is finished. `narrow`: in the types that are
+// stored, except maps, otherwise in f32.
 data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const data::DumpSpec& spec,
-                           Downloads& arriving);
+                           Downloads& arriving, bool narrow = false);
 
 }  // namespace brine::distill

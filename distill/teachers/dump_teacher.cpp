@@ -281,11 +281,14 @@ Tensor DumpTeacher::class_logits() {
   return classes;
 }
 
-TopLogits DumpTeacher::logits() {
+TopLogits DumpTeacher::logits(int64_t first, int64_t rows) {
   const data::TensorSet& b = now_.batch.tensors;
-  auto rows = [](const Tensor& t) { return t.defined() ? t.view({-1, t.dim(-1)}) : t; };
-  return {
-      .values = rows(wide(b["logits"])), .ids = rows(b["logit_ids"]), .lse = b["lse"].view({-1})};
+  auto part = [&](const Tensor& t) {
+    return t.defined() ? t.view({-1, t.dim(-1)}).slice(0, first, rows) : t;
+  };
+  return {.values = wide(part(b["logits"])),
+          .ids = part(b["logit_ids"]),
+          .lse = b["lse"].view({-1}).slice(0, first, rows)};
 }
 
 }  // namespace brine::distill

@@ -56,7 +56,7 @@ class DumpTeacher : public Teacher {
   TeacherLayer layer(int64_t i) override;
   // The same with one head of keys and values for each group: [B, G, T, d].
   TeacherLayer grouped_layer(int64_t i);
-  TopLogits logits() override;
+  TopLogits logits(int64_t first, int64_t rows) override;
   Tensor class_logits() override;
 
  private:

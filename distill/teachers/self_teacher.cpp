@@ -23,6 +23,8 @@ TeacherLayer SelfTeacher::layer(int64_t i) {
   return student_;
 }
 
-TopLogits SelfTeacher::logits() { throw Error("teacher: 'self' has no logits of its own"); }
+TopLogits SelfTeacher::logits(int64_t, int64_t) {
+  throw Error("teacher: 'self' has no logits of its own");
+}
 
 }  // namespace brine::distill

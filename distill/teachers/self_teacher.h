@@ -14,7 +14,7 @@ class SelfTeacher : public Teacher {
   void begin(const Batch&) override { student_ = {}; }
   void observe_student(int64_t layer, const nn::Tap& student) override;
   TeacherLayer layer(int64_t i) override;
-  TopLogits logits() override;
+  TopLogits logits(int64_t first, int64_t rows) override;
 
  private:
   int64_t layer_ = -1;

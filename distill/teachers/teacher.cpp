@@ -19,7 +19,9 @@ std::string TeacherNeed::who() const {
 
 void OnlineTeacher::require(const TeacherNeeds& needs) {
   while_running_.clear();
+  needs_layers_ = false;
   for (const TeacherNeed& need : needs) {
+    needs_layers_ |= need.part != data::part::logits && need.part != data::part::classes;
     bool runs = false;  // whether it is computed from the Tap
     const auto sources = sources_of(need.part, [&](const std::string& part) {
       namespace p = data::part;
@@ -37,15 +39,25 @@ void OnlineTeacher::require(const TeacherNeeds& needs) {
 void OnlineTeacher::begin(const Batch& batch) {
   NoGrad off;
   call_ = nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths, .type_ids = batch.type_ids});
-  inputs_.assign(1, model_->embed(call_).detach());
+  x_ = model_->embed(call_).detach();
+  reached_ = 0;
+  kept_.clear();
+  finished_ = {};
 }
 
 TeacherLayer OnlineTeacher::layer(int64_t i) {
   NoGrad off;
-  run_to(i);
+  if (i >= reached_) run_to(i);
+  const bool next = i == reached_;
+  check(next || kept_.contains(i), "teacher: layer ", i, " was requested after layer ",
+        reached_ - 1, ", or twice");
   nn::Tap tap(model_->attention_name());
-  Tensor y = model_->layer(i, inputs_[size_t(i)], call_, &tap).detach();
-  if (i + 1 == int64_t(inputs_.size())) inputs_.push_back(y);
+  const Tensor y = model_->layer(i, next ? x_ : kept_.at(i), call_, &tap).detach();
+  kept_.erase(i);
+  if (next) {
+    x_ = y;
+    ++reached_;
+  }
   TeacherLayer out;
   out["query"] = tap.get("q").detach();
   out["key"] = tap.get("k").detach();
@@ -60,20 +72,26 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
 }
 
 void OnlineTeacher::run_to(int64_t layer) {
-  check(!inputs_.empty(), "teacher: layer ", layer, " was requested before any batch");
-  for (int64_t i = int64_t(inputs_.size()) - 1; i < layer; ++i)
-    inputs_.push_back(model_->layer(i, inputs_[size_t(i)], call_, nullptr).detach());
+  check(x_.defined(), "teacher: layer ", layer, " was requested before any batch");
+  for (; reached_ < layer; ++reached_) {
+    if (needs_layers_) kept_[reached_] = x_;
+    x_ = model_->layer(reached_, x_, call_, nullptr).detach();
+  }
 }
 
-Tensor OnlineTeacher::last_hidden() {
-  run_to(model_->shape().layers);
-  return model_->finish(inputs_.back());
+const Tensor& OnlineTeacher::last_hidden() {
+  if (!finished_.defined()) {
+    run_to(model_->shape().layers);
+    finished_ = model_->finish(x_).detach();
+  }
+  return finished_;
 }
 
-TopLogits OnlineTeacher::logits() {
+TopLogits OnlineTeacher::logits(int64_t first, int64_t rows) {
   NoGrad off;
-  Tensor logits = model_->logits(last_hidden()).detach();
-  return top_logits(logits.view({-1, logits.dim(-1)}), top_n_);
+  const Tensor& hidden = last_hidden();
+  const Tensor part = hidden.view({-1, hidden.dim(-1)}).slice(0, first, rows);
+  return top_logits(model_->logits(part).detach(), top_n_);
 }
 
 Tensor OnlineTeacher::class_logits() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,34 +35,41 @@ class Teacher {
   virtual void begin(const Batch& batch) = 0;
   // Shows the tensors of the student's layer, before that layer is requested.
   virtual void observe_student(int64_t /*layer*/, const nn::Tap& /*student*/) {}
-  // Layers are requested in order, 0 first; with recomputation from the last to the first.
+  // Layers are requested once each in order, 0 first; with recomputation from the last to the
+  // first.
   virtual TeacherLayer layer(int64_t i) = 0;
-  virtual TopLogits logits() = 0;  // rows [B T]
-  virtual Tensor class_logits();   // [B, labels]; throws when there are none
+  // Of rows first.. of [B T]; requested in order, and not before layers that follow in order.
+  virtual TopLogits logits(int64_t first, int64_t rows) = 0;
+  virtual Tensor class_logits();  // [B, labels]; throws when there are none
 };
 
 // Runs next to the student, one layer at a time when they are requested in order, in evaluation
-// mode without a tape.
+// mode without a tape. Inputs of layers are kept for recomputation only.
 class OnlineTeacher : public Teacher {
  public:
   // top_n: the number of logits of a row that count (0 = all), as in a dump.
   explicit OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n = 0);
+  const nn::Model& model() const { return *model_; }
   void require(const TeacherNeeds& needs) override;
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
-  TopLogits logits() override;
+  TopLogits logits(int64_t first, int64_t rows) override;
   Tensor class_logits() override;
 
  private:
-  void run_to(int64_t layer);  // computes inputs_[layer], also through layers that were not
-                               // requested
-  Tensor last_hidden();
+  // Runs layers that were not requested; keeps their inputs if they can still be.
+  void run_to(int64_t layer);
+  const Tensor& last_hidden();
 
   std::shared_ptr<nn::Model> model_;
   int64_t top_n_;
   nn::ModelCall call_;
   std::vector<std::string> while_running_;  // needed tensors that are computed from the Tap
-  std::vector<Tensor> inputs_;              // inputs_[i] is the input of layer i
+  bool needs_layers_ = true;
+  Tensor x_;  // the input of layer reached_
+  int64_t reached_ = 0;
+  std::map<int64_t, Tensor> kept_;  // inputs of layers before it
+  Tensor finished_;                 // [B, T, C] for the heads, when they are requested
 };
 
 }  // namespace brine::distill

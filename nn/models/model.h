@@ -2,6 +2,7 @@
 // one layer at a time, and heads. Families: family.h.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -87,6 +88,11 @@ class Model : public Module {
   // hidden [R..., C] -> [R..., V]: next tokens of a causal model, masked tokens of an encoder.
   virtual Tensor logits(const Tensor& hidden) const = 0;
   virtual bool has_logits() const { return true; }
+  // Rows of hidden for which logits are computed at once by those who need each row once: of 50,000
+  // words these are 64 MiB for 330 rows.
+  int64_t rows_of_logits() const {
+    return std::max<int64_t>(1, (int64_t(1) << 24) / std::max<int64_t>(1, shape_.vocab_size));
+  }
   // hidden [B, T, C] of a packed call -> [B, labels].
   virtual Tensor class_logits(const Tensor& hidden, RandomStream* random = nullptr) const;
   virtual int64_t labels() const { return 0; }  // 0: no classification head

@@ -160,10 +160,11 @@ class Unsound : public OnlineTeacher {
  public:
   Unsound(std::shared_ptr<nn::Model> model, int64_t top_n, int64_t row, double value)
       : OnlineTeacher(std::move(model)), top_n_(top_n), row_(row), value_(float(value)) {}
-  TopLogits logits() override {
-    const Tensor all = OnlineTeacher::logits().values;
+  TopLogits logits(int64_t first, int64_t rows) override {
+    const Tensor all = OnlineTeacher::logits(first, rows).values;
     const Tensor host = all.to(Device{}).clone();
-    host.data<float>()[row_ * host.dim(1) + 3] = value_;
+    if (row_ >= first && row_ < first + rows)
+      host.data<float>()[(row_ - first) * host.dim(1) + 3] = value_;
     return top_logits(host.to(all.device()), top_n_);
   }
 
@@ -192,7 +193,7 @@ class Spy : public Teacher {
     }
     return l;
   }
-  TopLogits logits() override { return inner_->logits(); }
+  TopLogits logits(int64_t first, int64_t rows) override { return inner_->logits(first, rows); }
 
   std::vector<int64_t> system_calls;
 

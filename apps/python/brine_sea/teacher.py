@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .shards import name_of
 from .tap import Tap, positions_of, run, tapped
-from .writer import CONTENTS, DumpWriter
+from .writer import CONTENTS, SHARD, DumpWriter
 
 Text = str | tuple[str, str]
 
@@ -115,6 +115,8 @@ def dump(
     output projection, each layer's output (of the last one before the final norm), the `top_logits` largest
     logits of each token with the log-sum-exp of all (0: none) or the logits of a classifier, and the tokens.
 
+    batch_size: samples of a pass at most; fewer if their values are more than 1 GiB in f32, twice.
+
     Killed, the same call goes on. Several processes share the work if each says its `rank` of `ranks` (default:
     those of torch.distributed, if it is initialised); the files are those of one process. rank 0 ends when the
     others have, with ValueError if nothing comes of them for `patience` seconds. ValueError for models whose
@@ -208,10 +210,12 @@ def dump(
             patience=patience,
         ) as writer:
             same_samples(writer, ids, lengths)
+            # Arrays in f32 and their copies without padding are not more than 1 GiB, or a sample.
+            at_once = 1 if alone else max(1, min(batch_size, SHARD // (2 * writer.sample_bytes)))
             begin, before = time.monotonic(), writer.progress[0]
             while (at := writer.written) < len(ids):
                 # The batches do not depend on the number of processes.
-                end = min(at + (1 if alone else batch_size), writer.end)
+                end = min(at + at_once, writer.end)
                 part, sizes, of_tokens = batch(at, end)
                 seen = int(sizes.max()) if classes else part.shape[1]
                 tensors, given = run(model, tap, part[:, :seen], sizes, output, slice_of(of_tokens, seen))

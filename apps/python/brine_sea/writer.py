@@ -157,6 +157,11 @@ class DumpWriter:
     def directory(self) -> str:
         return self.shards.directory
 
+    @property
+    def sample_bytes(self) -> int:
+        """Of the (longest) sample in f32."""
+        return sum(int(np.prod(shape)) * max(size, 4) for shape, size in self.datasets().values())
+
     def datasets(self) -> dict[str, tuple[tuple[int, ...], int]]:
         """The shape of a sample and the bytes of a number of each dataset."""
         h = self.header

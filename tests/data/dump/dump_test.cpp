@@ -211,6 +211,41 @@ TEST_CASE("dump: a value that is not finite or does not fit surfaces at a later 
   }
 }
 
+TEST_CASE("dump: values that have the stored type already are stored as they are") {
+  for (Dtype dtype : {Dtype::f16, Dtype::bf16}) {
+    CAPTURE(dtype);
+    Scratch dir;
+    DumpSpec spec = small_spec();
+    spec.dtype = dtype;
+    auto narrow = [&](DumpBatch& batch) {
+      auto each = [&](TensorSet& set) {
+        for (auto& [name, x] : set) {
+          const TeacherTensor& tensor = *find_teacher_tensor(name);
+          if (tensor.is_float() && !tensor.is_map()) x = x.to(tensor.dtype(spec));
+        }
+      };
+      each(batch.tensors);
+      for (TensorSet& layer : batch.layers) each(layer);
+    };
+    auto written = [&](const char* name, bool narrowed) {
+      DumpBatch batch = batch_of(spec, range(0, spec.samples));
+      if (narrowed) narrow(batch);
+      DumpWriter writer(dir / name, spec);
+      writer.put(batch);
+      writer.finish();
+      return read_manifest(dir / name).shards.at(0).sha256;
+    };
+    CHECK(written("wide", false) == written("narrow", true));
+    DumpBatch batch = batch_of(spec, range(0, 2));
+    batch.layers[1]["output"].data<float>()[60] = INFINITY;
+    narrow(batch);
+    DumpWriter writer(dir / "bad", spec);
+    writer.put(batch);
+    const std::string error = message([&] { writer.finish(); });
+    CHECK_MESSAGE(contains(error, "sample 1: layers/01/output: value 10 is inf in "), error);
+  }
+}
+
 TEST_CASE("dump: specs that cannot be are refused by name") {
   auto refused = [](const std::string& why, auto&& spoil) {
     DumpSpec spec = small_spec();

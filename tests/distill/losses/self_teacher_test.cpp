@@ -30,7 +30,7 @@ class MapTeacher : public Teacher {
     layer["attention"] = maps_.at(size_t(i));
     return layer;
   }
-  TopLogits logits() override { throw Error("no logits"); }
+  TopLogits logits(int64_t, int64_t) override { throw Error("no logits"); }
 
  private:
   std::vector<Tensor> maps_;

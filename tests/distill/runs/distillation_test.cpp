@@ -465,4 +465,21 @@ TEST_CASE("stages: what is refused") {
   check_says(message([&] { distil_to(place, "no", student); }), {"distill", "sea", "flash"});
 }
 
+TEST_CASE("distillation: a dry run says the memory of each part of a step") {
+  const Site site;
+  Distillation c = site.what();
+  c.stages = Stages::joint;
+  const RunResult result = distil(c, {.out = site.run("dry"), .dry_run = true}, {});
+  const std::string& said = result.dry_run;
+  size_t at = said.find("memory at peak");
+  for (const char* part :
+       {"\n  forward pass", "\n  logits", "\n  backward pass", "\na checkpoint"}) {
+    CAPTURE(part);
+    const size_t next = said.find(part, at);
+    CHECK(next != std::string::npos);
+    CHECK((next - at) < 60);  // on the next line
+    at = next;
+  }
+}
+
 }  // namespace brine::test
