@@ -110,6 +110,7 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
                                     {"a step", human_seconds(step)},
                                     {"the run", human_seconds(total)}})
     out += row(name, value) + "\n";
+  if (!run.no_gain.empty()) out += row("time of attention", run.no_gain) + "\n";
   return out;
 }
 
