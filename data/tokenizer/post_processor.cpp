@@ -1,6 +1,7 @@
 // Templates of special tokens.
 #include "data/tokenizer/post_processor.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
@@ -93,6 +94,33 @@ TokensAround read_post_processor(const SortedJson& description, const std::strin
   std::optional<TokensAround> around;
   if (!description.is_null()) read_part(description, where, false, around);
   return around.value_or(TokensAround{});
+}
+
+void add_bert_template(TokenizerModel& model, Json& frame, const std::string& where) {
+  const SpecialIds& roles = model.special;
+  auto name = [&](std::optional<int32_t> id, const char* role) {
+    check_format(id.has_value(), where, ": the vocabulary has no ", role);
+    auto same = [&](const AddedToken& token) { return token.id == *id; };
+    auto added = std::find_if(model.added.begin(), model.added.end(), same);
+    return added != model.added.end() ? added->content : model.tokens[size_t(*id)];
+  };
+  const std::string cls = name(roles.cls, "cls_token"), sep = name(roles.sep, "sep_token");
+  auto part = [](const char* kind, const std::string& id, int type) {
+    return Json{{kind, {{"id", id}, {"type_id", type}}}};
+  };
+  auto token = [](const std::string& id, int32_t number) {
+    return Json{{"id", id}, {"ids", Json::array({number})}, {"tokens", Json::array({id})}};
+  };
+  const Json front = part("SpecialToken", cls, 0), a = part("Sequence", "A", 0),
+             between = part("SpecialToken", sep, 0), b = part("Sequence", "B", 1),
+             last = part("SpecialToken", sep, 1);
+  frame["post_processor"] = {{"type", "TemplateProcessing"},
+                             {"single", Json::array({front, a, between})},
+                             {"pair", Json::array({front, a, between, b, last})},
+                             {"special_tokens", Json::object()}};
+  frame["post_processor"]["special_tokens"][cls] = token(cls, *roles.cls);
+  frame["post_processor"]["special_tokens"][sep] = token(sep, *roles.sep);
+  model.around = {.front = {*roles.cls}, .back = {*roles.sep}};
 }
 
 }  // namespace brine::data

@@ -154,32 +154,6 @@ std::vector<std::string> read_lines(const std::string& path) {
   return tokens;
 }
 
-SortedJson role_pair(const WordPieceModel& model, std::optional<int32_t> id, const char* role,
-                     const std::string& where) {
-  check_format(id.has_value(), where, ": the vocabulary has no ", role);
-  return SortedJson::array({model.tokens[size_t(*id)], *id});
-}
-
-SortedJson template_of(const SortedJson& cls, const SortedJson& sep) {
-  auto text = [](const char* id, int type) {
-    return SortedJson{{"Sequence", {{"id", id}, {"type_id", type}}}};
-  };
-  auto token = [](const SortedJson& pair, int type) {
-    return SortedJson{{"SpecialToken", {{"id", pair[0]}, {"type_id", type}}}};
-  };
-  auto entry = [](const SortedJson& pair) {
-    return SortedJson{{"id", pair[0]},
-                      {"ids", SortedJson::array({pair[1]})},
-                      {"tokens", SortedJson::array({pair[0]})}};
-  };
-  SortedJson tokens = SortedJson::object();
-  for (const SortedJson* pair : {&cls, &sep}) tokens[(*pair)[0].get<std::string>()] = entry(*pair);
-  return {{"type", "TemplateProcessing"},
-          {"single", {token(cls, 0), text("A", 0), token(sep, 0)}},
-          {"pair", {token(cls, 0), text("A", 0), token(sep, 0), text("B", 1), token(sep, 1)}},
-          {"special_tokens", tokens}};
-}
-
 Json frame_of(const WordPieceModel& model) {
   return parse_ordered_json(model.frame.empty() ? kWordPieceFrame : model.frame);
 }
@@ -219,12 +193,8 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path)
     read_model(root, path, model);
     read_roles(sides, model);
     const SpecialIds& s = model.special;
-    if (is_of_bert(sides) && member(root, "post_processor").is_null() && s.cls && s.sep) {
-      const SortedJson post = template_of(role_pair(model, s.cls, "cls_token", path),
-                                          role_pair(model, s.sep, "sep_token", path));
-      frame["post_processor"] = parse_ordered_json(json_text(post));
-      model.around = read_post_processor(post, path);
-    }
+    if (is_of_bert(sides) && member(root, "post_processor").is_null() && s.cls && s.sep)
+      add_bert_template(model, frame, path);
     model.frame = json_text(frame);
     return std::make_unique<WordPieceTokenizer>(std::move(model), path);
   });
@@ -257,13 +227,10 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);
     Json frame = parse_ordered_json(kWordPieceFrame);
     const Json normalizer = frame["normalizer"] = normalizer_of(sides.config);
-    const SortedJson post = template_of(role_pair(model, s.cls, "cls_token", path),
-                                        role_pair(model, s.sep, "sep_token", path));
-    frame["post_processor"] = parse_ordered_json(json_text(post));
+    add_bert_template(model, frame, path);
     frame["model"]["unk_token"] = unk;
     model.frame = json_text(frame);
     model.normalizer = Normalizer(brine::parse_json(json_text(normalizer)), path);
-    model.around = read_post_processor(post, path);
     return std::make_unique<WordPieceTokenizer>(std::move(model), path);
   });
 }

@@ -1,5 +1,6 @@
 // The defaults of a distillation: one table by stage, method, task and length.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "distill/losses/loss_table.h"
 #include "distill/runs/distillation.h"
@@ -48,6 +49,14 @@ constexpr Row
     kPaperTask = {0, 32, 1e-5, 1e-4, kConstant, 0, no, yes, 0,  1, 1, 1, 5, .2, .1,  256, 0, 0};
 // clang-format on
 constexpr double kRetrievalShare = 0.25;  // of mixed windows
+
+// From about so many tokens on an encoder's attention was measured to be faster than the exact one,
+// by its decoder (docs/classification.md).
+struct Faster {
+  const char *decoder, *name;
+  int64_t tokens;
+};
+constexpr Faster kFaster[] = {{"none", "light", 700}, {"paper", "the paper's estimator", 2300}};
 
 // Batch sizes and epochs of the paper's GLUE table.
 struct PaperTask {
@@ -152,6 +161,23 @@ std::vector<std::pair<std::string, std::string>> Distillation::attention_default
   if (!on_task()) return {causal ? std::pair("preset", "light") : std::pair("decoder", "paper")};
   if (causal) return {{"preset", "light"}, {"gate_bias", "2"}};
   return {{"preset", "light"}, {"columns", "64"}, {"gate_bias", "2"}};
+}
+
+std::string Distillation::no_gain(const TeacherFacts& facts) const {
+  if (facts.causal || student.attention != "sea" || !model.empty() || mixes()) return "";
+  const bool texts = facts.text_tokens > 0;
+  const int64_t tokens = texts ? facts.text_tokens : training.sequence_length.value_or(0);
+  nn::ModelConfig config = student;
+  data::Schema keys;
+  config.method().describe(keys);
+  for (const Faster& faster : kFaster) {
+    if (keys.to_json()["decoder"] != faster.decoder || tokens == 0 || tokens >= faster.tokens)
+      continue;
+    return join("not shorter: ", texts ? "nine of ten texts have at most " : "windows have ",
+                tokens, " tokens, ", faster.name, " is faster than exact attention from about ",
+                faster.tokens);
+  }
+  return "";
 }
 
 nn::ModelConfig Distillation::of_sea() {

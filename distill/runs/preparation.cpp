@@ -143,6 +143,7 @@ void Preparation::resolve(const nn::ModelShape& shape) {
     else
       host.messages.info(from, ": ", text);
   }
+  run.no_gain = what.no_gain(facts);
   // What differs between the stages of one run, or is of another stage.
   run.other_stage = {"stages"};
   if (!is_joint() || (!what.follows() && *what.lora_rank == 0)) run.other_stage.push_back("joint");

@@ -126,6 +126,7 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
                            {"a step", human_seconds(step)},
                            {"the run", human_seconds(total)}});
   for (const auto& [name, value] : rows) out += row(name, value) + "\n";
+  if (!run.no_gain.empty()) out += row("time of attention", run.no_gain) + "\n";
   return out;
 }
 

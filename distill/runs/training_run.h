@@ -58,6 +58,7 @@ struct TrainingRun : TrainerParts {
   std::string settings;                  // of the run as JSON, when all of them are decided
   std::string subject;                   // "student sea, teacher runs/teacher"
   std::string windows;                   // lengths in words; empty: one length
+  std::string no_gain;                   // why attention will not take less time; for a dry run
   // SHA-256 of the run's inputs, by role and file: "teacher", "train.bible.txt". Recorded with the
   // configuration; a resumed run with another hash is an error.
   std::map<std::string, std::string> inputs;

@@ -135,7 +135,8 @@ TEST_CASE("tasks by the program: the teacher learns, the student keeps fewer key
 TEST_CASE("tasks by the program: the default k follows from the texts' lengths") {
   const TaskWorld& w = tasks();
   const std::string plain = "distill --task cola --data glue --teacher teacher --steps 3 --out n";
-  const std::string said = w.must(plain + " --dry-run").error;
+  const Finished dry = w.must(plain + " --dry-run");
+  const std::string& said = dry.error;
   // Nine of ten training texts have no more tokens; the frame of a text has two.
   const auto tokenizer = data::load_tokenizer(w.path("tok"));
   std::ifstream rows(w.path("glue/CoLA/train.tsv"));
@@ -148,6 +149,15 @@ TEST_CASE("tasks by the program: the default k follows from the texts' lengths")
   CHECK_MESSAGE(
       said.find(join("attention.k is ", (most + 3) / 4, ", a quarter")) != std::string::npos, said);
   CHECK(said.find(join("at most ", most, ")")) != std::string::npos);
+  // So short texts gain no time: the dry run says so, and it alone.
+  CHECK(contains(dry.out,
+                 join("\ntime of attention not shorter: nine of ten texts have at most ", most,
+                      " tokens, light is faster than exact attention from about 700\n")));
+  CHECK(contains(w.must(plain + " --recipe paper --dry-run").out, "from about 2300\n"));
+  const Finished run = w.must(plain);
+  CHECK_FALSE(contains(run.out + run.error, "time of attention"));
+  CHECK_FALSE(
+      contains(w.must(TaskWorld::finetune() + " --out n2 --dry-run").out, "time of attention"));
   for (const char* given : {" --k 5", " --recipe paper"})
     CHECK(w.must(plain + given + " --dry-run").error.find("attention.k is") == std::string::npos);
 }

@@ -1,8 +1,12 @@
 // Tokenizers without a file: whole words by WordPiece.
 #include "data/tasks/lra/lra_tokenizers.h"
 
+#include <nlohmann/json.hpp>
+
+#include "data/io/json.h"
 #include "data/tasks/lra/listops.h"
 #include "data/tokenizer/bpe/bpe.h"
+#include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/wordpiece.h"
 
 namespace brine::data {
@@ -36,7 +40,9 @@ std::unique_ptr<Tokenizer> word_tokenizer(const std::vector<std::string>& words,
   model.special = {.pad = 0, .unk = 1, .cls = 2, .sep = 3, .mask = 4};
   model.unk = 1;
   model.clean_up = false;
-  model.frame = kWordFrame;
+  Json frame = parse_ordered_json(kWordFrame);
+  add_bert_template(model, frame, name);
+  model.frame = json_text(frame);
   return std::make_unique<WordPieceTokenizer>(std::move(model), name);
 }
 

@@ -1,11 +1,14 @@
 // Training of byte-level BPE. The counts of pairs are updated incrementally: a merge visits only
 // the words that contain its pair.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <queue>
 
+#include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"
+#include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/pretokenize.h"
 #include "tensor/base/error.h"
 
@@ -145,9 +148,20 @@ BpeModel start_of(const BpeTrainOptions& options) {
     if (found == options.special.end()) return std::nullopt;
     return int32_t(found - options.special.begin());
   };
+  auto either = [](std::optional<int32_t> a, std::optional<int32_t> b) { return a ? a : b; };
   // As in OPT, one token both ends a text and precedes one.
-  model.special = {
-      .bos = role("</s>"), .eos = role("</s>"), .pad = role("<pad>"), .unk = role("<unk>")};
+  model.special = {.bos = role("</s>"),
+                   .eos = role("</s>"),
+                   .pad = either(role("<pad>"), role("[PAD]")),
+                   .unk = either(role("<unk>"), role("[UNK]")),
+                   .cls = role("[CLS]"),
+                   .sep = role("[SEP]"),
+                   .mask = role("[MASK]")};
+  if (model.special.cls && model.special.sep) {
+    Json frame = parse_ordered_json(bpe_frame());
+    add_bert_template(model, frame, "tokenizer");
+    model.frame = json_text(frame);
+  }
   return model;
 }
 

@@ -53,8 +53,12 @@ bool is_qwen2(SortedJson pre) {
 
 std::string config_of(const BpeTokenizer& tokenizer) {
   Json config = parse_ordered_json(special_map(tokenizer));
-  if (!tokenizer.model().is_gpt2()) {
+  // transformers' GPT2Tokenizer puts nothing after a text, whatever tokenizer.json says.
+  const bool framed = !tokenizer.model().around.back.empty();
+  if (!tokenizer.model().is_gpt2() || framed) {
     config["clean_up_tokenization_spaces"] = false;
+    if (framed && tokenizer.special().cls)  // a BERT reads which text of a pair a token is of
+      config["model_input_names"] = {"input_ids", "token_type_ids", "attention_mask"};
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     return json_text(config, 2) + "\n";
   }

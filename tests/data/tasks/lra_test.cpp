@@ -143,6 +143,8 @@ TEST_CASE("lra: files of ListOps as Long Range Arena has them, and malformed one
 
 TEST_CASE("lra: the tokenizer of new models, saved and loaded again") {
   const std::unique_ptr<Tokenizer> words = listops_tokenizer();
+  CHECK(words->around().front == std::vector<int32_t>{*words->id_of("[CLS]")});
+  CHECK(words->around().back == std::vector<int32_t>{*words->id_of("[SEP]")});
   CHECK(words->vocab_size() == 20);
   CHECK(words->special().pad == 0);
   CHECK(words->encode("[MAX 2 9 [SM 0 ] ]") == std::vector<int32_t>{16, 7, 14, 18, 5, 19, 19});

@@ -2,8 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "data/corpus/corpus.h"
+#include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/pretokenize.h"
@@ -106,6 +108,37 @@ TEST_CASE("bpe training: special tokens are never learned from the text") {
     CHECK(right >= 2);
   }
   CHECK(tokenizer->decode(tokenizer->encode("x PADS PAPAD")) == "x PADS PAPAD");
+}
+
+TEST_CASE("bpe training: an encoder's tokenizer puts [CLS] and [SEP] around a text") {
+  const std::unique_ptr<Tokenizer> made =
+      trained("a", {.special = special_tokens(SpecialTokens::encoder)});
+  test::Scratch scratch;
+  made->save(scratch / "tok");
+  const std::unique_ptr<Tokenizer> read = load_tokenizer(scratch / "tok");
+  for (const auto& tokenizer : {made.get(), read.get()}) {
+    CHECK(tokenizer->around().front == std::vector<int32_t>{2});
+    CHECK(tokenizer->around().back == std::vector<int32_t>{3});
+    CHECK(tokenizer->special().pad == 0);
+    CHECK(tokenizer->special().mask == 4);
+  }
+  CHECK(read->to_json() == made->to_json());
+  const auto post = brine::parse_json(read_text(scratch / "tok/tokenizer.json"))["post_processor"];
+  auto part = [](const char* kind, const char* id, int type) {
+    return nlohmann::json{{kind, {{"id", id}, {"type_id", type}}}};
+  };
+  const auto cls = part("SpecialToken", "[CLS]", 0), sep = part("SpecialToken", "[SEP]", 0),
+             a = part("Sequence", "A", 0);
+  CHECK(post["single"] == nlohmann::json{cls, a, sep});
+  CHECK(post["pair"] ==
+        nlohmann::json{cls, a, sep, part("Sequence", "B", 1), part("SpecialToken", "[SEP]", 1)});
+  const auto config = brine::parse_json(read_text(scratch / "tok/tokenizer_config.json"));
+  CHECK(config["tokenizer_class"] == "PreTrainedTokenizerFast");
+  CHECK(config["cls_token"] == "[CLS]");
+  CHECK(config["pad_token"] == "[PAD]");
+  CHECK(config["model_input_names"][1] == "token_type_ids");
+  // One without the two tokens has nothing to put around a text.
+  CHECK(trained("a", {.special = {"[CLS]"}})->around().front.empty());
 }
 
 TEST_CASE("bpe training: invalid options are refused") {

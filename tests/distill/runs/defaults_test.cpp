@@ -112,6 +112,30 @@ TEST_CASE("defaults: of stage attention, of stage joint after it, and of blocks"
              {"blocks", "encoder", "causal"});
 }
 
+TEST_CASE("defaults: which lengths of an encoder gain no time") {
+  auto note = [](Distillation what, TeacherFacts facts) {
+    facts.positions = 4096;
+    what.resolve(facts);
+    return what.no_gain(facts);
+  };
+  auto texts = [](int64_t tokens) { return TeacherFacts{.causal = false, .text_tokens = tokens}; };
+  Distillation task = of_recipe(Recipe::short_run), paper = of_recipe(Recipe::paper), other, given;
+  task.task.task = paper.task.task = other.task.task = given.task.task = "cola";
+  other.student.attention = "performer";
+  set_attention(given, "decoder", "paper");
+  check_says(note(task, texts(699)), {"not shorter", "at most 699 tokens", "light", "about 700"});
+  CHECK(note(task, texts(700)).empty());
+  CHECK(note(task, {.causal = true, .text_tokens = 20}).empty());
+  check_says(note(paper, texts(2299)), {"at most 2299", "the paper's estimator", "about 2300"});
+  check_says(note(given, texts(700)), {"about 2300"});
+  CHECK(note(paper, texts(2300)).empty());
+  CHECK(note(other, texts(20)).empty());
+  // Without texts the windows count.
+  Distillation windows = of_recipe(Recipe::short_run);
+  windows.training.sequence_length = 512;
+  check_says(note(windows, {.causal = false}), {"windows have 512 tokens", "about 2300"});
+}
+
 TEST_CASE("defaults: what was set before stays, whatever the recipe") {
   for (const auto& known : kRecipes) {
     INFO(known.name);
