@@ -32,7 +32,7 @@ void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
   if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
   if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
   if (suite || task) {
-    refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"},
+    refuse_unused(context, {"protocol", "stride", "loss_from", "copies"},
                   task ? "with --task" : "with --suite");
   }
 }
