@@ -154,9 +154,7 @@ void report_end(const TrainOutcome& done, const std::string& out, const Messages
 void compare_ranks(const TrainingRun& run, const RunOptions& options, const RunHost& host) {
   if (!host.ranks) return;
   compare_texts(*host.ranks, "program", host.program);
-  data::Json settings = parse_ordered_json(recorded(run, host));
-  settings["zero"] = options.zero;  // not recorded, but all ranks must do the same
-  compare_settings(*host.ranks, "configuration", json_text(settings));
+  compare_settings(*host.ranks, "configuration", recorded(run, host));
 }
 
 // Bytes that this rank sent for a step, on average.
@@ -261,8 +259,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
                         .configuration = recorded(run, host),
                         .seed = host.seed,
                         .stop = host.stop,
-                        .ranks = host.ranks,
-                        .zero = options.zero});  // refuses too many ranks
+                        .ranks = host.ranks});  // refuses too many ranks
   if (host.is_first()) make_directory(out);
   claim_directory(run, options, host);
   set_anomaly_detection(options.anomaly);
