@@ -13,21 +13,7 @@
 
 namespace brine {
 
-// ---- features: random features phi [B, H, T, m], 0 at padding and from column `features` on
-// phi = relu(phi) + eps in place, from the projected inputs.
-BRINE_KERNEL(relu_features, Tensor phi, double eps, Tensor lengths, int64_t features)
-// dx is the gradient of the projected inputs.
-BRINE_KERNEL(relu_features_backward, Tensor dx, Tensor dphi, Tensor phi, double eps, Tensor lengths)
-// phi = features^-1/2 (exp(phi - |x|^2 / (2 sqrt(d)) - max) + eps) in place; x [B, H, T, d] before
-// the projection. max is over the projections of one row, or with `keys` over those of all rows of
-// a sequence and head that are not padding.
-BRINE_KERNEL(softmax_features, Tensor phi, Tensor x, double eps, Tensor lengths, bool keys,
-             int64_t features)
-// dprojected as above; dx [B, H, T, d] = the part of the gradient through |x|^2. The max is treated
-// as a constant.
-BRINE_KERNEL(softmax_features_backward, Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi,
-             Tensor x, double eps, Tensor lengths, int64_t features)
-
+// ---- features: learned features phi [B, G, T, m], 0 at padding
 // Limits of the logarithm of learned features.
 inline constexpr double kLowLogFeature = -20, kHighLogFeature = 12;
 // phi = exp(phi + bias) in place, phi [B, G, T, m] from products with inputs, bias [G, m]; the
