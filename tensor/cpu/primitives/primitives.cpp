@@ -141,7 +141,12 @@ void gather(Tensor y, Tensor x, Tensor index, int axis) {
         for (int64_t i = begin; i < end; ++i) {
           int64_t at[2];
           places.locate(i, at);
-          py[i] = bits<U>(x)[at[0] + int64_t(index.data<I>()[at[1]]) * step];
+          const int64_t run = std::min(places.inner() - i % places.inner(), end - i);
+          for (int64_t j = 0; j < run; ++j) {
+            const int64_t place = int64_t(index.data<I>()[at[1] + j * places.step(1)]);
+            py[i + j] = bits<U>(x)[at[0] + j * places.step(0) + place * step];
+          }
+          i += run;
         }
       });
     });
