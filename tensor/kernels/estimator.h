@@ -110,12 +110,5 @@ BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
 BRINE_KERNEL(mix_outputs, Tensor y, Tensor c, Tensor average, Tensor gates, Visibility visible)
 BRINE_KERNEL(mix_outputs_backward, Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
              Tensor average, Tensor gates, Visibility visible)
-// y [B, H, T, d], the same for every valid row of a sequence, 0 at padding: sum_j i_j v_j, i = the
-// mean over valid rows of the estimate [B, H, T, K], widened to keys and normalised to sum 1.
-// Bidirectional; v [B, G, T, d].
-BRINE_KERNEL(estimate_average, Tensor y, Tensor estimate, Tensor v, Visibility visible)
-// y as it was returned. destimate or dv may be undefined.
-BRINE_KERNEL(estimate_average_backward, Tensor destimate, Tensor dv, Tensor dy, Tensor estimate,
-             Tensor v, Tensor y, Visibility visible)
 
 }  // namespace brine
