@@ -130,24 +130,6 @@ void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
   });
 }
 
-void scale_rows(Tensor y, Tensor x, Tensor s) {
-  const int64_t rows = s.numel(), C = rows ? y.numel() / rows : 0;
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    const T* px = x.data<T>();
-    const T* ps = s.data<T>();
-    auto scale = [=](int64_t r, int64_t begin, int64_t end) {
-      const T factor = ps[r];
-#pragma omp simd
-      for (int64_t i = r * C + begin; i < r * C + end; ++i) py[i] = px[i] * factor;
-    };
-    if (C <= kGrain) return each_row(rows, C, [=](int64_t r) { scale(r, 0, C); });
-    for (int64_t r = 0; r < rows; ++r) {
-      parallel_for(C, kGrain, [=](int64_t begin, int64_t end) { scale(r, begin, end); });
-    }
-  });
-}
-
 void zero_padding(Tensor y, Tensor x, Tensor lengths) {
   const int64_t B = x.dim(0), T = x.dim(1), C = x.numel() ? x.numel() / (B * T) : 0;
   const int64_t* length = lengths.data<int64_t>();

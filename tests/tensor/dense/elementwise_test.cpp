@@ -98,18 +98,6 @@ TEST_CASE("dropout keeps the elements that its random numbers select, with any n
   }
 }
 
-TEST_CASE("kernels over rows") {
-  for (int64_t C : {1, 3, 33, 257, 20000}) {
-    const int64_t R = 7;
-    Tensor x = normal({R, C}, 6), s = normal({R}, 8), y = Tensor::like(x);
-    const auto vx = x.to_vector(), vs = s.to_vector();
-    std::vector<double> products(vx.size());
-    for (size_t i = 0; i < vx.size(); ++i) products[i] = vx[i] * vs[i / size_t(C)];
-    BRINE_CALL(y, scale_rows, y, x, s);
-    CHECK(close(y.to_vector(), products, 1e-6, 1e-6, "scale_rows"));
-  }
-}
-
 TEST_CASE("zero_padding clears rows at and beyond the length, whatever they contain") {
   Tensor x = normal({3, 5, 2, 3}, 9), lengths = Tensor::from(std::vector<int64_t>{0, 3, 5}, {3});
   x.data<float>()[0] = float(kNan);
