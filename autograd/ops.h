@@ -20,8 +20,6 @@ namespace brine {
 Tensor reshape(const Tensor& x, const Shape& shape);               // copies only when necessary
 Tensor permute(const Tensor& x, std::initializer_list<int> axes);  // a contiguous copy
 Tensor slice(const Tensor& x, int axis, int64_t start, int64_t length);  // a contiguous copy
-Tensor concat_last(const Tensor& a, const Tensor& b);  // [R, A], [R, B] -> [R, A + B]
-Tensor cast(const Tensor& x, Dtype dtype);             // between float types
 // [B, T, H d] -> [B, H, T, d] and back; or heads first, first + 1... of a packed [B, T, of d].
 Tensor split_heads(const Tensor& x, int64_t heads, int64_t first = 0, int64_t of = 0);
 Tensor merge_heads(const Tensor& x);

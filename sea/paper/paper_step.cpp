@@ -57,7 +57,7 @@ void Mixture::step(Estimate& e, const NewTokens& tokens, StageState& kept) const
   e.performer_context = linear_attention_step(mixture.sums, mixture.key_sums, e.phi_q, e.phi_k,
                                               table(), tokens.x.v, tokens.at, key_eps());
   Tensor both =
-      concat_last(e.performer_context, repeat_heads(tokens.x.v, shape_.heads / tokens.x.v.dim(1)));
+      concat({e.performer_context, repeat_heads(tokens.x.v, shape_.heads / tokens.x.v.dim(1))}, -1);
   const bool token = config_.mu_scope == MuScope::token;
   if (token) both = merge_heads(both);
   const Tensor z = gelu(mu_.norm(linear_step(mu_.linear, both)));
