@@ -44,8 +44,6 @@ inline Tensor gelu(const Tensor& x) { return activate(x, Activation::gelu); }  /
 // The approximation by tanh, GPT-2's gelu_new.
 inline Tensor gelu_tanh(const Tensor& x) { return activate(x, Activation::gelu_tanh); }
 inline Tensor silu(const Tensor& x) { return activate(x, Activation::silu); }  // x sigmoid(x)
-Tensor sigmoid(const Tensor& x);
-Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0
 Tensor scale_rows(const Tensor& x, const Tensor& s);              // x [R..., C], s [R...]
 Tensor zero_padding(const Tensor& x, const Tensor& lengths);      // x [B, T, ...], lengths i64 [B]

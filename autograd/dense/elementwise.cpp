@@ -112,30 +112,6 @@ Tensor activate(const Tensor& x, Activation f) {
                 {saved});
 }
 
-Tensor sigmoid(const Tensor& x) {
-  Tensor y = Tensor::like(x);
-  BRINE_CALL(y, sigmoid, y, dense(x));
-  return record("sigmoid", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, sigmoid_backward, dx, dy, y);
-                  grads.set(0, dx);
-                },
-                {y});
-}
-
-Tensor tanh(const Tensor& x) {
-  Tensor y = Tensor::like(x);
-  BRINE_CALL(y, tanh, y, dense(x));
-  return record("tanh", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, tanh_backward, dx, dy, y);
-                  grads.set(0, dx);
-                },
-                {y});
-}
-
 Tensor dropout(const Tensor& x, double p, RandomStream& random) {
   check(p >= 0 && p < 1, "dropout: probability ", p, " is outside [0, 1)");
   if (p == 0) return x;

@@ -28,10 +28,6 @@ BRINE_KERNEL(axpby, Tensor y, Tensor x, double alpha, double beta)
 BRINE_KERNEL(activation, Tensor y, Tensor x, Activation f)  // y may be x
 // From y for relu, from x for the others.
 BRINE_KERNEL(activation_backward, Tensor dx, Tensor dy, Tensor saved, Activation f)
-BRINE_KERNEL(sigmoid, Tensor y, Tensor x)
-BRINE_KERNEL(sigmoid_backward, Tensor dx, Tensor dy, Tensor y)
-BRINE_KERNEL(tanh, Tensor y, Tensor x)
-BRINE_KERNEL(tanh_backward, Tensor dx, Tensor dy, Tensor y)
 // y = x / (1 - p) where uniform(i) >= p, else 0. Backward is the same call on dy.
 BRINE_KERNEL(dropout, Tensor y, Tensor x, double p, RandomSlice random)
 // Rows at or beyond a sequence's length become 0: x [B, T, ...], lengths i64 [B].

@@ -51,7 +51,7 @@ void each_of(const T* x, const StridedIndex<1>& index, int64_t n, F f) {
 void map_unary(Tensor y, Tensor x, UnaryOp op) {
   const auto index = StridedIndex<1>::over(y.shape(), x.strides());
   dispatch_float(y.dtype(), [&]<class T>() {
-    map<T, T>(y.data<T>(), y.numel(), index, Unary{op, low, high}, x.data<T>());
+    map<T, T>(y.data<T>(), y.numel(), index, Unary{op}, x.data<T>());
   });
 }
 
@@ -130,7 +130,7 @@ void gather(Tensor y, Tensor x, Tensor index, int axis) {
     dispatch_index(index.dtype(), [&]<class I>() {
       U* py = reinterpret_cast<U*>(y.raw());
       parallel_for(n, kPiece, [&, py](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
+        for (int64_t i = begin; i < end;) {
           int64_t at[2];
           places.locate(i, at);
           const int64_t run = std::min(places.inner() - i % places.inner(), end - i);

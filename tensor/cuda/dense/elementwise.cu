@@ -142,18 +142,6 @@ void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
   }
 }
 
-void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>("sigmoid", y, x); }
-
-void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::SigmoidGradient>("sigmoid_backward", dx, dy, y);
-}
-
-void tanh(Tensor y, Tensor x) { map_typed<math::map::Tanh>("tanh", y, x); }
-
-void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::TanhGradient>("tanh_backward", dx, dy, y);
-}
-
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
   // uniform(i) >= p as a comparison of the underlying integers: word > below.
   const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;

@@ -20,8 +20,6 @@ const Op kMaps[] = {
     {"gelu_tanh",
      [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::gelu_tanh); }},
     {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::silu); }},
-    {"sigmoid", [](Tensor y, Tensor x) { BRINE_CALL(y, sigmoid, y, x); }},
-    {"tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, tanh, y, x); }},
 };
 
 // Normal numbers with a few that are special.
