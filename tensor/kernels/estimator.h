@@ -40,11 +40,6 @@ BRINE_KERNEL(linear_attention_backward, Tensor dphi_q, Tensor dphi_k, Tensor did
 // of L_b keys. identity [P, i].
 BRINE_KERNEL(linear_attention_state, Tensor state, Tensor sums, Tensor phi_k, Tensor identity,
              Tensor v, Visibility visible)
-// Adds the key of a new token, then y [B, H, 1, e] as linear_attention gives it for its query.
-// phi_q [B, H, 1, m], phi_k [B, G, 1, m], v [B, G, 1, d]; identity [P, i], whose row at[b] is the
-// token's.
-BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor phi_q, Tensor phi_k,
-             Tensor identity, Tensor v, Tensor at, double eps)
 
 // ---- prior: the share of each column in a row's linear attention
 // The columns' borders are those of math::SumColumns.
