@@ -9,9 +9,9 @@ namespace brine {
 
 // ---- conv: convolutions as products
 // y [B, before + R + after, W, O] from x [B, R', W', C], w [O, C, kT, kW] and b [O] (may be
-// undefined), R = convolved_rows(R', kT): cross-correlation, y[i] reads x[i stride + k dilation].
-// Columns are padded with zeros to keep W = W', unless x has the margins of zeros, W' = W + (kW -
-// 1) dilation; kW is odd. x, w may be bf16 or f16 (the rest: f32). The bits of a sequence do not
+// undefined), R = convolved_rows(R', kT): cross-correlation, y[i] reads x[i stride + k].
+// Columns are padded with zeros to keep W = W', unless x has the margins of zeros, W' = W + kW - 1;
+// kW is odd. x, w may be bf16 or f16 (the rest: f32). The bits of a sequence do not
 // depend on other sequences.
 BRINE_KERNEL(conv2d, Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf)
 // dx, all rows of x; dw and db are added to. Any of the three may be undefined (not needed). dy and
