@@ -1,6 +1,5 @@
 // Ops that move elements without arithmetic: shapes, slices, heads, rows, types.
 #include "autograd/dense/contiguous_internal.h"
-#include "autograd/head_groups.h"
 #include "autograd/primitives/broadcast_internal.h"
 #include "tensor/kernels/dense.h"
 
