@@ -91,7 +91,7 @@ void DecodedScores::fill(StageState& kept, const SeaState& state, const Prompts&
     for (size_t i = 0; i < decoder.windows.size(); ++i) {
       // An image has the rows of its halo before its first row.
       const Tensor window = decoder.windows[i]->slice(0, slot, 1);
-      const Tensor& image = p.e.decoder_images[i].image;
+      const Tensor& image = p.e.decoder_images[i];
       const int64_t columns = image.dim(2);
       copy_into(window.slice(2, (window.dim(2) - columns) / 2, columns),
                 image.slice(0, b, 1).slice(1, made - 1, window.dim(1)));
