@@ -40,8 +40,8 @@ void TextInput::describe(data::Schema& s) {
             check(good, "--data has an empty name, wanted files");
           }});
   s.field("window", window, "Maps: which window of the text files", {.min = 0});
-  s.field("sequence_length", sequence_length,
-          "Maps: tokens of a window; 0 = the model's positions", {.min = 0});
+  s.field("sequence_length", sequence_length, "Maps: tokens of a window; 0 = the model's positions",
+          {.min = 0});
   s.field("k", k, "Maps: kept keys per query and head; 0 = as trained", {.min = 0});
 }
 

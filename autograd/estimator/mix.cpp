@@ -52,7 +52,8 @@ Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibilit
       y.data<int64_t>()[i] = math::column_begin(i % (K + 1), widths.valid(b), K);
     }
   });
-  const Tensor key = arange(T, Dtype::i64, v.device()), one = Tensor::full({1}, 1, v.dtype(), v.device());
+  const Tensor key = arange(T, Dtype::i64, v.device()),
+               one = Tensor::full({1}, 1, v.dtype(), v.device());
   const Tensor rows = less(reshape(key, {T, 1}), reshape(begins.slice(1, K, 1), {B, 1, 1, 1}));
   const Tensor owned = logical_and(greater_equal(key, begins.slice(1, 0, K)),
                                    less(key, begins.slice(1, 1, K)));  // [B, K, T]

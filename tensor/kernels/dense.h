@@ -34,8 +34,8 @@ BRINE_KERNEL(dropout, Tensor y, Tensor x, double p, RandomSlice random)
 BRINE_KERNEL(zero_padding, Tensor y, Tensor x, Tensor lengths)
 
 // ---- reduce: sums in pieces of fixed size, accumulated in f64
-BRINE_KERNEL(sum_all, Tensor y, Tensor x)   // y [1]
-BRINE_KERNEL(sum_rows, Tensor y, Tensor x)  // adds: y [C] += sum of x [R, C]
+BRINE_KERNEL(sum_all, Tensor y, Tensor x)          // y [1]
+BRINE_KERNEL(sum_rows, Tensor y, Tensor x)         // adds: y [C] += sum of x [R, C]
 BRINE_KERNEL(square_sum, Tensor y, Tensor x)       // y f64 [1]
 BRINE_KERNEL(count_nonfinite, Tensor y, Tensor x)  // y i64 [1]
 

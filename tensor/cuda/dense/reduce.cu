@@ -10,8 +10,8 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kPiece = 8192;     // elements of a block of sum_kernel, at least
-constexpr int64_t kPieces = 1024;    // blocks of it, at most
+constexpr int64_t kPiece = 8192;   // elements of a block of sum_kernel, at least
+constexpr int64_t kPieces = 1024;  // blocks of it, at most
 
 struct Itself {
   template <class T>

@@ -51,8 +51,7 @@ const UnaryCase kUnary[] = {
      [](double x) { return 1 / (1 + std::exp(-x)); }, -9, 9},
     {"tanh", [](const Tensor& x) { return tanh(x); }, [](double x) { return std::tanh(x); }, -4, 4},
     {"minus", [](const Tensor& x) { return -x; }, [](double x) { return 0 - x; }, -2, 2},
-    {"number operands",
-     [](const Tensor& x) { return 2 - (1 + x * 3 - 0.5) / 4 + 2 / x; },
+    {"number operands", [](const Tensor& x) { return 2 - (1 + x * 3 - 0.5) / 4 + 2 / x; },
      [](double x) { return 2 - (0.5 + 3 * x) / 4 + 2 / x; }, 0.5, 2},
 };
 
@@ -243,8 +242,7 @@ TEST_CASE("primitives refuse what does not fit, by name") {
   auto says = [](const char* text) { return doctest::Contains(text); };
   CHECK_THROWS_WITH_AS(div(a, b), says("div: f32 [3, 4] and f32 [4, 3] do not broadcast"), Error);
   CHECK_THROWS_WITH_AS(add(a, b), says("add: f32 [3, 4] and f32 [4, 3] do not broadcast"), Error);
-  CHECK_THROWS_WITH_AS(div(a, d), says("div: f32 [3, 4] and f64 [3, 4] must have one type"),
-                       Error);
+  CHECK_THROWS_WITH_AS(div(a, d), says("div: f32 [3, 4] and f64 [3, 4] must have one type"), Error);
   CHECK_THROWS_WITH_AS(sub(a, d.slice(0, 0, 1)), says("sub: f32 [3, 4] and f64 [1, 4] must have"),
                        Error);
   CHECK_THROWS_WITH_AS(exp(whole), says("exp: got i32 [3, 4], wanted f32 or f64"), Error);
