@@ -81,7 +81,7 @@ TEST_CASE("conv2d: sizes, stride, halos and lengths, with gradients") {
       check_conv({.B = 3, .rows = 141, .W = 6, .C = 8, .O = 12, .conf = conf}, {141, 70, 0});
     }
   }
-  check_conv({.rows = 70, .W = 16, .C = 24, .O = 24, .kT = 5, .conf = {.halo_before = 2}});
+  check_conv({.rows = 70, .W = 16, .C = 24, .O = 24, .conf = {.halo_before = 2}});
 }
 
 TEST_CASE("conv2d of one by one is a product") {
