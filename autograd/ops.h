@@ -20,8 +20,6 @@ namespace brine {
 Tensor reshape(const Tensor& x, const Shape& shape);               // copies only when necessary
 Tensor permute(const Tensor& x, std::initializer_list<int> axes);  // a contiguous copy
 Tensor slice(const Tensor& x, int axis, int64_t start, int64_t length);  // a contiguous copy
-Tensor concat_last(const Tensor& a, const Tensor& b);  // [R, A], [R, B] -> [R, A + B]
-Tensor cast(const Tensor& x, Dtype dtype);             // between float types
 // [B, T, H d] -> [B, H, T, d] and back; or heads first, first + 1... of a packed [B, T, of d].
 Tensor split_heads(const Tensor& x, int64_t heads, int64_t first = 0, int64_t of = 0);
 Tensor merge_heads(const Tensor& x);
@@ -46,8 +44,6 @@ inline Tensor gelu(const Tensor& x) { return activate(x, Activation::gelu); }  /
 // The approximation by tanh, GPT-2's gelu_new.
 inline Tensor gelu_tanh(const Tensor& x) { return activate(x, Activation::gelu_tanh); }
 inline Tensor silu(const Tensor& x) { return activate(x, Activation::silu); }  // x sigmoid(x)
-Tensor sigmoid(const Tensor& x);
-Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0
 Tensor scale_rows(const Tensor& x, const Tensor& s);              // x [R..., C], s [R...]
 Tensor zero_padding(const Tensor& x, const Tensor& lengths);      // x [B, T, ...], lengths i64 [B]

@@ -15,8 +15,8 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convoluti
 // window [B, R, W + 2 margin, C] moves up by one row and gets row [B, W, C] as its last row; its
 // margins stay 0. `window` may be a part of a larger tensor.
 void push_row(const Tensor& window, const Tensor& row, int64_t margin);
-// The newest row of the convolution -> [B, W, O], from a window of (kT - 1) dilation + 1 rows with
-// margins of (kW - 1) / 2 dilation; w and b as above, of conf the dilation and ReLU. The bits of a
+// The newest row of the convolution -> [B, W, O], from a window of kT rows with margins of
+// (kW - 1) / 2 columns; w and b as above, of conf the ReLU alone. The bits of a
 // sequence do not depend on other sequences.
 Tensor convolve_row(const Tensor& window, const Tensor& w, const Tensor& b,
                     const Convolution& conf);

@@ -69,6 +69,10 @@ Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tenso
 // rows [B, G, R, m]: docs/method.md section 1.6. With units = 0 every key is a row.
 void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, int64_t K,
                      int64_t units);
+// The sums [B, G, rows, m], f64 or of x's type, of the rows of x [B, G, T, m] before lengths[b] by
+// units of units[b] rows, both i64 [B]; 0 beyond them. In f64. No gradient.
+Tensor sum_units(const Tensor& x, const Tensor& lengths, const Tensor& units, int64_t rows,
+                 Dtype type);
 // Rows of the units of w keys.
 int64_t unit_rows(int64_t w, int64_t K, int64_t units);
 // Number of columns for sums of m features: whole vectors of the widest instruction set.

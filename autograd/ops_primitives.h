@@ -36,18 +36,11 @@ Tensor operator-(const Tensor& x);
 
 // ---- functions of one or two numbers (autograd/primitives/primitives_maps.cpp)
 Tensor div(const Operand& a, const Operand& b);
-Tensor pow(const Operand& a, const Operand& b);
-// NaN when either is. Where both are equal, each gets half of the gradient.
-Tensor maximum(const Operand& a, const Operand& b);
-Tensor minimum(const Operand& a, const Operand& b);
 Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
+Tensor sigmoid(const Tensor& x);
+Tensor tanh(const Tensor& x);
 Tensor sqrt(const Tensor& x);
-Tensor abs(const Tensor& x);  // the gradient at 0 is 0
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-// x limited to [low, high]; the gradient is that of x inside and at the ends, 0 outside.
-Tensor clamp(const Tensor& x, double low, double high);
 
 // ---- conditions: u8, 1 where the relation is true (autograd/primitives/primitives_maps.cpp)
 Tensor equal(const Operand& a, const Operand& b);
@@ -57,8 +50,6 @@ Tensor less_equal(const Operand& a, const Operand& b);
 Tensor greater(const Operand& a, const Operand& b);
 Tensor greater_equal(const Operand& a, const Operand& b);
 Tensor logical_and(const Tensor& a, const Tensor& b);
-Tensor logical_or(const Tensor& a, const Tensor& b);
-Tensor logical_not(const Tensor& a);
 // a where the condition is not 0, else b. The input that is not chosen gets the gradient 0,
 // whatever its value.
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b);
@@ -79,9 +70,6 @@ Tensor concat(const std::vector<Tensor>& parts, int axis);  // equal shapes but 
 // rank of x and broadcasts to it on the other axes. An index outside x is an error; an index on a
 // GPU is copied to the CPU for this check, which waits for the GPU.
 Tensor gather(const Tensor& x, int axis, const Tensor& index);
-// x, with values[..., i, ...] added at index index[..., i, ...] of the axis: y has the shape of x,
-// and the values that of gather(x, axis, index). Repeated indices add up, in the order of i.
-Tensor scatter_add(const Tensor& x, int axis, const Tensor& index, const Tensor& values);
 Tensor arange(int64_t n, Dtype dtype = Dtype::f32, Device device = {});  // 0, 1, ..., n - 1
 
 }  // namespace brine

@@ -26,8 +26,8 @@ double steady_seconds() {
 
 // Moments are named after their parameters, so that a checkpoint does not depend on the layout of
 // the flat buffers.
-std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const Tensor& first,
-                                    const Tensor& second) {
+std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const nn::Adamw& optimizer) {
+  const Tensor &first = optimizer.first_moment(), &second = optimizer.second_moment();
   std::vector<NamedTensor> out;
   for (const auto& e : store.entries()) {
     Shape shape = e.parameter->value.shape();
@@ -35,13 +35,6 @@ std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const Tenso
     out.push_back({"v." + e.path, second.slice(0, e.offset, e.size).view(shape)});
   }
   return out;
-}
-
-std::optional<nn::Adamw::Elements> local_elements(int64_t elements, bool zero,
-                                                  const Communicator& ranks) {
-  if (!zero || ranks.size() == 1) return std::nullopt;
-  const SlotRange range = elements_of(elements, ranks.rank(), ranks.size());
-  return nn::Adamw::Elements{range.begin, range.end};
 }
 
 // The loss first, then its terms.
@@ -113,8 +106,7 @@ Trainer::Trainer(TrainerParts& parts, TrainerHost host)
                   : std::make_unique<Objective>(*parts.model, parts.teacher.get(), parts.losses)),
       objective_(parts.objective ? *parts.objective : *losses_),
       ranks_(host_.ranks ? *host_.ranks : alone_),
-      optimizer_(*parts.store, config_.optimizer, parts.plan,
-                 local_elements(parts.store->size(), host_.zero, ranks_)),
+      optimizer_(*parts.store, config_.optimizer, parts.plan),
       slots_(slots_of(config_.accumulate, ranks_.rank(), ranks_.size())),
       step_(config_.first_step) {
   if (losses_ && parts.teacher && learns_mask(*parts.model) && parts.config.method().mask().k)
@@ -182,7 +174,6 @@ LossTerms Trainer::train_step(RecallObserver* recall) {
   for (double& n : norms) n = std::sqrt(n);
   double rate = config_.schedule.factor(done_steps(), progress());
   optimizer_.step(rate, norms);
-  share_values();
   terms["gradient_norm"] = norm;
   // With the base frozen the rate of what is trained.
   const double base = config_.optimizer.learning_rate;
@@ -239,46 +230,15 @@ void Trainer::share_time() {
     ranks_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
 }
 
-void Trainer::share_values() {
-  if (!is_sharded()) return;
-  const Tensor& values = parts_.store->values();
-  const Tensor copy = values.to(ranks_.moves(values.device()) ? values.device() : Device{});
-  ranks_.all_gather(join("values of step ", step_ + 1), copy);
-  if (!copy.shares_memory(values)) assign(values, copy);
-}
-
-Trainer::Moments Trainer::whole_moments() {
-  const Tensor &first = optimizer_.first_moment(), &second = optimizer_.second_moment();
-  if (!is_sharded()) return {first, second};
-  const int64_t n = parts_.store->size();
-  const std::string what = join("moments of step ", step_);
-  return {collect_elements(ranks_, what, first, n), collect_elements(ranks_, what, second, n)};
-}
-
-std::vector<NamedTensor> Trainer::named_moments() {
-  const Moments whole = whole_moments();
-  if (!ranks_.is_first()) return {};
-  return moments_of(*parts_.store, whole.first, whole.second);
-}
-
 void Trainer::load_moments(const data::Path& path) {
   const data::Safetensors file(path);
-  const bool sharded = is_sharded();
-  const Tensor &local_first = optimizer_.first_moment(), &local_second = optimizer_.second_moment();
-  const Shape whole{parts_.store->size()};
-  const Tensor first = sharded ? Tensor::zeros(whole, local_first.dtype()) : local_first;
-  const Tensor second = sharded ? Tensor::zeros(whole, local_first.dtype()) : local_second;
-  for (auto& [name, view] : moments_of(*parts_.store, first, second)) {
+  for (auto& [name, view] : moments_of(*parts_.store, optimizer_)) {
     Tensor saved = file.tensor(name);
     check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
           ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
           view.shape());
     assign(view, saved);
   }
-  if (!sharded) return;
-  const SlotRange range = elements_of(whole.numel(), ranks_.rank(), ranks_.size());
-  assign(local_first, first.slice(0, range.begin, range.size()));
-  assign(local_second, second.slice(0, range.begin, range.size()));
 }
 
 void Trainer::wait_for_first(const std::string& what) {
@@ -376,13 +336,11 @@ MaskHealth Trainer::mask_health_now() {
 
 void Trainer::save(RunLog* log) {
   saved_step_ = step_;
-  std::vector<NamedTensor> moments;
-  if (config_.keep_moments || !finished()) moments = named_moments();
-  if (log) write_checkpoint(*log, std::move(moments));
+  if (log) write_checkpoint(*log);
   wait_for_first("checkpoint");
 }
 
-void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
+void Trainer::write_checkpoint(RunLog& log) {
   data::Json state = {
       {"step", step_},       {"tokens", tokens_},
       {"seconds", seconds_}, {"optimizer_steps", optimizer_.steps()},
@@ -393,7 +351,8 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
     state["first_step"] = config_.first_step;
   }
   std::vector<data::CheckpointFile> files = checkpoint_files(parts_, state);
-  if (!moments.empty()) {
+  if (config_.keep_moments || !finished()) {
+    std::vector<NamedTensor> moments = moments_of(*parts_.store, optimizer_);
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
     files.push_back(tensor_file(kMomentsFile, std::move(moments)));
   }

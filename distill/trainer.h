@@ -70,7 +70,6 @@ struct TrainerHost {
   // The processes that share the work; null: this one alone. All have the same parts. The first
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
-  bool zero = false;  // each rank has the moments of its elements only (ZeRO-1)
 };
 
 struct TrainOutcome {
@@ -114,17 +113,9 @@ class Trainer {
                                 LossTerms& terms);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
-  bool is_sharded() const { return host_.zero && ranks_.size() > 1; }
-  void share_values();  // after a step in which each rank computes its elements
-  struct Moments {
-    Tensor first, second;  // [n]
-  };
-  Moments whole_moments();  // on the first rank
-  // By name, on the first rank, which writes them.
-  std::vector<NamedTensor> named_moments();
   void load_moments(const data::Path& file);
   void save(RunLog* log);
-  void write_checkpoint(RunLog& log, std::vector<NamedTensor> moments);
+  void write_checkpoint(RunLog& log);
   void evaluate_now(RunLog* log);
   void wait_for_first(const std::string& what);  // while it writes or evaluates
   MaskHealth mask_health_now();

@@ -30,15 +30,6 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
   tap.put("c_avg", average);
 }
 
-// The inputs of the decoder's convolutions without their rows of zeros: image_0, image_1...
-void show_images(nn::Tap& tap, const std::vector<DecoderImage>& images) {
-  for (size_t i = 0; i < images.size(); ++i) {
-    const auto& [image, halo] = images[i];
-    tap.put(join("image_", i),
-            image.slice(1, halo.before, image.dim(1) - halo.before - halo.after));
-  }
-}
-
 LayerTokens tokens_of(const nn::AttentionInput& in) {
   return {.q = in.q, .k = in.k, .v = in.v, .q_content = in.q_content, .k_content = in.k_content};
 }
@@ -59,8 +50,7 @@ nn::AttentionTraits SeaAttention::traits() const {
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  const bool shows_images = in.tap && in.tap->requested("images") && config_.decodes();
-  const bool images = shows_images || (in.state && config_.decodes());
+  const bool images = in.state && config_.decodes();
   const Wanted wanted = images ? Wanted::images : in.tap ? Wanted::scores : Wanted::estimate;
   Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip, wanted);
   if (in.state) fill(in, e);
@@ -78,7 +68,6 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
       in.tap->put("log_estimate", column_log_softmax(e.scores, in.visible));
     }
     show(*in.tap, e, mask, probabilities, per_head(average.detach()));
-    if (shows_images) show_images(*in.tap, e.decoder_images);
   }
   return mix_outputs(attended, average, e.gates, in.visible);
 }

@@ -43,8 +43,7 @@ struct AdamwStep {
 // kernel: the input contains the rows before and after it that the convolution reads (zeros), and
 // the output is allocated with the rows that the next convolution reads.
 struct Convolution {
-  int64_t dilation = 1;  // on both axes
-  int64_t stride = 1;    // on the token axis
+  int64_t stride = 1;  // on the token axis
   bool relu = false;
   int64_t halo_before = 0, halo_after = 0;  // rows of zeros around the result
   // Row i of the result of sequence b is 0 when i row_stride >= lengths[b]; i64 [B], or undefined.
@@ -54,8 +53,7 @@ struct Convolution {
 
 // Number of output rows for `rows` input rows; 0 when there are too few.
 inline int64_t convolved_rows(int64_t rows, int64_t kernel, const Convolution& conf) {
-  int64_t spare = rows - (kernel - 1) * conf.dilation - 1;
-  return spare < 0 ? 0 : spare / conf.stride + 1;
+  return rows < kernel ? 0 : (rows - kernel) / conf.stride + 1;
 }
 
 // An upsampling of images by the nearest row and column.

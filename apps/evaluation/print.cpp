@@ -38,24 +38,11 @@ void print_health(const distill::MaskHealth& h) {
   std::cout << "(own dense attention, start of the first window)\n";
 }
 
-void print_distance(const distill::LogitDistance& d) {
-  print("KL to the teacher  mean %.4f  median %.4f  99th percentile %.4f nats, ", d.kl_mean,
-        d.kl_median, d.kl_p99);
-  print("top token equal %.2f %%\n", 100 * d.same_top);
-  print("perplexity over the teacher's %.4f: ratio %.4f", d.perplexity_teacher, d.ratio.value);
-  if (d.ratio.low && d.ratio.high) {
-    print(", 95 %% from %.4f to %.4f by %lld paired windows", *d.ratio.low, *d.ratio.high,
-          (long long)d.windows);
-  }
-  std::cout << "\n";
-}
-
 void print(const distill::TextResult& r) {
   std::cout << "perplexity  " << data::show(r.perplexity.value()) << "  (" << r.protocol << ")\n";
   if (!r.mask_recall.empty()) std::cout << mask_table(r.mask_recall);
   if (r.mask_health) print_health(*r.mask_health);
   if (r.keys_read) print("keys read  %.1f of a row\n", *r.keys_read);
-  if (r.kld) print_distance(*r.kld);
 }
 
 // Of so many classes that a line is readable.

@@ -29,20 +29,20 @@ std::vector<int32_t> parse_ids(const std::string& list) {
 
 }  // namespace
 
-void TextInput::describe_text(data::Schema& s, const std::string& before) {
+void TextInput::describe(data::Schema& s) {
   // An empty value would otherwise be the same as none.
-  s.field("text", text, before + "this text, with the tokens that the tokenizer adds to a text",
+  s.field("text", text, "Maps: this text, with the tokens that the tokenizer adds to a text",
           {.then = [this] { check(!text.empty(), "--text is empty, wanted a text"); }});
-  s.field("tokens", tokens, before + "these token ids, 1,2,3",
+  s.field("tokens", tokens, "Maps: these token ids, 1,2,3",
           {.then = [this] { check(!tokens.empty(), "--tokens is empty, wanted ids: 1,2,3"); }});
-  s.field("data", data, before + "a window of these text files", {.then = [this] {
+  s.field("data", data, "Maps: a window of these text files", {.then = [this] {
             const bool good = std::find(data.begin(), data.end(), "") == data.end();
             check(good, "--data has an empty name, wanted files");
           }});
-  s.field("window", window, before + "which window of the text files", {.min = 0});
-  s.field("sequence_length", sequence_length,
-          before + "tokens of a window; 0 = the model's positions", {.min = 0});
-  s.field("k", k, before + "kept keys per query and head; 0 = as trained", {.min = 0});
+  s.field("window", window, "Maps: which window of the text files", {.min = 0});
+  s.field("sequence_length", sequence_length, "Maps: tokens of a window; 0 = the model's positions",
+          {.min = 0});
+  s.field("k", k, "Maps: kept keys per query and head; 0 = as trained", {.min = 0});
 }
 
 std::vector<int32_t> TextInput::ids(const nn::LoadedModel& m, const std::string& command) const {

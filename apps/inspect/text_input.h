@@ -17,8 +17,7 @@ struct TextInput {
   int64_t sequence_length = 0;    // tokens of a window; 0 = the model's positions
   int64_t k = 0;                  // kept keys; 0: as trained
 
-  // `before` starts the help of each key.
-  void describe_text(data::Schema& s, const std::string& before);
+  void describe(data::Schema& s);
   int sources() const { return int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()); }
   // Exactly one of text, tokens and data must be given; `command` starts the message otherwise.
   std::vector<int32_t> ids(const nn::LoadedModel& model, const std::string& command) const;

@@ -153,7 +153,7 @@ void Request::describe(data::Schema& s) {
   s.field("title", title, "Title of the page; none: the names of the inputs");
   s.field("teacher", teacher,
           "Teacher whose attention is compared; none or self: the model's own dense attention");
-  text.describe_text(s, "Maps: ");
+  text.describe(s);
   attention.describe(s);
   s.field("layers", layers, "Maps of these layers only, with more cells; none: all", {.min = 0});
   s.field("heads", heads, "Maps of these heads only; none: all", {.min = 0});

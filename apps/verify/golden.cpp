@@ -6,7 +6,6 @@
 #include <iterator>
 #include <map>
 
-#include "apps/inspect/capture.h"
 #include "autograd/ops.h"
 #include "data/hdf5/hdf5_file.h"
 #include "nn/models/model.h"
@@ -181,6 +180,15 @@ class Comparison {
   const Case& case_;
   GoldenTolerance tolerance_;
 };
+
+// The entry of a tap without the memory after the entries of a mask.
+Tensor in_use(const nn::Tap& tap, const std::string& name) {
+  Tensor value = tap.get(name).detach();
+  const bool by_entry = name == "columns" || (name == "probabilities" && value.rank() == 1);
+  if (!by_entry || !tap.has("row_pointers")) return value;
+  const Tensor rows = tap.get("row_pointers").to(Device{});
+  return value.slice(0, 0, rows.data<int64_t>()[rows.numel() - 1]);
+}
 
 void compare_stages(const Case& c, Comparison& compare, const nn::Tap& tap) {
   auto stage = [&](const char* name) { return in_use(tap, name); };

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "autograd/compute_type.h"
-#include "autograd/head_groups.h"
+#include "autograd/dense/contiguous_internal.h"
 #include "autograd/ops_attention.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/mask/csr.h"

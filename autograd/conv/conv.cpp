@@ -15,13 +15,11 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convoluti
         " must have at least one row and an odd number of columns");
   check(!b.defined() || (b.shape() == Shape{w.dim(0)} && b.dtype() == x.dtype()), "conv2d: bias ",
         b.defined() ? b.shape() : Shape{}, " must be ", x.dtype(), " [", w.dim(0), "]");
-  check(conf.dilation >= 1 && conf.stride >= 1 && conf.row_stride >= 1 && conf.halo_before >= 0 &&
-            conf.halo_after >= 0,
-        "conv2d: dilation, strides must be >= 1 and halos >= 0");
+  check(conf.stride >= 1 && conf.row_stride >= 1 && conf.halo_before >= 0 && conf.halo_after >= 0,
+        "conv2d: strides must be >= 1 and halos >= 0");
   check_lengths("conv2d", conf.lengths, x.dim(0));
   int64_t rows = convolved_rows(x.dim(1), w.dim(2), conf);
-  check(rows >= 1 && x.dim(2) >= 1, "conv2d: x ", x.shape(), " is smaller than weight ", w.shape(),
-        " with dilation ", conf.dilation);
+  check(rows >= 1 && x.dim(2) >= 1, "conv2d: x ", x.shape(), " is smaller than weight ", w.shape());
   const ProductInput taken{product_type(x.dtype())};
   Tensor in = taken(x.detach().contiguous()), weight = w.detach().contiguous();
   Tensor bias = b.defined() ? b.detach().contiguous() : Tensor();

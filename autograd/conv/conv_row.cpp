@@ -23,12 +23,11 @@ Tensor convolve_row(const Tensor& window, const Tensor& w, const Tensor& b,
             w.dtype() == window.dtype(),
         op, ": weights ", w.dtype(), " ", w.shape(), " do not fit the window ", window.dtype(), " ",
         window.shape());
-  check(conf.dilation >= 1 && window.dim(1) == (w.dim(2) - 1) * conf.dilation + 1, op, ": ",
-        w.dim(2), " rows of weights with dilation ", conf.dilation, " do not read ", window.dim(1),
-        " rows");
-  const int64_t columns = window.dim(2) - (w.dim(3) - 1) * conf.dilation, O = w.dim(0);
+  check(window.dim(1) == w.dim(2), op, ": ", w.dim(2), " rows of weights do not read ",
+        window.dim(1), " rows");
+  const int64_t columns = window.dim(2) - (w.dim(3) - 1), O = w.dim(0);
   check(columns >= 1, op, ": the window ", window.shape(), " is too narrow for ", w.dim(3),
-        " columns of weights with dilation ", conf.dilation);
+        " columns of weights");
   check(!b.defined() || b.shape() == Shape{O}, op, ": bias must be [", O, "]");
   Tensor y = Tensor::empty({window.dim(0), 1, columns, O}, window.dtype(), window.device());
   BRINE_CALL(y, conv2d, y, window.contiguous(), w.detach().contiguous(),

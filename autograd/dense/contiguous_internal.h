@@ -1,4 +1,4 @@
-// What the dense ops share: their inputs as kernels take them.
+// What ops share: their inputs as kernels take them, sums over heads.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -7,5 +7,9 @@ namespace brine {
 
 // x off the tape, copied where its elements are not contiguous.
 inline Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
+
+// to [B, G, T, d] += the sums of heads [B, H, T, d] over each group: head h belongs to group
+// h G / H. Off the tape.
+void add_groups(const Tensor& to, const Tensor& heads);
 
 }  // namespace brine

@@ -1,6 +1,5 @@
 // Ops that move elements without arithmetic: shapes, slices, heads, rows, types.
 #include "autograd/dense/contiguous_internal.h"
-#include "autograd/head_groups.h"
 #include "autograd/primitives/broadcast_internal.h"
 #include "tensor/kernels/dense.h"
 
@@ -16,10 +15,10 @@ Tensor heads_of(const Tensor& x, int64_t heads, int64_t first, int64_t of) {
 int64_t skipped(int64_t rows, int64_t step) { return (rows + step - 1) / step; }
 
 // Rows 0, step, 2 step... of x [..., T, C], which is contiguous.
-Tensor nth_rows(const Tensor& x, int64_t step, int64_t first = 0) {
+Tensor nth_rows(const Tensor& x, int64_t step) {
   Tensor rows = x.view({-1, x.dim(-2), x.dim(-1)});
-  return rows.as_strided({rows.dim(0), skipped(rows.dim(1) - first, step), rows.dim(2)},
-                         {rows.stride(0), step * rows.stride(1), 1}, first * rows.stride(1));
+  return rows.as_strided({rows.dim(0), skipped(rows.dim(1), step), rows.dim(2)},
+                         {rows.stride(0), step * rows.stride(1), 1});
 }
 
 void check_rows(const char* op, const Tensor& x, int64_t step) {
@@ -52,32 +51,6 @@ Tensor slice(const Tensor& x, int axis, int64_t start, int64_t length) {
     Tensor part = grads.accumulate(0).slice(axis, start, length);
     BRINE_CALL(part, accumulate, part, dy);
   });
-}
-
-Tensor concat_last(const Tensor& a, const Tensor& b) {
-  check(a.rank() == b.rank() && a.rank() > 0 && a.dtype() == b.dtype(), "concat_last: ", a.dtype(),
-        " ", a.shape(), " and ", b.dtype(), " ", b.shape(), " must have one rank and one type");
-  const int64_t A = a.dim(-1), B = b.dim(-1);
-  Shape shape = a.shape(), other = b.shape();
-  shape[a.rank() - 1] = other[a.rank() - 1] = A + B;
-  check(shape == other, "concat_last: ", a.shape(), " and ", b.shape(),
-        " differ before the last axis");
-  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
-  BRINE_CALL(y, copy, y.slice(-1, 0, A), a.detach());
-  BRINE_CALL(y, copy, y.slice(-1, A, B), b.detach());
-  return record("concat_last", y, {a, b}, [=](const Tensor& dy, Gradients& grads) {
-    if (grads.wanted(0)) grads.set(0, dy.slice(-1, 0, A));
-    if (grads.wanted(1)) grads.set(1, dy.slice(-1, A, B));
-  });
-}
-
-Tensor cast(const Tensor& x, Dtype dtype) {
-  check(is_float(x.dtype()) && is_float(dtype), "cast: from ", x.dtype(), " to ", dtype,
-        ", wanted float types");
-  if (x.dtype() == dtype) return x;
-  const Dtype before = x.dtype();
-  return record("cast", x.detach().to(dtype), {x},
-                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy.to(before)); });
 }
 
 Tensor split_heads(const Tensor& x, int64_t heads, int64_t first, int64_t of) {
@@ -122,25 +95,9 @@ Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows) {
   check_rows("repeat_rows", x, step);
   check(rows > 0 && skipped(rows, step) == x.dim(2), "repeat_rows: ", x.shape(), " does not make ",
         rows, " rows by steps of ", step);
-  const Tensor in = x.detach().contiguous().view({-1, x.dim(2), x.dim(3)});
-  Tensor y = Tensor::empty({x.dim(0), x.dim(1), rows, x.dim(3)}, x.dtype(), x.device());
-  const int64_t reach = std::min(step, rows);
-  for (int64_t i = 0; i < reach; ++i) {
-    Tensor to = nth_rows(y, step, i);
-    BRINE_CALL(y, copy, to, in.slice(1, 0, to.dim(1)));
-  }
-  const Shape shape = x.shape();
-  return record("repeat_rows", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
-    Tensor part = Tensor::zeros_like(dx);
-    for (int64_t i = 0; i < reach; ++i) {
-      Tensor from = nth_rows(dy, step, i);
-      BRINE_CALL(dx, fill, part, 0.0);
-      BRINE_CALL(dx, copy, part.view({-1, shape[2], shape[3]}).slice(1, 0, from.dim(1)), from);
-      BRINE_CALL(dx, axpby, dx, part, 1.0, 1.0);
-    }
-    grads.set(0, dx);
-  });
+  const int64_t B = x.dim(0), H = x.dim(1), n = x.dim(2), C = x.dim(3);
+  const Tensor repeated = broadcast_to(reshape(x, {B, H, n, 1, C}), {B, H, n, step, C});
+  return slice(reshape(repeated, {B, H, n * step, C}), 2, 0, rows);
 }
 
 void copy_into(const Tensor& to, const Tensor& from) { assign(to, from); }

@@ -112,30 +112,6 @@ Tensor activate(const Tensor& x, Activation f) {
                 {saved});
 }
 
-Tensor sigmoid(const Tensor& x) {
-  Tensor y = Tensor::like(x);
-  BRINE_CALL(y, sigmoid, y, dense(x));
-  return record("sigmoid", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, sigmoid_backward, dx, dy, y);
-                  grads.set(0, dx);
-                },
-                {y});
-}
-
-Tensor tanh(const Tensor& x) {
-  Tensor y = Tensor::like(x);
-  BRINE_CALL(y, tanh, y, dense(x));
-  return record("tanh", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, tanh_backward, dx, dy, y);
-                  grads.set(0, dx);
-                },
-                {y});
-}
-
 Tensor dropout(const Tensor& x, double p, RandomStream& random) {
   check(p >= 0 && p < 1, "dropout: probability ", p, " is outside [0, 1)");
   if (p == 0) return x;
@@ -152,22 +128,9 @@ Tensor dropout(const Tensor& x, double p, RandomStream& random) {
 Tensor scale_rows(const Tensor& x, const Tensor& s) {
   check(x.rank() >= 1 && x.dtype() == s.dtype() && s.numel() == x.rows(), "scale_rows: x ",
         x.dtype(), " ", x.shape(), " must have one row for each of s ", s.dtype(), " ", s.shape());
-  Tensor in = dense(x), factors = dense(s), y = Tensor::like(x);
-  BRINE_CALL(y, scale_rows, y, in, factors);
-  return record("scale_rows", y, {x, s},
-                [=](const Tensor& dy, Gradients& grads) {
-                  if (grads.wanted(0)) {
-                    Tensor dx = Tensor::like(dy);
-                    BRINE_CALL(dx, scale_rows, dx, dy, factors);
-                    grads.set(0, dx);
-                  }
-                  if (grads.wanted(1)) {
-                    Tensor ds = Tensor::like(factors);
-                    BRINE_CALL(ds, dot_rows, ds, dy, in);
-                    grads.set(1, ds);
-                  }
-                },
-                {in, factors});
+  Shape rows = x.shape();
+  rows[x.rank() - 1] = 1;
+  return mul(x, reshape(s, rows));
 }
 
 Tensor zero_padding(const Tensor& x, const Tensor& lengths) {

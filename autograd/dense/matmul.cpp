@@ -1,6 +1,5 @@
 // Products: batched matmul, the linear layer, and the linear layer of two concatenated inputs.
 #include "autograd/compute_type.h"
-#include "autograd/head_groups.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/meter/cost_meter.h"
@@ -226,15 +225,6 @@ int64_t heads_of_pair(const Tensor& a, const Tensor& b) {
   return groups ? a.dim(1) / b.dim(1) : 1;
 }
 
-// y [B, H, T, O], seen as [groups, heads of a group, T O], has groups [groups, T O] added to each.
-void add_to_heads(const Tensor& y, const Tensor& groups, int64_t heads) {
-  const Tensor all = y.view({groups.dim(0), heads, -1});
-  for (int64_t i = 0; i < heads; ++i) {
-    Tensor one = all.select(1, i);
-    BRINE_CALL(one, accumulate, one, groups);
-  }
-}
-
 }  // namespace
 
 Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias) {
@@ -243,53 +233,8 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
             w.dtype() == a.dtype() && b.rows() * heads == R && w.rank() == 2 && w.dim(1) == A + B,
         "linear_pair: a ", a.shape(), ", b ", b.shape(), " and w ", w.shape(),
         " must be [R..., A], [R..., B] and [O, A + B] of one type");
-  const int64_t O = w.dim(0), rows = R / heads, groups = heads > 1 ? b.dim(0) * b.dim(1) : 1;
-  check(!bias.defined() || bias.shape() == Shape{O}, "linear_pair: bias ", bias.shape(),
-        " must be [", O, "]");
-  Shape shape = a.shape();
-  shape[shape.rank() - 1] = O;
-  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
-  const ProductInput taken{product_type(a.dtype(), R)};
-  const Tensor xa = taken(a.detach().contiguous().view({R, A}));
-  const Tensor xb = taken(b.detach().contiguous().view({rows, B}));
-  const Tensor wa = w.detach().slice(1, 0, A), wb = w.detach().slice(1, A, B);
-  BRINE_CALL(y, linear, y.view({R, O}), xa, taken(wa), bias.defined() ? bias.detach() : Tensor());
-  if (heads == 1) {
-    BRINE_CALL(y, matmul, y.view({R, O}), xb, taken(wb), false, true, 1.0, 1.0);
-  } else {
-    Tensor product_b = Tensor::empty({rows, O}, y.dtype(), y.device());
-    BRINE_CALL(y, matmul, product_b, xb, taken(wb), false, true, 1.0, 0.0);
-    add_to_heads(y, product_b.view({groups, -1}), heads);
-  }
-  count_macs(double(y.numel()) * double(A) + double(rows * O) * double(B));
-  const Shape shape_a = a.shape(), shape_b = b.shape();
-  return record(
-      "linear_pair", y, {a, b, w, bias},
-      [=](const Tensor& dy, Gradients& grads) {
-        const Tensor whole = dy.view({R, O}), d = taken(whole);
-        // The gradient of a group's product is the sum over its heads.
-        Tensor sums = heads == 1
-                          ? whole
-                          : Tensor::zeros({groups, 1, rows / groups, O}, dy.dtype(), dy.device());
-        if (heads > 1) add_groups(sums, dy.view({groups, heads, rows / groups, O}));
-        const Tensor db = heads == 1 ? d : taken(sums.view({rows, O}));
-        auto input = [&](int i, const Tensor& by, const Tensor& part, const Shape& wanted) {
-          if (!grads.wanted(i)) return;
-          Tensor dx = Tensor::empty(wanted, whole.dtype(), whole.device());
-          BRINE_CALL(d, matmul, dx.view({by.dim(0), part.dim(1)}), by, taken(part), false, false,
-                     1.0, 0.0);
-          grads.set(i, dx);
-        };
-        input(0, d, wa, shape_a);
-        input(1, db, wb, shape_b);
-        if (grads.wanted(2)) {
-          Tensor dw = grads.accumulate(2);
-          BRINE_CALL(d, matmul, dw.slice(1, 0, A), d, xa, true, false, 1.0, 1.0);
-          BRINE_CALL(d, matmul, dw.slice(1, A, B), db, xb, true, false, 1.0, 1.0);
-        }
-        if (grads.wanted(3)) add_sum_of_rows(grads.accumulate(3), whole);
-      },
-      {xa, xb, wa});
+  const Tensor of_a = linear(a, slice(w, 1, 0, A), bias), of_b = linear(b, slice(w, 1, A, B), {});
+  return add(of_a, heads == 1 ? reshape(of_b, of_a.shape()) : repeat_heads(of_b, heads));
 }
 
 Tensor group_matmul(const Tensor& x, const Tensor& kv, bool transposed) {

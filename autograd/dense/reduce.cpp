@@ -27,18 +27,7 @@ Tensor sum(const Tensor& x) {
 Tensor dot(const Tensor& a, const Tensor& b) {
   check(a.shape() == b.shape() && a.dtype() == b.dtype(), "dot: ", a.dtype(), " ", a.shape(),
         " and ", b.dtype(), " ", b.shape(), " must have one shape and one type");
-  Tensor u = dense(a), v = dense(b), y = Tensor::empty({1}, a.dtype(), a.device());
-  BRINE_CALL(y, dot_rows, y, u, v);
-  return record("dot", y, {a, b},
-                [=](const Tensor& dy, Gradients& grads) {
-                  for (int i = 0; i < 2; ++i) {
-                    if (!grads.wanted(i)) continue;
-                    Tensor dx = Tensor::like(u);
-                    BRINE_CALL(dx, scale_rows, dx, i == 0 ? v : u, dy);
-                    grads.set(i, dx);
-                  }
-                },
-                {u, v});
+  return sum(mul(a, b));
 }
 
 Tensor squared_distance(const Tensor& a, const Tensor& b, const Tensor& weight) {
@@ -47,16 +36,16 @@ Tensor squared_distance(const Tensor& a, const Tensor& b, const Tensor& weight) 
   check(a.rank() >= 1 && weight.numel() == a.rows() && weight.dtype() == a.dtype(),
         "squared_distance: weight ", weight.dtype(), " ", weight.shape(), " must be ", a.dtype(),
         " with one element for each row of ", a.shape());
-  Tensor u = dense(a), v = dense(b), w = dense(weight);
-  Tensor y = Tensor::empty({1}, a.dtype(), a.device());
-  BRINE_CALL(y, squared_distance, y, u, v, w);
+  Shape of_rows = a.shape();
+  of_rows[a.rank() - 1] = 1;
+  const Tensor u = dense(a), v = dense(b), w = dense(weight).view(of_rows);
+  auto gap = [=](const Tensor& factor) { return where(not_equal(w, 0), (u - v) * factor, 0); };
+  Tensor y = dot(gap(Tensor::full({1}, 1, w.dtype(), w.device())), gap(w));
   return record("squared_distance", y, {a, b},
                 [=](const Tensor& dy, Gradients& grads) {
-                  Tensor da = grads.wanted(0) ? Tensor::like(u) : Tensor();
-                  Tensor db = grads.wanted(1) ? Tensor::like(v) : Tensor();
-                  BRINE_CALL(u, squared_distance_backward, da, db, dy, u, v, w);
-                  if (da.defined()) grads.set(0, da);
-                  if (db.defined()) grads.set(1, db);
+                  const Tensor g = gap(w * dy * 2.0);
+                  grads.set(0, g);
+                  if (grads.wanted(1)) grads.set(1, -g);
                 },
                 {u, v, w});
 }

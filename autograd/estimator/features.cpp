@@ -26,26 +26,30 @@ void check_features(const char* op, const Tensor& x, const Tensor& projection, d
 
 double input_scale(const Tensor& x) { return std::pow(double(x.dim(-1)), -0.25); }
 
-// The rows of x without the columns from m on.
-Tensor first_columns(const Tensor& x, int64_t m) {
-  return x.view({x.rows(), x.dim(3)}).slice(1, 0, m);
-}
-
-// [B, H, T, feature_columns(m)] = x R^T d^-1/4; columns from m on have no value yet.
+// [B, H, T, m] = x R^T d^-1/4.
 Tensor project(const Tensor& x, const Tensor& projection) {
-  const int64_t m = projection.dim(0);
-  Tensor y = Tensor::empty({x.dim(0), x.dim(1), x.dim(2), feature_columns(m, x.device())},
-                           x.dtype(), x.device());
-  BRINE_CALL(y, matmul, first_columns(y, m), x.view({x.rows(), x.dim(3)}), projection, false, true,
-             input_scale(x), 0.0);
-  count_macs(double(y.rows() * m) * double(x.dim(3)));
-  return y;
+  const int64_t B = x.dim(0), H = x.dim(1), T = x.dim(2), m = projection.dim(0);
+  const Tensor rows = reshape(x, {B * H * T, x.dim(3)});
+  return reshape(matmul(rows, projection.detach(), false, true, input_scale(x)), {B, H, T, m});
 }
 
-// dx (+)= dy R d^-1/4
-void unproject(const Tensor& dx, const Tensor& dy, const Tensor& projection, double beta) {
-  BRINE_CALL(dx, matmul, dx.view({dx.rows(), dx.dim(3)}), first_columns(dy, projection.dim(0)),
-             projection, false, false, input_scale(dx), beta);
+// phi, 0 at padding and with the columns that a GPU adds.
+Tensor padded_features(const Tensor& phi, const Tensor& valid) {
+  const int64_t m = phi.dim(3), more = feature_columns(m, phi.device()) - m;
+  const Tensor kept = valid.defined() ? where(valid, phi, 0) : phi;
+  if (more == 0) return kept;
+  const Shape shape{phi.dim(0), phi.dim(1), phi.dim(2), more};
+  return concat({kept, Tensor::zeros(shape, phi.dtype(), phi.device())}, 3);
+}
+
+// u8 [B, 1, T, 1], 0 at padding; undefined if there is none.
+Tensor valid_tokens(const Tensor& x, const Tensor& lengths) {
+  if (!lengths.defined()) return {};
+  const int64_t T = x.dim(2);
+  return Tensor::filled({x.dim(0), 1, T, 1}, Dtype::u8, x.device(), [&](const Tensor& y) {
+    const RowWidths widths({.causal = false, .lengths = lengths}, T);
+    for (int64_t r = 0; r < y.numel(); ++r) y.data<uint8_t>()[r] = r % T < widths.length(r / T);
+  });
 }
 
 void check_exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeights& w,
@@ -100,46 +104,27 @@ void add_biases(const Tensor& db, const Tensor& d) {
 
 Tensor relu_features(const Tensor& x, const Tensor& projection, double eps, const Tensor& lengths) {
   check_features("relu_features", x, projection, eps, lengths);
-  const Tensor R = projection.detach().contiguous();
-  Tensor y = project(x.detach().contiguous(), R);
-  BRINE_CALL(y, relu_features, y, eps, lengths, R.dim(0));
-  const Tensor phi = y.detach();
-  const Shape shape = x.shape();
-  return record("relu_features", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dprojected = Tensor::like(phi);
-                  BRINE_CALL(phi, relu_features_backward, dprojected, dy, phi, eps, lengths);
-                  Tensor dx = Tensor::empty(shape, phi.dtype(), phi.device());
-                  unproject(dx, dprojected, R, 0);
-                  grads.set(0, dx);
-                },
-                {phi, R});
+  return padded_features(relu(project(x, projection)) + eps, valid_tokens(x, lengths));
 }
 
 Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
                         const Tensor& lengths, FeatureSide side) {
   check_features("softmax_features", x, projection, eps, lengths);
-  const Tensor R = projection.detach().contiguous(), in = x.detach().contiguous();
-  Tensor y = project(in, R);
-  BRINE_CALL(y, softmax_features, y, in, eps, lengths, side == FeatureSide::keys, R.dim(0));
-  const Tensor phi = y.detach();
-  return record("softmax_features", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dprojected = Tensor::like(phi), dx = Tensor::like(in);
-                  BRINE_CALL(phi, softmax_features_backward, dprojected, dx, dy, phi, in, eps,
-                             lengths, R.dim(0));
-                  unproject(dx, dprojected, R, 1);
-                  grads.set(0, dx);
-                },
-                {phi, in, R});
+  const Tensor u = project(x, projection), valid = valid_tokens(x, lengths);
+  if (u.numel() == 0) return u;
+  // At padding numbers are replaced before they could be the largest, or exp() infinite.
+  auto kept = [&](const Tensor& y, double otherwise) {
+    return valid.defined() ? where(valid, y, otherwise) : y;
+  };
+  Tensor largest = max(kept(u.detach(), -1e30), {3}, true);
+  if (side == FeatureSide::keys) largest = max(largest, {2}, true);
+  const Tensor square = sum(x * x, {3}, true) * (0.5 / std::sqrt(double(x.dim(3))));
+  const Tensor phi = (exp(kept(u - (square + largest), 0)) + eps);
+  return padded_features(phi * (1 / std::sqrt(double(u.dim(3)))), valid);
 }
 
 Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps) {
-  Tensor scaled = Tensor::like(x);
-  BRINE_CALL(x, axpby, scaled, x.detach().contiguous(), std::pow(double(x.dim(-1)), -0.25), 0.0);
-  Tensor phi = thin_linear(scaled, projection, Tensor());
-  BRINE_CALL(phi, relu_features, phi, eps, Tensor(), phi.dim(3));
-  return phi;
+  return relu(thin_linear(scale(x.detach(), input_scale(x)), projection, Tensor())) + eps;
 }
 
 Tensor exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeights& weights,

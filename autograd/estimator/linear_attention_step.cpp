@@ -1,7 +1,7 @@
 // Linear attention of one new token of every sequence, from running sums.
 #include <limits>
 
-#include "autograd/ops_estimator.h"
+#include "autograd/ops.h"
 #include "autograd/step_checks.h"
 #include "tensor/kernels/estimator.h"
 
@@ -45,10 +45,17 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
   check_row(op, v, state, e - table.dim(1));
   const int64_t last = identity.defined() ? table.dim(0) - 1 : std::numeric_limits<int64_t>::max();
   check_places(op, "place", at, B, last);
-  Tensor y = Tensor::empty({B, H, 1, e}, v.dtype(), v.device());
-  BRINE_CALL(y, linear_attention_step, y, state, sums, phi_q.detach(), phi_k.detach(), table,
-             v.detach().contiguous(), at, eps);
-  return y;
+  const int64_t G = state.dim(1), columns = table.dim(1);
+  const Tensor q = phi_q.detach(), k = phi_k.detach();
+  Tensor values = v.detach();
+  if (columns > 0) {
+    const Tensor rows = reshape(gather(table, 0, reshape(at, {B, 1})), {B, 1, 1, columns});
+    values = concat({broadcast_to(rows, {B, G, 1, columns}), values}, 3);
+  }
+  copy_into(state, state + reshape(k, {B, G, m, 1}) * values);
+  copy_into(sums, sums + reshape(k, {B, G, m}).to(Dtype::f64));
+  const Tensor den = group_matmul(q.to(Dtype::f64), reshape(sums + eps, {B, G, m, 1}), false);
+  return group_matmul(q, state, false) / den.to(q.dtype());
 }
 
 }  // namespace brine

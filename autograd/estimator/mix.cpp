@@ -1,8 +1,8 @@
 // The output of SEA: two paths mixed by gates, and the average that the estimate weighs.
-#include "autograd/ops_estimator.h"
+#include "autograd/ops.h"
+#include "tensor/base/math.h"
 #include "tensor/kernels/estimator.h"
 #include "tensor/mask/csr.h"
-#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 
@@ -43,20 +43,26 @@ Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibilit
   check(!visible.causal,
         "estimate_average: a mean over rows depends on later positions, so causal is not allowed");
   check_visibility("estimate_average", visible, v.dim(0), v.dim(2));
-  Tensor xe = estimate.detach().contiguous(), xv = v.detach().contiguous();
-  Tensor y = Tensor::empty({v.dim(0), estimate.dim(1), v.dim(2), v.dim(3)}, v.dtype(), v.device());
-  BRINE_CALL(xv, estimate_average, y, xe, xv, visible);
-  count_macs(double(y.numel()) * double(estimate.dim(3)));
-  Tensor out = y.detach();
-  return record("estimate_average", y, {estimate, v},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor de = grads.wanted(0) ? Tensor::like(xe) : Tensor();
-                  Tensor dv = grads.wanted(1) ? Tensor::like(xv) : Tensor();
-                  BRINE_CALL(xv, estimate_average_backward, de, dv, dy, xe, xv, out, visible);
-                  if (de.defined()) grads.set(0, de);
-                  if (dv.defined()) grads.set(1, dv);
-                },
-                {xe, xv, out});
+  const int64_t B = v.dim(0), H = estimate.dim(1), T = v.dim(2), K = estimate.dim(3);
+  // The first key of each column, and the number of keys.
+  const Tensor begins = Tensor::filled({B, K + 1, 1}, Dtype::i64, v.device(), [&](const Tensor& y) {
+    const RowWidths widths(visible, T);
+    for (int64_t i = 0; i < y.numel(); ++i) {
+      const int64_t b = i / (K + 1);
+      y.data<int64_t>()[i] = math::column_begin(i % (K + 1), widths.valid(b), K);
+    }
+  });
+  const Tensor key = arange(T, Dtype::i64, v.device()),
+               one = Tensor::full({1}, 1, v.dtype(), v.device());
+  const Tensor rows = less(reshape(key, {T, 1}), reshape(begins.slice(1, K, 1), {B, 1, 1, 1}));
+  const Tensor owned = logical_and(greater_equal(key, begins.slice(1, 0, K)),
+                                   less(key, begins.slice(1, 1, K)));  // [B, K, T]
+  const Tensor shares = sum(where(rows, estimate, 0), {2});            // [B, H, K]
+  const Tensor weights = matmul(shares, where(owned, one, 0));
+  const Tensor total = sum(weights, {2}, true);  // 0 of a sequence without keys
+  const Tensor share_of_key = weights / where(greater(total, 0), total, 1);
+  const Tensor mean = group_matmul(reshape(share_of_key, {B, H, 1, T}), where(rows, v, 0), false);
+  return where(rows, mean, 0);
 }
 
 }  // namespace brine

@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "autograd/ops_estimator.h"
-#include "autograd/ops_units.h"
 #include "autograd/step_checks.h"
 #include "tensor/kernels/estimator.h"
 #include "tensor/mask/csr.h"

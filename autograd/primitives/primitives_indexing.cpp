@@ -52,24 +52,6 @@ Tensor gather(const Tensor& x, int axis, const Tensor& index) {
                 {places});
 }
 
-Tensor scatter_add(const Tensor& x, int axis, const Tensor& index, const Tensor& values) {
-  const int a = axis_of("scatter_add", x, axis);
-  check_computes("scatter_add", x);
-  check(values.dtype() == x.dtype() && values.device() == x.device(), "scatter_add: values ",
-        values.dtype(), " on ", values.device(), " must be ", x.dtype(), " on ", x.device());
-  const Tensor places = index_view("scatter_add", x, a, index);
-  check(values.shape() == places.shape(), "scatter_add: values ", values.shape(), " must be ",
-        places.shape());
-  Tensor y = x.detach().clone();
-  BRINE_CALL(y, scatter_add, y, values.detach(), places, a);
-  return record("scatter_add", y, {x, values},
-                [=](const Tensor& dy, Gradients& grads) {
-                  grads.set(0, dy);
-                  if (grads.wanted(1)) grads.set(1, gathered(dy, a, places));
-                },
-                {places});
-}
-
 Tensor concat(const std::vector<Tensor>& parts, int axis) {
   check(!parts.empty(), "concat: no tensors given");
   const int a = axis_of("concat", parts[0], axis);

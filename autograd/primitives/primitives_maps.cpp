@@ -92,10 +92,10 @@ Pair tensors(const char* op, const Operand& a, const Operand& b) {
   return {a.like(b.tensor()), b.like(a.tensor())};
 }
 
-Tensor map_one(const char* name, UnaryOp op, const Tensor& x, double low = 0, double high = 0) {
+Tensor map_one(const char* name, UnaryOp op, const Tensor& x) {
   check_computes(name, x);
   Tensor y = Tensor::like(x);
-  BRINE_CALL(y, map_unary, y, x.detach(), op, low, high);
+  BRINE_CALL(y, map_unary, y, x.detach(), op);
   return y;
 }
 
@@ -105,12 +105,6 @@ Tensor relation(const char* name, Relation relation, const Operand& left, const 
   Tensor y = Tensor::empty(shape, Dtype::u8, a.device());
   BRINE_CALL(y, compare, y, broadcast_view(a, shape), broadcast_view(b, shape), relation);
   return record(name, y, {a.detach(), b.detach()}, {});
-}
-
-// The share of the gradient that a gets in maximum(a, b): 1, 0, or 1/2 where both are equal.
-Tensor share_of_larger(const Tensor& a, const Tensor& b) {
-  const Tensor half = Operand(0.5).like(a);
-  return where(greater(a, b), 1, where(equal(a, b), half, 0));
 }
 
 }  // namespace
@@ -146,51 +140,22 @@ Tensor div(const Operand& left, const Operand& right) {
                 {v, y});
 }
 
-// At b = 0 the gradient of a is 0; at a = 0 and b >= 0 the gradient of b is 0. Elsewhere the
-// formulas apply: the gradient of b is NaN for a < 0.
-Tensor pow(const Operand& left, const Operand& right) {
-  const auto [a, b] = tensors("pow", left, right);
-  Tensor y = broadcast_map("pow", BinaryOp::pow, a, b), u = a.detach(), v = b.detach();
-  return record("pow", y, {a, b},
-                [=](const Tensor& dy, Gradients& grads) {
-                  if (grads.wanted(0)) {
-                    const Tensor slope = where(equal(v, 0), 0, v * pow(u, v - 1));
-                    grads.set(0, sum_to(dy * slope, u.shape()));
-                  }
-                  if (grads.wanted(1)) {
-                    const Tensor flat = logical_and(equal(u, 0), greater_equal(v, 0));
-                    grads.set(1, sum_to(where(flat, 0, dy * y * log(u)), v.shape()));
-                  }
-                },
-                {u, v, y});
-}
-
-Tensor maximum(const Operand& left, const Operand& right) {
-  const auto [a, b] = tensors("maximum", left, right);
-  Tensor y = broadcast_map("maximum", BinaryOp::maximum, a, b), u = a.detach(), v = b.detach();
-  return record("maximum", y, {a, b},
-                [=](const Tensor& dy, Gradients& grads) {
-                  if (grads.wanted(0)) grads.set(0, sum_to(dy * share_of_larger(u, v), u.shape()));
-                  if (grads.wanted(1)) grads.set(1, sum_to(dy * share_of_larger(v, u), v.shape()));
-                },
-                {u, v});
-}
-
-Tensor minimum(const Operand& left, const Operand& right) {
-  const auto [a, b] = tensors("minimum", left, right);
-  Tensor y = broadcast_map("minimum", BinaryOp::minimum, a, b), u = a.detach(), v = b.detach();
-  return record("minimum", y, {a, b},
-                [=](const Tensor& dy, Gradients& grads) {
-                  if (grads.wanted(0)) grads.set(0, sum_to(dy * share_of_larger(v, u), u.shape()));
-                  if (grads.wanted(1)) grads.set(1, sum_to(dy * share_of_larger(u, v), v.shape()));
-                },
-                {u, v});
-}
-
 Tensor exp(const Tensor& x) {
   Tensor y = map_one("exp", UnaryOp::exp, x);
   return record("exp", y, {x}, [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy * y); },
                 {y});
+}
+
+Tensor sigmoid(const Tensor& x) {
+  Tensor y = map_one("sigmoid", UnaryOp::sigmoid, x);
+  return record("sigmoid", y, {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy * y * (1 - y)); }, {y});
+}
+
+Tensor tanh(const Tensor& x) {
+  Tensor y = map_one("tanh", UnaryOp::tanh, x);
+  return record("tanh", y, {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy * (1 - y * y)); }, {y});
 }
 
 Tensor log(const Tensor& x) {
@@ -203,38 +168,6 @@ Tensor sqrt(const Tensor& x) {
   Tensor y = map_one("sqrt", UnaryOp::sqrt, x);
   return record("sqrt", y, {x},
                 [=](const Tensor& dy, Gradients& grads) { grads.set(0, 0.5 * dy / y); }, {y});
-}
-
-Tensor abs(const Tensor& x) {
-  Tensor y = map_one("abs", UnaryOp::abs, x), u = x.detach();
-  return record("abs", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  grads.set(0, where(greater(u, 0), dy, where(less(u, 0), -dy, 0)));
-                },
-                {u});
-}
-
-Tensor sin(const Tensor& x) {
-  Tensor y = map_one("sin", UnaryOp::sin, x), u = x.detach();
-  return record("sin", y, {x},
-                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy * cos(u)); }, {u});
-}
-
-Tensor cos(const Tensor& x) {
-  Tensor y = map_one("cos", UnaryOp::cos, x), u = x.detach();
-  return record("cos", y, {x},
-                [=](const Tensor& dy, Gradients& grads) { grads.set(0, -(dy * sin(u))); }, {u});
-}
-
-Tensor clamp(const Tensor& x, double low, double high) {
-  check(low <= high, "clamp: low ", low, " is above high ", high);
-  Tensor y = map_one("clamp", UnaryOp::clamp, x, low, high), u = x.detach();
-  return record("clamp", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  const Tensor inside = logical_and(greater_equal(u, low), less_equal(u, high));
-                  grads.set(0, where(inside, dy, 0));
-                },
-                {u});
 }
 
 Tensor equal(const Operand& a, const Operand& b) {
@@ -256,11 +189,6 @@ Tensor greater_equal(const Operand& a, const Operand& b) {
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   return relation("logical_and", Relation::both, a, b);
 }
-Tensor logical_or(const Tensor& a, const Tensor& b) {
-  return relation("logical_or", Relation::either, a, b);
-}
-Tensor logical_not(const Tensor& a) { return relation("logical_not", Relation::equal, a, 0); }
-
 Tensor where(const Tensor& condition, const Operand& left, const Operand& right) {
   check(condition.dtype() == Dtype::u8, "where: the condition is ", condition.dtype(), " ",
         condition.shape(), ", wanted u8");

@@ -57,11 +57,7 @@ class Hdf5Reader {
   int64_t int_attribute(const std::string& object, const std::string& name) const;
   std::vector<int64_t> ints_attribute(const std::string& object, const std::string& name) const;
   double double_attribute(const std::string& object, const std::string& name) const;
-  std::vector<double> doubles_attribute(const std::string& object, const std::string& name) const;
   std::string string_attribute(const std::string& object, const std::string& name) const;
-  // Whether the attribute is a string or a floating-point number; integers are neither.
-  bool is_string_attribute(const std::string& object, const std::string& name) const;
-  bool is_float_attribute(const std::string& object, const std::string& name) const;
 
  private:
   struct Impl;

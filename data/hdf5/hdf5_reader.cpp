@@ -456,35 +456,24 @@ int64_t Hdf5Reader::int_attribute(const std::string& object, const std::string& 
   return values[0];
 }
 
-std::vector<double> Hdf5Reader::doubles_attribute(const std::string& object,
-                                                  const std::string& name) const {
+double Hdf5Reader::double_attribute(const std::string& object, const std::string& name) const {
   Lock lock;
   Impl::Attribute a = impl_->attribute(object, name);
   auto type = find_type(a.type.id());
   check_format(type && (type->dtype == Dtype::f32 || type->dtype == Dtype::f64), a.where,
                ": is not a float of 32 or 64 bits");
-  std::vector<double> values(a.count);
-  if (a.count == 0) return values;
-  std::vector<unsigned char> raw(a.count * a.item);
-  must(H5Aread(a.id.id(), type->id, raw.data()) >= 0, a.where, "cannot read");
-  if (type->swapped) swap_bytes(raw.data(), a.count, a.item);
-  for (size_t i = 0; i < a.count; ++i) {
+  check_format(a.count == 1, a.where, ": has ", a.count, " values, wanted one");
+  double value = 0;
+  unsigned char raw[sizeof value];
+  must(H5Aread(a.id.id(), type->id, raw) >= 0, a.where, "cannot read");
+  if (type->swapped) swap_bytes(raw, 1, a.item);
+  if (type->dtype == Dtype::f32) {
     float narrow = 0;
-    if (type->dtype == Dtype::f32) {
-      std::memcpy(&narrow, raw.data() + 4 * i, 4);
-      values[i] = narrow;
-    } else {
-      std::memcpy(&values[i], raw.data() + 8 * i, 8);
-    }
+    std::memcpy(&narrow, raw, sizeof narrow);
+    return narrow;
   }
-  return values;
-}
-
-double Hdf5Reader::double_attribute(const std::string& object, const std::string& name) const {
-  std::vector<double> values = doubles_attribute(object, name);
-  check_format(values.size() == 1, impl_->where(object), ": attribute \"", name, "\": has ",
-               values.size(), " values, wanted one");
-  return values[0];
+  std::memcpy(&value, raw, sizeof value);
+  return value;
 }
 
 std::string Hdf5Reader::string_attribute(const std::string& object, const std::string& name) const {
@@ -500,16 +489,6 @@ std::string Hdf5Reader::string_attribute(const std::string& object, const std::s
     text.resize(std::min(text.find('\0'), text.size()));
   }
   return text;
-}
-
-bool Hdf5Reader::is_string_attribute(const std::string& object, const std::string& name) const {
-  Lock lock;
-  return H5Tget_class(impl_->attribute(object, name).type.id()) == H5T_STRING;
-}
-
-bool Hdf5Reader::is_float_attribute(const std::string& object, const std::string& name) const {
-  Lock lock;
-  return H5Tget_class(impl_->attribute(object, name).type.id()) == H5T_FLOAT;
 }
 
 }  // namespace brine::data

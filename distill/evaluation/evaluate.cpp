@@ -65,16 +65,15 @@ struct Score {
                   .detach();
     hidden = hidden.view({-1, hidden.dim(-1)});
     const Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
-    if (call.logits) call.logits->begin(batch);
     losses.clear();
     const int64_t rows = target.numel(), step = model.rows_of_logits();
     for (int64_t first = 0; first < rows; first += step) {
       const int64_t n = std::min(step, rows - first);
-      score_rows(hidden.slice(0, first, n), target.slice(0, first, n), first);
+      score_rows(hidden.slice(0, first, n), target.slice(0, first, n));
     }
     ByteWriter part;
     part.list(losses);
-    for (BatchMeasure* measure : measures()) part.text(measure->take());
+    for (BatchMeasure* measure : call.measures) part.text(measure->take());
     return part.bytes();
   }
 
@@ -85,24 +84,15 @@ struct Score {
       sum += double(loss);
       ++tokens;
     }
-    for (BatchMeasure* measure : measures()) measure->add(reader.text());
+    for (BatchMeasure* measure : call.measures) measure->add(reader.text());
   }
 
-  std::vector<BatchMeasure*> measures() const {
-    std::vector<BatchMeasure*> all = call.measures;
-    if (call.logits) all.push_back(call.logits);
-    return all;
-  }
-
-  void score_rows(const Tensor& hidden, const Tensor& target, int64_t first) {
+  void score_rows(const Tensor& hidden, const Tensor& target) {
     Tensor logits = model.logits(hidden).detach();
     logits = logits.view({-1, logits.dim(-1)});
     const Tensor loss = cross_entropy(logits, target).to(Device{});
     for (int64_t r = 0; r < target.numel(); ++r) {
       if (target.data<int32_t>()[r] >= 0) losses.push_back(loss.data<float>()[r]);
-    }
-    if (call.logits) {
-      call.logits->rows({.logits = logits, .target = target, .loss = loss, .first = first});
     }
   }
 };

@@ -17,20 +17,6 @@ struct Perplexity {
   double value() const;  // exp(nll)
 };
 
-// Some rows of the logits of a batch [B, T].
-struct LogitRows {
-  Tensor logits;      // [R, V]
-  Tensor target;      // i32 [R], -1 where nothing is predicted
-  Tensor loss;        // f32 [R] on the CPU: negative log-likelihoods
-  int64_t first = 0;  // the first row, counted through the batch
-};
-
-// Sees the logits of an evaluation, in pieces of rows; also one of its measures.
-struct LogitObserver : BatchMeasure {
-  virtual void begin(const Batch& batch) = 0;
-  virtual void rows(const LogitRows& rows) = 0;
-};
-
 struct EvaluateCall {
   int64_t batch_size = 8;
   int64_t max_windows = 0;  // 0 = all
@@ -40,7 +26,6 @@ struct EvaluateCall {
   std::optional<nn::CachedReading> reading = {};  // none: windows in one pass; excludes an observer
   nn::LayerObserver* observer = nullptr;          // of every layer of every batch
   std::function<void(const Batch&)> before_batch = {};
-  LogitObserver* logits = nullptr;
   // What the observers count. It is passed on batch by batch, in the order of the batches.
   std::vector<BatchMeasure*> measures = {};
   // The processes that divide the batches; null: this one alone. Each has the bits of one process

@@ -12,7 +12,6 @@
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/texts.h"
-#include "nn/io/shared_student.h"
 
 namespace brine::distill {
 namespace {
@@ -91,15 +90,6 @@ Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer
   return out;
 }
 
-// The model that the logits are compared with: the teacher, or the model's weights under full
-// attention.
-std::shared_ptr<nn::Model> compared_with(const nn::LoadedModel& m, const std::string& teacher) {
-  if (!teacher.empty() && teacher != kSelf) return nn::load_model(teacher).model;
-  nn::ModelConfig config = m.config;
-  config.attention = "flash";
-  return nn::make_shared_student(config, *m.model, 0);
-}
-
 void warn(const Messages& messages, const MaskHealth& health) {
   const std::string warning = degenerate_warning(health);
   if (!warning.empty()) messages.warning("eval: ", warning);
@@ -113,8 +103,8 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   check(!e.data.empty(), "eval: --data is needed");
   check(e.teacher.empty() || e.protocol != ProtocolName::stride,
         "eval: mask recall needs adjacent windows, not the protocol stride");
-  check(!e.cache || (e.teacher.empty() && !e.kld),
-        "eval: --cache reads text through a cache; without --teacher and --kld");
+  check(!e.cache || e.teacher.empty(),
+        "eval: --cache reads text through a cache; without --teacher");
   compare_teacher(e.teacher, tokenizer, messages);
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,
@@ -124,15 +114,12 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
                     .ranks = e.ranks};
   const nn::AttentionTraits traits = m.model->attention_traits();
   std::unique_ptr<RecallObserver> recall;
-  if (!e.teacher.empty() && (traits.sparse || !e.kld)) {
+  if (!e.teacher.empty()) {
     recall = RecallObserver::make(e.teacher, m, {.k = e.k});
     call.observer = recall.get();
     call.before_batch = [&](const Batch& batch) { recall->begin(batch); };
     call.measures = {recall.get()};
   }
-  std::unique_ptr<LogitComparison> logits;
-  if (e.kld) logits = std::make_unique<LogitComparison>(compared_with(m, e.teacher));
-  call.logits = logits.get();
   KeysRead read;
   // Whose k counts whole blocks, has a mask of blocks, which is counted on the way.
   const bool counts = !recall && !e.cache && traits.k_step > 1 && e.path == AttentionPath::sparse;
@@ -163,7 +150,6 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
       scored.again({.batch_size = 1, .max_windows = 1, .options = options, .observer = &read});
     if (read.mean() > 0) out.keys_read = read.mean();
   }
-  if (logits) out.kld = logits->result();
   out.peak = device_peak();
   if (learns_mask(*m.model) && !e.cache) {
     const MaskHealth health = recall ? mask_health(recall->layers())
@@ -189,7 +175,6 @@ data::Json to_json(const TextResult& r) {
                     {"cut", to_json(r.cut)}};
   if (r.keys_read) out["keys_read"] = *r.keys_read;
   if (!r.mask_recall.empty()) out["mask_recall"] = to_json(r.mask_recall);
-  if (r.kld) out["kld"] = to_json(*r.kld);
   add_json(out, r.peak);
   if (r.mask_health) out["mask_health"] = to_json(*r.mask_health);
   return out;

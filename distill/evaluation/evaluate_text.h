@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "distill/evaluation/health/kld.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/protocol.h"
 #include "distill/inputs/models.h"
@@ -29,7 +28,6 @@ struct TextEvaluation {
   int64_t k = 0, query_skip = 1;
   std::optional<nn::Cache> cache;  // read through one of this type; none: in one pass
   int64_t prefill = 512;           // tokens of a part that is read so
-  bool kld = false;  // compare the logits with the teacher's, or the base's without one
   AttentionPath path = AttentionPath::sparse;
   Communicator* ranks = nullptr;  // that divide the windows (EvaluateCall)
 
@@ -55,7 +53,6 @@ struct TextResult {
   // Of the start of the first window next to the model's dense attention: of a learned mask without
   // a teacher.
   std::optional<MaskHealth> mask_health = {};
-  std::optional<LogitDistance> kld = {};
   std::optional<DevicePeak> peak = {};
 };
 // `name`: the model's, which is calibrated on the first window if it must be. A mask that has
@@ -64,7 +61,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
 // "model", "attention", "k", "query_skip", "compute", "path", "perplexity", "nll", "tokens",
-// "protocol", "cut", and what there is of "keys_read", "mask_recall", "kld", "mask_health".
+// "protocol", "cut", and what there is of "keys_read", "mask_recall", "mask_health".
 data::Json to_json(const TextResult& result);
 
 }  // namespace brine::distill

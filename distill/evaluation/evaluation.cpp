@@ -21,9 +21,6 @@ void Evaluation::describe(data::Schema& s) {
   s.field("teacher", text.teacher,
           "Teacher whose attention the mask should cover: mask recall; self: the model's own dense "
           "attention");
-  s.field(
-      "kld", text.kld,
-      "Also KL(teacher || model), equal top tokens; without --teacher against its full attention");
   attention.describe(s);
   s.field("k", k, "Kept keys per query and head, of a suite several; 0 or none: as trained",
           {.min = 0});

@@ -168,12 +168,10 @@ void report_end(const TrainOutcome& done, const std::string& out, const Messages
 }
 
 // Throws unless all ranks run the same program with the same settings and inputs.
-void compare_ranks(const TrainingRun& run, const RunOptions& options, const RunHost& host) {
+void compare_ranks(const TrainingRun& run, const RunHost& host) {
   if (!host.ranks) return;
   compare_texts(*host.ranks, "program", host.program);
-  data::Json settings = parse_ordered_json(recorded(run, host));
-  settings["zero"] = options.zero;  // not recorded, but all ranks must do the same
-  compare_settings(*host.ranks, "configuration", json_text(settings));
+  compare_settings(*host.ranks, "configuration", recorded(run, host));
 }
 
 // Bytes that this rank sent for a step, on average.
@@ -209,7 +207,7 @@ RunResult write_student(TrainingRun& run, const RunOptions& options, const RunHo
       result.dry_run = run.subject + "\n" + plan_lines(run)[0] + "\nnothing is trained\n";
     return result;
   }
-  compare_ranks(run, options, host);
+  compare_ranks(run, host);
   const std::string& out = options.out;
   const data::Json configuration = parse_ordered_json(recorded(run, host));
   result.outcome.steps = options.resume ? 0 : 1;
@@ -271,15 +269,14 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
     if (host.is_first()) result.dry_run = measure_step(run, host.seed);
     return result;
   }
-  compare_ranks(run, options, host);
+  compare_ranks(run, host);
   if (host.ranks && host.ranks->size() > 1)
     host.messages.info(host.ranks->size(), " ranks by ", host.ranks->name());
   Trainer trainer(run, {.run_dir = out,
                         .configuration = recorded(run, host),
                         .seed = host.seed,
                         .stop = host.stop,
-                        .ranks = host.ranks,
-                        .zero = options.zero});  // refuses too many ranks
+                        .ranks = host.ranks});  // refuses too many ranks
   if (host.is_first()) make_directory(out);
   claim_directory(run, options, host);
   set_anomaly_detection(options.anomaly);

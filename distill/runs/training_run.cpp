@@ -20,9 +20,6 @@ void RunOptions::describe(data::Schema& s) {
           {.min = 0});
   s.field("rank_seconds", rank_seconds, "Seconds that a rank waits for others in a step",
           {.above = 0, .transient = true});
-  s.field("zero", zero,
-          "Divide the optimizer's moments among ranks (ZeRO stage 1); the bits stay the same",
-          {.transient = true});
   s.field("nccl", nccl, "With several ranks on GPUs: use NCCL if it is found", {.transient = true});
   s.field("resume", resume, "Continue the run in --out from its newest checkpoint",
           {.transient = true});

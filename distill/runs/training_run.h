@@ -22,7 +22,6 @@ struct RunOptions {
   std::string out = {};       // directory of the run
   int64_t log_steps = 0;      // also print a line every so many steps; 0 = by time only
   double rank_seconds = 600;  // how long a rank waits for others
-  bool zero = false;          // moments are divided between the ranks
   bool nccl = true;           // NCCL sums gradients between GPUs, if it is found
   bool resume = false, dry_run = false, anomaly = false;
   bool force = false;  // also where its memory does not suffice

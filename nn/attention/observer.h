@@ -33,8 +33,8 @@ class Tap {
     return it == forced_.end() ? Tensor() : it->second;
   }
 
-  // Asks a method for entries that it does not give by itself, because they cost memory or time
-  // ("images": the inputs of a decoder's convolutions). A method without them ignores it.
+  // Asks a method for entries that it does not give by itself, because they cost memory or time. A
+  // method without them ignores it.
   void request(const std::string& name) { requested_.insert(name); }
   bool requested(const std::string& name) const { return requested_.count(name) > 0; }
 
@@ -44,7 +44,7 @@ class Tap {
   std::set<std::string> requested_;
 };
 
-// Of the keys of a mask, for pictures and captures.
+// Of the keys of a mask, for pictures.
 inline constexpr const char* kProbabilities = "probabilities";
 
 // Called by the model inside each layer's recompute region.

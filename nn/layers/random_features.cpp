@@ -68,7 +68,8 @@ Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_
 
 RandomProjection::RandomProjection(Init& init, int64_t m, int64_t d)
     : slice(init.random.take(uint64_t(random_projection_draws(m, d)))),
-      projection(buffer("projection", random_projection(m, d, slice, 0, init.dtype))) {}
+      projection(
+          buffer("projection", random_projection(m, d, slice, 0, init.dtype).to(init.device))) {}
 
 void RandomProjection::redraw_when_due(int64_t steps_done, int64_t interval) {
   if (interval <= 0 || steps_done <= 0 || steps_done % interval != 0) return;

@@ -16,13 +16,10 @@ void OptimizerConfig::describe(data::Schema& s) {
   s.field("clip", clip, "Largest global norm of the gradient; 0 = no clipping", {.min = 0});
 }
 
-Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan,
-             std::optional<Elements> elements)
+Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan)
     : store_(store),
       config_(config),
-      elements_(elements.value_or(Elements{0, store.size()})),
-      m_(Tensor::zeros_like(
-          store.values().slice(0, elements_.begin, elements_.end - elements_.begin))),
+      m_(Tensor::zeros_like(store.values())),
       v_(Tensor::zeros_like(m_)) {
   for (const ParameterStore::Entry& e : store.entries()) {
     const ParameterPlan p = plan ? plan(e)
@@ -74,14 +71,8 @@ void Adamw::step(double rate_factor, const std::vector<double>& norms) {
                 .weight_decay = r.decay,
                 .grad_scale = scale,
                 .step = steps_};
-    const int64_t begin = std::max(r.begin, elements_.begin);
-    const int64_t size = std::min(r.begin + r.size, elements_.end) - begin;
-    if (size <= 0) continue;
-    Tensor w = store_.values().slice(0, begin, size);
-    Tensor m = m_.slice(0, begin - elements_.begin, size),
-           v = v_.slice(0, begin - elements_.begin, size);
-    Tensor g = store_.gradients().slice(0, begin, size);
-    adamw(w, m, v, g, s);
+    auto part = [&](const Tensor& of_all) { return of_all.slice(0, r.begin, r.size); };
+    adamw(part(store_.values()), part(m_), part(v_), part(store_.gradients()), s);
   }
   store_.values().bump_version();
 }

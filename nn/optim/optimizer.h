@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "data/config/schema.h"
@@ -32,14 +31,8 @@ using ParameterPlanner = std::function<ParameterPlan(const ParameterStore::Entry
 
 class Adamw {
  public:
-  // Elements of the flat buffers.
-  struct Elements {
-    int64_t begin = 0, end = 0;
-  };
-  // Without a planner: the two rates of `config` by group, one part. With `elements`, the moments
-  // are of these elements only, and step() changes only their values.
-  Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan = {},
-        std::optional<Elements> elements = {});
+  // Without a planner: the two rates of `config` by group, one part.
+  Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan = {});
 
   // The sum of the squares of all gradients, and those of each part, on their device: f64 [1].
   Tensor gradient_squares() const;
@@ -54,7 +47,7 @@ class Adamw {
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
-  // [n], like the store's values; with `elements`, n is their number.
+  // [n], like the store's values.
   const Tensor& first_moment() const { return m_; }
   const Tensor& second_moment() const { return v_; }
 
@@ -71,7 +64,6 @@ class Adamw {
   OptimizerConfig config_;
   std::vector<Range> ranges_;
   std::vector<Part> parts_;
-  Elements elements_;
   Tensor m_, v_;
   int64_t steps_ = 0;
 };

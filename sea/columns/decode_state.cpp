@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "autograd/ops.h"
-#include "autograd/ops_units.h"
 
 namespace brine::sea {
 

@@ -18,12 +18,6 @@ struct LayerTokens {
   Tensor q_content = {}, k_content = {};
 };
 
-// The input of a convolution of the decoder, with the rows and columns of zeros that it reads.
-struct DecoderImage {
-  Tensor image;
-  Halo halo;
-};
-
 // The tensors of an estimator for a batch, in the order of computation; those of stages that the
 // settings leave out are undefined.
 struct Estimate {
@@ -35,8 +29,8 @@ struct Estimate {
   Tensor scores;             // S [B, H, T, K], including the priors
   Tensor estimate;           // [B, H, T, K], rows sum to 1 over the columns that contain a key
   Tensor gates;              // [B, H, T, 2] (s_prob, s_mix) before their sigmoid
-  // If requested, of every convolution.
-  std::vector<DecoderImage> decoder_images;
+  // If requested, what every convolution reads, with the rows and columns of zeros.
+  std::vector<Tensor> decoder_images;
 };
 
 // What a caller reads: the estimate, the features of keys and the gates; or the scores, too; or the

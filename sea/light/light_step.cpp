@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "autograd/ops.h"
-#include "autograd/ops_units.h"
 #include "sea/base/mask.h"
 #include "sea/columns/decode_state.h"
 #include "sea/light/light.h"

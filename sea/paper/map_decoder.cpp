@@ -34,13 +34,13 @@ Tensor MapDecoder::normed(const Tensor& x) const {
 }
 
 Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
-                              std::vector<DecoderImage>* images) const {
-  auto show = [images](const Tensor& image, const nn::Conv2d& reader) {
-    if (images) images->push_back({image.detach(), reader.halo()});
+                              std::vector<Tensor>* images) const {
+  auto show = [images](const Tensor& image) {
+    if (images) images->push_back(image.detach());
   };
   Tensor image = image_from_heads(normed(x), K_ / kWidthReduction, convs_[0]->halo(), lengths);
   for (size_t i = 0; i < kConvolutions; ++i) {
-    show(image, *convs_[i]);
+    show(image);
     // The last convolution reads another image.
     const Halo next = i + 1 < kConvolutions ? convs_[i + 1]->halo() : Halo{};
     image = convs_[i]->of_padded(image, {.relu = true,
@@ -57,7 +57,7 @@ Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
                            .halo_before = full.before,
                            .halo_after = full.after,
                            .lengths = lengths});
-  show(image, last);
+  show(image);
   const Tensor scores = heads_from_image(last.of_padded(image, {}));  // [B, H, T, K]
   return norms_.empty() ? scores : (*norms_[1])(scores);
 }

@@ -23,7 +23,7 @@ class MapDecoder : public nn::Module {
   MapDecoder(nn::Init& init, int64_t heads, int64_t K, bool causal);
   // lengths i64 [B] or undefined. `images`, when given, receives the input of each convolution.
   Tensor operator()(const Tensor& x, const Tensor& lengths,
-                    std::vector<DecoderImage>* images = nullptr) const;
+                    std::vector<Tensor>* images = nullptr) const;
 
   // The next row of every sequence, without a tape (map_decoder_step.cpp): x [B, H, 1, c_h W],
   // whose earlier rows were given to `rows` -> scores [B, H, 1, K]. Of causal models.

@@ -100,7 +100,7 @@ void Mixture::run(Estimate& e, const Pass& pass) const {
   const CostScope part("mu, nu");
   if (config_.mu_scope == MuScope::token) {
     const Tensor v = repeat_heads(pass.x.v, shape_.heads / pass.x.v.dim(1));
-    const Tensor all = merge_heads(concat_last(e.performer_context, v));  // [B, T, H 3d]
+    const Tensor all = merge_heads(concat({e.performer_context, v}, -1));  // [B, T, H 3d]
     e.features = split_heads(gelu(mu_.norm(mu_.linear(all))), shape_.heads);
   } else {
     e.features = gelu(mu_.norm(

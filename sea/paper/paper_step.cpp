@@ -57,7 +57,7 @@ void Mixture::step(Estimate& e, const NewTokens& tokens, StageState& kept) const
   e.performer_context = linear_attention_step(mixture.sums, mixture.key_sums, e.phi_q, e.phi_k,
                                               table(), tokens.x.v, tokens.at, key_eps());
   Tensor both =
-      concat_last(e.performer_context, repeat_heads(tokens.x.v, shape_.heads / tokens.x.v.dim(1)));
+      concat({e.performer_context, repeat_heads(tokens.x.v, shape_.heads / tokens.x.v.dim(1))}, -1);
   const bool token = config_.mu_scope == MuScope::token;
   if (token) both = merge_heads(both);
   const Tensor z = gelu(mu_.norm(linear_step(mu_.linear, both)));
@@ -91,7 +91,7 @@ void DecodedScores::fill(StageState& kept, const SeaState& state, const Prompts&
     for (size_t i = 0; i < decoder.windows.size(); ++i) {
       // An image has the rows of its halo before its first row.
       const Tensor window = decoder.windows[i]->slice(0, slot, 1);
-      const Tensor& image = p.e.decoder_images[i].image;
+      const Tensor& image = p.e.decoder_images[i];
       const int64_t columns = image.dim(2);
       copy_into(window.slice(2, (window.dim(2) - columns) / 2, columns),
                 image.slice(0, b, 1).slice(1, made - 1, window.dim(1)));

@@ -177,11 +177,6 @@ BRINE_FORMULA T gelu_tanh_grad(T x) {
   return s * (1 + x * (1 - s) * scale * (1 + T(0.134145) * square));
 }
 
-template <class T>
-BRINE_FORMULA T tanh(T x) {
-  return std::tanh(x);
-}
-
 // NaN passes through: it is not less than 0.
 template <class T>
 BRINE_FORMULA T relu(T x) {
@@ -193,15 +188,6 @@ template <class T>
 BRINE_FORMULA T relu_grad(T dy, T y) {
   return y > 0 ? dy : T(0);
 }
-template <class T>
-BRINE_FORMULA T sigmoid_grad(T dy, T y) {
-  return dy * y * (1 - y);
-}
-template <class T>
-BRINE_FORMULA T tanh_grad(T dy, T y) {
-  return dy * (1 - y * y);
-}
-
 // One element of a layer norm's output, from x - mean.
 template <class T>
 BRINE_FORMULA T normalized(T centred, T rstd, T w, T b) {
@@ -306,23 +292,6 @@ template <class T>
 struct GeluTanhGradient {
   BRINE_HD T operator()(T dy, T x) const { return dy * gelu_tanh_grad(x); }
 };
-template <class T>
-struct Sigmoid {
-  BRINE_HD T operator()(T x) const { return sigmoid(x); }
-};
-template <class T>
-struct SigmoidGradient {
-  BRINE_HD T operator()(T dy, T y) const { return sigmoid_grad(dy, y); }
-};
-template <class T>
-struct Tanh {
-  BRINE_HD T operator()(T x) const { return math::tanh(x); }
-};
-template <class T>
-struct TanhGradient {
-  BRINE_HD T operator()(T dy, T y) const { return tanh_grad(dy, y); }
-};
-
 }  // namespace map
 
 }  // namespace brine::math

@@ -102,12 +102,6 @@ void Communicator::broadcast(const std::string& what, const Tensor& values) {
   exchange(what, out, in, 1, values.device());
 }
 
-void Communicator::all_gather(const std::string& what, const Tensor& values) {
-  refuse_other(what, values);
-  for (int64_t round = 0; round < rounds_of(values.numel(), size_); ++round)
-    gather_round(*this, what, values, round);
-}
-
 void SelfCommunicator::abort(int status) { ::_exit(status); }
 
 void SelfCommunicator::move(const Wait& wait, const std::vector<Outgoing>&,

@@ -88,8 +88,6 @@ class Communicator {
   //
   // The values of rank 0, on all ranks.
   void broadcast(const std::string& what, const Tensor& values);
-  // Every rank has its elements_of() the tensor; afterwards all ranks have all of them.
-  void all_gather(const std::string& what, const Tensor& values);
 
   // Ends all ranks at once.
   [[noreturn]] virtual void abort(int status) = 0;

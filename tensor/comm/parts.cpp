@@ -1,19 +1,7 @@
-// Which elements are sent in which round, and the round of an all-gather.
+// Which elements are sent in which bucket, and the exchange of buckets.
 #include "tensor/comm/parts.h"
 
 namespace brine {
-
-SlotRange part_of(SlotRange elements, int64_t round) {
-  const int64_t begin = std::min(elements.end, elements.begin + round * kPiece);
-  return {begin, std::min(elements.end, begin + kPiece)};
-}
-
-int64_t rounds_of(int64_t n, int ranks) {
-  if (ranks == 1) return 0;
-  int64_t max_size = 0;
-  for (int r = 0; r < ranks; ++r) max_size = std::max(max_size, elements_of(n, r, ranks).size());
-  return (max_size + kPiece - 1) / kPiece;
-}
 
 int64_t buckets_of(int64_t n, int ranks) {
   const int64_t pieces = (n + kPiece - 1) / kPiece;
@@ -39,13 +27,6 @@ void exchange_parts(Communicator& ranks, const std::string& what, const Tensor& 
   }
   buffer.bump_version();
   ranks.exchange(what, out, in, 1, buffer.device());
-}
-
-void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
-                  int64_t round) {
-  exchange_parts(ranks, what, buffer, [&](int r) {
-    return part_of(elements_of(buffer.numel(), r, ranks.size()), round);
-  });
 }
 
 }  // namespace brine

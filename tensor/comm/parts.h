@@ -9,11 +9,6 @@ namespace brine {
 
 constexpr int64_t kPiece = int64_t(1) << 20;  // elements of one owner that are sent at a time
 
-// The part of a rank's elements that is sent in one round; may be empty.
-SlotRange part_of(SlotRange elements, int64_t round);
-// Rounds until all elements of a buffer of n are sent.
-int64_t rounds_of(int64_t n, int ranks);
-
 // The parts in which ranks add up a flat buffer of n: contiguous and of one size but for rounding,
 // so that neighbours in the buffer have different owners. Bucket b is rank b % ranks' to add up.
 int64_t buckets_of(int64_t n, int ranks);
@@ -27,8 +22,4 @@ inline size_t bytes_of(const Tensor& t) { return size_t(t.numel()) * item_size(t
 // Sends this rank's part of a flat buffer to all others and receives theirs.
 void exchange_parts(Communicator& ranks, const std::string& what, const Tensor& buffer,
                     const std::function<SlotRange(int)>& part_of_rank);
-// The same with what is sent in one round.
-void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
-                  int64_t round);
-
 }  // namespace brine

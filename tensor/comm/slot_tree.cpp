@@ -154,27 +154,4 @@ void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
   }
 }
 
-Tensor collect_elements(Communicator& ranks, const std::string& what, const Tensor& part,
-                        int64_t n) {
-  const Tensor local = part.to(Device{});
-  std::vector<Outgoing> out;
-  std::vector<Incoming> in;
-  Tensor whole;
-  if (!ranks.is_first()) {
-    if (local.numel() > 0) out.push_back({0, local.raw(), bytes_of(local)});
-  } else {
-    whole = Tensor::empty({n}, part.dtype());
-    for (int r = 0; r < ranks.size(); ++r) {
-      const Tensor target = slice_of(whole, elements_of(n, r, ranks.size()));
-      if (r == 0) {
-        assign(target, local);
-      } else if (target.numel() > 0) {
-        in.push_back({r, target.raw(), bytes_of(target)});
-      }
-    }
-  }
-  ranks.exchange(what, out, in);
-  return whole;
-}
-
 }  // namespace brine

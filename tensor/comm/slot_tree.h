@@ -50,9 +50,4 @@ class SlotSum {
 void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
                   const std::vector<Tensor>& local);
 
-// The flat buffer [n] of which every rank has its elements_of() as `part`, on the first rank and on
-// the CPU; undefined on the others.
-Tensor collect_elements(Communicator& ranks, const std::string& what, const Tensor& part,
-                        int64_t n);
-
 }  // namespace brine

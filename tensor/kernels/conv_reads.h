@@ -9,7 +9,7 @@ namespace brine {
 
 struct ConvSizes {
   int64_t B, rows_in, columns_in, C, O, kT, kW, rows, columns, before, rows_out;
-  int64_t dilation, stride, row_stride;
+  int64_t stride, row_stride;
   const int64_t* lengths;  // null: every row has a token
   bool relu;
 
@@ -27,7 +27,6 @@ struct ConvSizes {
         columns(y.dim(2)),
         before(conf.halo_before),
         rows_out(y.dim(1)),
-        dilation(conf.dilation),
         stride(conf.stride),
         row_stride(conf.row_stride),
         lengths(lengths),
@@ -41,34 +40,33 @@ struct ConvSizes {
   }
 };
 
-// Of an image [rows, columns, channels]: `positions` of a row of the result each read kT x kW.
+// Of an image [rows, columns, channels]: `positions` of a row of the result each read kT x kW,
+// whose rows follow each other by `next`, 1 or -1.
 struct ConvReads {
-  int64_t rows, columns, channels, kT, kW, dilation, up, down, first, spread, positions;
+  int64_t rows, columns, channels, kT, kW, next, up, down, first, positions;
 
   // The row that row r reads by row t of the kernel; -1: none, it reads zeros.
   BRINE_HD int64_t row(int64_t r, int64_t t) const {
-    const int64_t at = r * up + t * dilation, row = down == 1 ? at : at / down;
+    const int64_t at = r * up + t * next, row = down == 1 ? at : at / down;
     return at >= 0 && row * down == at && row < rows ? row : -1;
   }
   // The column that position p reads by column k of the kernel, as above.
   BRINE_HD int64_t column(int64_t p, int64_t k) const {
-    const int64_t at = p + first + k * spread;
+    const int64_t at = p + first + k;
     return at >= 0 && at < columns ? at : -1;
   }
 };
 
 // Of the image, for the result and for the gradient of the weights. A wider one has its margins.
 inline ConvReads reads_of_image(const ConvSizes& s) {
-  const int64_t margin = (s.columns + (s.kW - 1) * s.dilation - s.columns_in) / 2;
-  return {s.rows_in, s.columns_in, s.C,        s.kT,     s.kW, s.dilation, s.stride,
-          1,         -margin,      s.dilation, s.columns};
+  const int64_t margin = (s.columns + s.kW - 1 - s.columns_in) / 2;
+  return {s.rows_in, s.columns_in, s.C, s.kT, s.kW, 1, s.stride, 1, -margin, s.columns};
 }
 
 // Of the gradient of the sums, for that of the image.
 inline ConvReads reads_of_gradient(const ConvSizes& s) {
-  const int64_t margin = (s.kW - 1) / 2 * s.dilation;
-  return {s.rows, s.columns, s.O,     s.kT,       s.kW,        -s.dilation,
-          1,      s.stride,  -margin, s.dilation, s.columns_in};
+  const int64_t margin = (s.kW - 1) / 2;
+  return {s.rows, s.columns, s.O, s.kT, s.kW, -1, 1, s.stride, -margin, s.columns_in};
 }
 
 // Weights [O, C, kT, kW] as the products read them: [kT, kW, C, O]; for the gradient of the image

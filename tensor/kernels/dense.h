@@ -28,26 +28,14 @@ BRINE_KERNEL(axpby, Tensor y, Tensor x, double alpha, double beta)
 BRINE_KERNEL(activation, Tensor y, Tensor x, Activation f)  // y may be x
 // From y for relu, from x for the others.
 BRINE_KERNEL(activation_backward, Tensor dx, Tensor dy, Tensor saved, Activation f)
-BRINE_KERNEL(sigmoid, Tensor y, Tensor x)
-BRINE_KERNEL(sigmoid_backward, Tensor dx, Tensor dy, Tensor y)
-BRINE_KERNEL(tanh, Tensor y, Tensor x)
-BRINE_KERNEL(tanh_backward, Tensor dx, Tensor dy, Tensor y)
 // y = x / (1 - p) where uniform(i) >= p, else 0. Backward is the same call on dy.
 BRINE_KERNEL(dropout, Tensor y, Tensor x, double p, RandomSlice random)
-// y [R, C] = x [R, C] s [R]
-BRINE_KERNEL(scale_rows, Tensor y, Tensor x, Tensor s)
 // Rows at or beyond a sequence's length become 0: x [B, T, ...], lengths i64 [B].
 BRINE_KERNEL(zero_padding, Tensor y, Tensor x, Tensor lengths)
 
 // ---- reduce: sums in pieces of fixed size, accumulated in f64
-BRINE_KERNEL(sum_all, Tensor y, Tensor x)             // y [1]
-BRINE_KERNEL(sum_rows, Tensor y, Tensor x)            // adds: y [C] += sum of x [R, C]
-BRINE_KERNEL(dot_rows, Tensor y, Tensor a, Tensor b)  // y [R] = sum_c a[R, c] b[R, c]
-// y [1] = sum of weight[r] |a_r - b_r|^2 over the rows with weight[r] != 0; a, b [R, C].
-BRINE_KERNEL(squared_distance, Tensor y, Tensor a, Tensor b, Tensor weight)
-// da = 2 dy weight (a - b), db = -da, 0 where weight is 0; either may be undefined. dy [1].
-BRINE_KERNEL(squared_distance_backward, Tensor da, Tensor db, Tensor dy, Tensor a, Tensor b,
-             Tensor weight)
+BRINE_KERNEL(sum_all, Tensor y, Tensor x)          // y [1]
+BRINE_KERNEL(sum_rows, Tensor y, Tensor x)         // adds: y [C] += sum of x [R, C]
 BRINE_KERNEL(square_sum, Tensor y, Tensor x)       // y f64 [1]
 BRINE_KERNEL(count_nonfinite, Tensor y, Tensor x)  // y i64 [1]
 

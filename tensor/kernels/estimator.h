@@ -13,21 +13,7 @@
 
 namespace brine {
 
-// ---- features: random features phi [B, H, T, m], 0 at padding and from column `features` on
-// phi = relu(phi) + eps in place, from the projected inputs.
-BRINE_KERNEL(relu_features, Tensor phi, double eps, Tensor lengths, int64_t features)
-// dx is the gradient of the projected inputs.
-BRINE_KERNEL(relu_features_backward, Tensor dx, Tensor dphi, Tensor phi, double eps, Tensor lengths)
-// phi = features^-1/2 (exp(phi - |x|^2 / (2 sqrt(d)) - max) + eps) in place; x [B, H, T, d] before
-// the projection. max is over the projections of one row, or with `keys` over those of all rows of
-// a sequence and head that are not padding.
-BRINE_KERNEL(softmax_features, Tensor phi, Tensor x, double eps, Tensor lengths, bool keys,
-             int64_t features)
-// dprojected as above; dx [B, H, T, d] = the part of the gradient through |x|^2. The max is treated
-// as a constant.
-BRINE_KERNEL(softmax_features_backward, Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi,
-             Tensor x, double eps, Tensor lengths, int64_t features)
-
+// ---- features: learned features phi [B, G, T, m], 0 at padding
 // Limits of the logarithm of learned features.
 inline constexpr double kLowLogFeature = -20, kHighLogFeature = 12;
 // phi = exp(phi + bias) in place, phi [B, G, T, m] from products with inputs, bias [G, m]; the
@@ -54,11 +40,6 @@ BRINE_KERNEL(linear_attention_backward, Tensor dphi_q, Tensor dphi_k, Tensor did
 // of L_b keys. identity [P, i].
 BRINE_KERNEL(linear_attention_state, Tensor state, Tensor sums, Tensor phi_k, Tensor identity,
              Tensor v, Visibility visible)
-// Adds the key of a new token, then y [B, H, 1, e] as linear_attention gives it for its query.
-// phi_q [B, H, 1, m], phi_k [B, G, 1, m], v [B, G, 1, d]; identity [P, i], whose row at[b] is the
-// token's.
-BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor phi_q, Tensor phi_k,
-             Tensor identity, Tensor v, Tensor at, double eps)
 
 // ---- prior: the share of each column in a row's linear attention
 // The columns' borders are those of math::SumColumns.
@@ -113,19 +94,10 @@ BRINE_KERNEL(table_estimate, Tensor y, Tensor bias, Tensor gain, Tensor phi_q, T
              Tensor mean_gain, Tensor q, Tensor k, Visibility visible, ColumnGrid grid,
              double floor)
 
-// ---- image: heads as the channels of an image, and the softmax over its columns
-// image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of
-// head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
-BRINE_KERNEL(image_from_heads, Tensor image, Tensor x, int64_t halo, Tensor lengths)
-BRINE_KERNEL(image_from_heads_backward, Tensor dx, Tensor dimage, int64_t halo, Tensor lengths)
-// y [B, H, T, K] from an image [B, T, K, H].
-BRINE_KERNEL(heads_from_image, Tensor y, Tensor image)
-BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy)
+// ---- image: the softmax over the columns of an image
 // y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
 // softmax_backward with scale 1.
 BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
-// y [B, T, d] = math::resampled_identity for the rows of every sequence's length, 0 at padding.
-BRINE_KERNEL(resampled_identity, Tensor y, Tensor lengths, bool nearest)
 
 // ---- mix: the outputs of both paths, mixed by gates
 // y [B, T, H d]: s_mix s_prob c + (1 - s_mix) average, (s_prob, s_mix) = sigmoid(gates
@@ -133,12 +105,5 @@ BRINE_KERNEL(resampled_identity, Tensor y, Tensor lengths, bool nearest)
 BRINE_KERNEL(mix_outputs, Tensor y, Tensor c, Tensor average, Tensor gates, Visibility visible)
 BRINE_KERNEL(mix_outputs_backward, Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
              Tensor average, Tensor gates, Visibility visible)
-// y [B, H, T, d], the same for every valid row of a sequence, 0 at padding: sum_j i_j v_j, i = the
-// mean over valid rows of the estimate [B, H, T, K], widened to keys and normalised to sum 1.
-// Bidirectional; v [B, G, T, d].
-BRINE_KERNEL(estimate_average, Tensor y, Tensor estimate, Tensor v, Visibility visible)
-// y as it was returned. destimate or dv may be undefined.
-BRINE_KERNEL(estimate_average_backward, Tensor destimate, Tensor dv, Tensor dy, Tensor estimate,
-             Tensor v, Tensor y, Visibility visible)
 
 }  // namespace brine

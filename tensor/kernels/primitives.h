@@ -9,8 +9,8 @@
 
 namespace brine {
 
-enum class UnaryOp : uint8_t { exp, log, sqrt, abs, sin, cos, clamp };
-enum class BinaryOp : uint8_t { add, sub, mul, div, pow, maximum, minimum };
+enum class UnaryOp : uint8_t { exp, log, sqrt, sigmoid, tanh };
+enum class BinaryOp : uint8_t { add, sub, mul, div };
 enum class Relation : uint8_t {
   equal,
   not_equal,
@@ -18,14 +18,13 @@ enum class Relation : uint8_t {
   less_equal,
   greater,
   greater_equal,
-  both,   // a and b, where 0 is false
-  either  // a or b
+  both  // a and b, where 0 is false
 };
 enum class Reduction : uint8_t { sum, mean, max };
 
 // ---- primitives: maps, reductions and indexing of strided tensors
-// y = op(x), f32 or f64. clamp: low where x < low, high where x > high.
-BRINE_KERNEL(map_unary, Tensor y, Tensor x, UnaryOp op, double low, double high)
+// y = op(x), f32 or f64.
+BRINE_KERNEL(map_unary, Tensor y, Tensor x, UnaryOp op)
 // y = op(a, b), all of one shape, f32 or f64.
 BRINE_KERNEL(map_binary, Tensor y, Tensor a, Tensor b, BinaryOp op)
 // y u8 = 1 where the relation is true of a and b, else 0; a and b of one type, any.

@@ -92,14 +92,8 @@ template <class T>
 BRINE_HD T larger(T a, T b) {
   return a > b || a != a ? a : b;
 }
-template <class T>
-BRINE_HD T smaller(T a, T b) {
-  return a < b || a != a ? a : b;
-}
-
 struct Unary {
   UnaryOp op;
-  double low, high;
 
   template <class T>
   BRINE_HD T operator()(T x) const {
@@ -110,16 +104,12 @@ struct Unary {
         return std::log(x);
       case UnaryOp::sqrt:
         return std::sqrt(x);
-      case UnaryOp::abs:
-        return std::fabs(x);
-      case UnaryOp::sin:
-        return std::sin(x);
-      case UnaryOp::cos:
-        return std::cos(x);
-      case UnaryOp::clamp:
+      case UnaryOp::sigmoid:
+        return math::sigmoid(x);
+      case UnaryOp::tanh:
         break;
     }
-    return x < T(low) ? T(low) : x > T(high) ? T(high) : x;  // NaN passes through
+    return std::tanh(x);
   }
 };
 
@@ -136,15 +126,9 @@ struct Binary {
       case BinaryOp::mul:
         return a * b;
       case BinaryOp::div:
-        return a / b;
-      case BinaryOp::pow:
-        return std::pow(a, b);
-      case BinaryOp::maximum:
-        return larger(a, b);
-      case BinaryOp::minimum:
         break;
     }
-    return smaller(a, b);
+    return a / b;
   }
 };
 
@@ -170,11 +154,9 @@ struct Compare {
         case Relation::greater_equal:
           return a >= b;
         case Relation::both:
-          return a != T(0) && b != T(0);
-        case Relation::either:
           break;
       }
-      return a != T(0) || b != T(0);
+      return a != T(0) && b != T(0);
     }
   }
 };

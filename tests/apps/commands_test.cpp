@@ -104,8 +104,8 @@ TEST_CASE(
       "train --config model.toml --train text.txt --tokenizer more-teacher "
       "--steps 1 --model.vocab-size 301 --out rows-301";
   w.must(made);
-  const Finished kld = w.run("eval --kld --teacher teacher --data text.txt --model rows-301");
-  CHECK_MESSAGE(contains(kld.error, std::string("the teacher") + counts), kld.error);
+  const Finished eval = w.run("eval --teacher teacher --data text.txt --model rows-301");
+  CHECK_MESSAGE(contains(eval.error, std::string("the teacher") + counts), eval.error);
   for (const char* command : {"export --checkpoint more-teacher --out more-copy",
                               "extend --model more-teacher --positions 40 --out more-longer"})
     CHECK(contains(w.must(command).error, std::string("warning: the model") + counts));
@@ -330,7 +330,7 @@ TEST_CASE("generate: a cache in 8 bits, its state, and the memory that is said b
   CHECK(double(evaluated(read + "--cache q8 --prefill 8").at("perplexity")) ==
         doctest::Approx(whole).epsilon(0.01));
   refused("eval --model teacher --data text.txt --prefill 8", "without --cache");
-  refused("eval --model teacher --data text.txt --cache q8 --kld", "reads text through a cache");
+  refused("eval --model teacher --data text.txt --cache q8 --teacher self", "reads text through a cache");
 }
 
 TEST_CASE(

@@ -118,34 +118,6 @@ TEST_CASE("eval: a learned mask always reports its health, a fixed rule never") 
   CHECK_FALSE(contains(read_all(world().path("teacher/log.jsonl")), "mask_recall"));
 }
 
-TEST_CASE("eval --kld: next to the teacher, next to the own weights, without a mask") {
-  const Json a = evaluated_briefly("--model student --teacher teacher --kld");
-  const Json& kld = a.at("kld");
-  CHECK(double(kld.at("kl_mean")) > 0);
-  CHECK(double(kld.at("kl_p99")) >= double(kld.at("kl_median")));
-  CHECK(
-      double(kld.at("perplexity_teacher")) ==
-      doctest::Approx(double(evaluated_briefly("--model teacher").at("perplexity"))).epsilon(1e-6));
-  CHECK(double(kld.at("perplexity_ratio")) ==
-        doctest::Approx(double(a.at("perplexity")) / double(kld.at("perplexity_teacher"))));
-  CHECK(double(kld.at("ratio_low")) <= double(kld.at("perplexity_ratio")));
-  CHECK(kld.at("windows") == 4);
-  CHECK(a.contains("mask_recall"));
-  const Json self = evaluated_briefly("--model teacher --kld");
-  CHECK(double(self.at("kld").at("kl_mean")) < 1e-6);
-  CHECK(double(self.at("kld").at("same_top")) == 1);
-  // All visible keys are kept: full attention.
-  const Json wide = evaluated_briefly("--model teacher --attention top --k 32 --kld");
-  CHECK(double(wide.at("kld").at("kl_mean")) < 1e-6);
-  const Json narrow = evaluated_briefly("--model teacher --attention top --k 1 --kld");
-  CHECK(double(narrow.at("kld").at("kl_mean")) > 1e-6);
-  CHECK_FALSE(evaluated_briefly("--model teacher --kld --teacher teacher").contains("mask_recall"));
-  const std::string text =
-      world().must("eval --model student --kld --data text.txt --max-windows 4").out;
-  CHECK(contains(text, "KL to the teacher"));
-  CHECK(contains(text, "mask recall"));
-}
-
 TEST_CASE("eval: a preset of an attention that was not trained decides its settings") {
   auto recall = [](const std::string& preset) {
     const Json out = Json::parse(world()

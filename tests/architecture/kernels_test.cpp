@@ -105,8 +105,9 @@ std::string tested_name(const std::string& kernel) {
   static const std::map<std::string, std::string> through = {
       {"count_csr", "build_csr"}, {"fill_csr", "build_csr"},
       {"activation", "gelu"},     {"activation_backward", "gelu"},
-      {"map_unary", "exp"},       {"map_binary", "maximum"},
-      {"compare", "less"},        {"reduce", "mean"}};
+      {"map_unary", "exp"},       {"map_binary", "div"},
+      {"compare", "less"},        {"reduce", "mean"},
+      {"scatter_add", "gather"}};
   if (const auto it = through.find(kernel); it != through.end()) return it->second;
   const std::string backward = "_backward";
   const size_t at = kernel.rfind(backward);

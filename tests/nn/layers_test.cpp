@@ -1,4 +1,4 @@
-// The modules: convolution against a loop, causality, dropout, feed-forward; names and refusals.
+// The modules: convolution, dropout, feed-forward; names and refusals.
 #include "nn/layers/layers.h"
 
 #include <cmath>
@@ -14,86 +14,7 @@ nn::Init fresh(uint64_t seed = 3) {
   return {.random = {.seed = seed}, .dtype = Dtype::f64, .linear_std = 0.5};
 }
 
-// y[b, i, w, o] = bias[o] + sum of weight x over the rows i stride + (k - before) dilation.
-std::vector<double> convolved(const nn::Conv2d& conv, const Tensor& x, const Tensor& lengths) {
-  const nn::Conv2dConfig& c = conv.config;
-  const int64_t B = x.dim(0), T = x.dim(1), W = x.dim(2), n = c.kernel;
-  const int64_t back = c.causal ? n - 1 : n / 2;
-  const double *in = x.data<double>(), *weight = conv.weight.value.data<double>();
-  std::vector<double> out;
-  for (int64_t b = 0; b < B; ++b) {
-    const int64_t L = lengths.defined() ? lengths.data<int64_t>()[b] : T;
-    for (int64_t i = 0; i * c.stride < T; ++i) {
-      for (int64_t w = 0; w < W; ++w) {
-        for (int64_t o = 0; o < c.out; ++o) {
-          double y = conv.bias ? conv.bias->value.data<double>()[o] : 0;
-          for (int64_t at = 0; at < c.in * n * n; ++at) {
-            const int64_t channel = at / (n * n), kt = at / n % n, kw = at % n;
-            const int64_t t = i * c.stride + (kt - back) * c.dilation;
-            const int64_t column = w + (kw - n / 2) * c.dilation;
-            if (t < 0 || t >= L || column < 0 || column >= W) continue;
-            y += weight[o * c.in * n * n + at] * in[((b * T + t) * W + column) * c.in + channel];
-          }
-          out.push_back(i * c.stride < L ? y : 0);
-        }
-      }
-    }
-  }
-  return out;
-}
-
 }  // namespace
-
-TEST_CASE("conv2d module: a loop's numbers, causal or centred, with strides and lengths") {
-  const Tensor x = normal({2, 9, 6, 2}, 1, Dtype::f64);
-  const Tensor lengths = Tensor::from(std::vector<int64_t>{9, 4}, {2});
-  for (int64_t kernel : {1, 3, 5}) {
-    for (int64_t stride : {1, 2}) {
-      for (bool causal : {true, false}) {
-        for (const Tensor& valid : {Tensor(), lengths}) {
-          INFO(join("kernel ", kernel, ", stride ", stride, ", causal ", causal));
-          nn::Init init = fresh();
-          nn::Conv2d conv(init, {.in = 2,
-                                 .out = 3,
-                                 .kernel = kernel,
-                                 .dilation = 2,
-                                 .stride = stride,
-                                 .causal = causal,
-                                 .bias = kernel != 5});
-          Tensor y = conv(x, valid);
-          CHECK(y.shape() == Shape{2, (9 + stride - 1) / stride, 6, 3});
-          CHECK(close(y.to_vector(), convolved(conv, x, valid), 1e-12, 1e-12));
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("conv2d module: gradients of image, weight and bias by finite differences") {
-  check_op({.name = "Conv2d",
-            .inputs = {normal({1, 7, 5, 2}, 1), normal({3, 2, 3, 3}, 2), normal({3}, 3)},
-            .f = [](const std::vector<Tensor>& in) {
-              nn::Init init{.random = {.seed = 3}, .dtype = in[0].dtype()};
-              nn::Conv2d conv(init, {.in = 2, .out = 3});
-              conv.weight.value = in[1];
-              conv.bias->value = in[2];
-              return conv(in[0], Tensor::from(std::vector<int64_t>{6}, {1}));
-            }});
-}
-
-TEST_CASE("conv2d module: a causal one never looks ahead, a centred one does") {
-  NoGrad off;
-  for (bool causal : {true, false}) {
-    nn::Init init = fresh();
-    nn::Conv2d conv(init, {.in = 2, .out = 3, .dilation = 2, .causal = causal});
-    Tensor x = normal({1, 12, 4, 2}, 1, Dtype::f64), later = x.clone();
-    for (int64_t i = 7 * 8; i < 12 * 8; ++i) later.data<double>()[i] += 1;
-    Tensor a = conv(x), b = conv(later);
-    CHECK(same_bits(a.slice(1, 0, 7), b.slice(1, 0, 7)) == causal);
-    CHECK(same_bits(a.slice(1, 0, 5), b.slice(1, 0, 5)));
-    CHECK_FALSE(same_bits(a.slice(1, 7, 1), b.slice(1, 7, 1)));
-  }
-}
 
 TEST_CASE("conv2d module: names, initial values, and errors") {
   nn::Init init = fresh();
@@ -110,8 +31,6 @@ TEST_CASE("conv2d module: names, initial values, and errors") {
   CHECK_THROWS_WITH_AS(nn::Conv2d(init, {.kernel = 4}), "conv2d: kernel 4 must be odd", Error);
   CHECK_THROWS_WITH_AS(nn::Conv2d(init, {.in = 0}), "conv2d: 0 to 1 channels", Error);
   CHECK_THROWS_WITH_AS(nn::Conv2d(init, {.stride = 0}), doctest::Contains("stride 0"), Error);
-  CHECK_THROWS_WITH_AS(conv(normal({1, 5, 5, 3}, 1, Dtype::f64)), doctest::Contains("W, 4]"),
-                       Error);
 }
 
 TEST_CASE("dropout module: nothing in evaluation, zeros and a larger rest in training") {

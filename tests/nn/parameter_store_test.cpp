@@ -100,7 +100,7 @@ TEST_CASE("parameter store: one packed product equals separate ones, in value an
   Tensor q = m.q(x), k = m.k(x);
   CHECK(close(y.detach().slice(1, 0, 3).contiguous(), q.detach(), 1e-14, 1e-14));
   CHECK(close(y.detach().slice(1, 3, 2).contiguous(), k.detach(), 1e-14, 1e-14));
-  backward(y, concat_last(dq, dk));
+  backward(y, concat({dq, dk}, -1));
   Tensor packed = store.gradients().clone();
   CHECK(largest(packed.to_vector()) > 0);
   store.zero_gradients();

@@ -109,18 +109,6 @@ inline std::vector<OpCase> shape_cases() {
                   [](const Array& x, const Coordinates& c) {
                     return x(c) * x({c[0], c[1] + 1, c[2]});
                   })},
-      {"concat_last",
-       {x, normal({3, 4, 1}, 2)},
-       [](In in) { return concat_last(in[0], in[1]); },
-       [](In in) {
-         const Array a(in[0]), b(in[1]);
-         return tabulate({3, 4, 7}, [&](const Coordinates& c) {
-           return c[2] < 6 ? a(c) : b({c[0], c[1], c[2] - 6});
-         });
-       }},
-      {"cast", {x}, [](In in) { return cast(in[0], Dtype::f64); }, each_number([](double x) {
-         return x;
-       })},
       {"split_heads",
        {x},
        [](In in) { return split_heads(in[0], 3); },

@@ -7,8 +7,6 @@
 EXPORT is a directory of `brine export --format transformers`. brine writes its prompts (--write-prompts), which
 become a task of local JSON lines: nothing is downloaded, and the harness runs unchanged, `--model hf` with
 trust_remote_code. Compared is the mean negative log-likelihood of a token of the answers ("nll").
-
---prompts FILE takes prompts of such a file instead, and brine's score from `brine inspect --capture`.
 """
 
 import argparse
@@ -63,42 +61,6 @@ def by_task(file):
     return tasks
 
 
-def scored_by_capture(options, work):
-    """The prompts of a file, and their nll from the hidden states of brine and the head of the model."""
-    import h5py
-    import numpy as np
-    import torch
-
-    import brine_sea
-
-    model = brine_sea.load(options.model, dtype=torch.float32)
-    tasks, nll = by_task(Path(options.prompts)), {}
-    for task, prompts in tasks.items():
-        means = []
-        for p in prompts:
-            ids = p["prompt_ids"] + p["answer_ids"]
-            out = work / "capture.h5"
-            out.unlink(missing_ok=True)
-            run(
-                options.brine,
-                "inspect",
-                options.model,
-                "--capture",
-                out,
-                "--tokens",
-                ",".join(map(str, ids)),
-                "--threads",
-                options.threads,
-                "--quiet",
-            )
-            with h5py.File(out) as file, torch.no_grad():
-                hidden = torch.tensor(np.asarray(file["hidden"])[0])
-                of_answer = model.get_output_embeddings()(hidden)[len(p["prompt_ids"]) - 1 : -1].log_softmax(-1)
-            means.append(-float(of_answer.gather(1, torch.tensor(p["answer_ids"])[:, None]).mean()))
-        nll[task] = sum(means) / len(means)
-    return tasks, nll
-
-
 def scored_by_harness(options, work, tasks):
     """What lm_eval makes of the same prompts: nll, accuracy and lm_eval's perplexity by task."""
     import lm_eval
@@ -137,7 +99,6 @@ def main():
     parser.add_argument("--samples", type=int, default=1, help="for each of five depths")
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--prompts", help="a file of --write-prompts to score instead")
     options = parser.parse_args()
     # Nothing is fetched: the task is local.
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -146,7 +107,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         os.environ.setdefault("HF_DATASETS_CACHE", str(work / "datasets"))
-        tasks, nll = (scored_by_capture if options.prompts else scored_by_suite)(options, work)
+        tasks, nll = scored_by_suite(options, work)
         scores = scored_by_harness(options, work, tasks)
     for name, (harness, accuracy, perplexity) in scores.items():
         good = math.isclose(harness, nll[name], rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -71,7 +71,7 @@ TEST_CASE("estimator: gradients of the learned and pooled prior by finite differ
       for (const auto& p : block->named_parameters()) p.parameter->value = x[at++];
       const sea::Estimate e = (*block)(
           {.q = x[0], .k = x[1], .v = x[2], .q_content = x[3], .k_content = x[4]}, {}, skip);
-      return concat_last(reshape(e.scores, {1, -1}), reshape(e.gates, {1, -1}));
+      return concat({reshape(e.scores, {1, -1}), reshape(e.gates, {1, -1})}, -1);
     };
     std::vector<Tensor> x = {normal({1, 4, 9, 4}, 1), normal({1, 2, 9, 4}, 2),
                              normal({1, 2, 9, 4}, 3), normal({1, 4, 9, 4}, 4),

@@ -11,11 +11,10 @@ import json
 import os
 from typing import Any
 
-from .files import Capture, Dump
+from .files import Dump
 from .writer import DumpWriter
 
 __all__ = [
-    "Capture",
     "Dump",
     "DumpWriter",
     "QuantizedCache",

@@ -1,4 +1,4 @@
-"""Readers of Brine's HDF5 files as NumPy arrays: dumps and captures."""
+"""Reader of Brine's dumps as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -22,82 +22,6 @@ def attributes(group: Any) -> dict[str, Any]:
             value = value.decode()
         out[key] = value.item() if isinstance(value, np.generic) and not isinstance(value, np.bytes_) else value
     return out
-
-
-class Capture:
-    """One pass with everything that the attention method shows (`brine inspect --capture`).
-
-    `capture.ids` [T], `capture.hidden` [T, C] after the last norm, `capture.layer(i)` the tensors of a layer by
-    name, the first axis, of one sequence, removed: "q", "k", "v" [H, T, d], of SEA "S" and "estimate"
-    [H, T, K], "selected" (the same, of bits), "output" [T, C] and the mask as rows of entries.
-    """
-
-    def __init__(self, path: Path):
-        import h5py
-
-        self.file = h5py.File(path, "r")
-        self.attributes = attributes(self.file)
-        if self.attributes.get("format") != "brine-capture" or self.attributes.get("version") != 1:
-            self.file.close()
-            raise ValueError(f"{os.fspath(path)}: not a capture of version 1")
-
-    def __enter__(self) -> Capture:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
-
-    @property
-    def layers(self) -> int:
-        return len(self.file["layers"])
-
-    @property
-    def ids(self) -> Array:
-        return np.asarray(self.file["ids"])[0]
-
-    @property
-    def hidden(self) -> Array:
-        return np.asarray(self.file["hidden"])[0]
-
-    def names(self, layer: int) -> list[str]:
-        return sorted(self.file[f"layers/{layer:02d}"])
-
-    def layer(self, layer: int) -> dict[str, Array]:
-        return {name: self.tensor(layer, name) for name in self.names(layer)}
-
-    def tensor(self, layer: int, name: str) -> Array:
-        values = np.asarray(self.file[f"layers/{layer:02d}/{name}"])
-        return values[0] if values.ndim > 1 and values.shape[0] == 1 else values
-
-    def widened(self, layer: int) -> Array:
-        """The estimate of SEA in every key's place, [H, T, T]: a column's share, spread over its keys."""
-        estimate = self.tensor(layer, "estimate")
-        heads, tokens, columns = estimate.shape
-        causal = not np.any(self.mask(layer) & np.triu(np.ones((tokens, tokens), bool), 1))
-        out = np.zeros((heads, tokens, tokens), np.float32)
-        for t in range(tokens):
-            width = t + 1 if causal else tokens
-            begins = (2 * np.arange(columns + 1) * width + columns) // (2 * columns)
-            sizes = np.diff(begins)
-            out[:, t, :width] = np.repeat(estimate[:, t] / np.maximum(sizes, 1), sizes, axis=-1)
-        return out
-
-    def mask(self, layer: int) -> NDArray[np.bool_]:
-        """The mask as bits [H, T, T]: which keys each query attends to."""
-        return self.map(layer) >= 0
-
-    def map(self, layer: int) -> Array:
-        """The attention map [H, T, T], of a sparse one -1 at keys that are not in the mask."""
-        if "columns" not in self.names(layer):
-            return self.tensor(layer, "probabilities")
-        pointers = self.tensor(layer, "row_pointers")  # [T + 1]
-        heads = self.tensor(layer, "head_offsets").shape[-1] - 1
-        tokens = len(pointers) - 1
-        columns, values = self.tensor(layer, "columns"), self.tensor(layer, "probabilities")
-        out = np.full((heads, tokens, tokens), -1, np.float32)
-        row = np.repeat(np.arange(tokens), np.diff(pointers))
-        out[columns // tokens, row, columns % tokens] = values
-        return out
 
 
 class Dump:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from brine_sea import Capture, Dump
+from brine_sea import Dump
 
 h5py = pytest.importorskip("h5py")
 
@@ -123,38 +123,3 @@ def test_a_dump_of_another_version_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text(json.dumps(dict(format="other")))
     with pytest.raises(ValueError, match="not the manifest of a dump"):
         Dump(tmp_path)
-
-
-def test_capture(tmp_path):
-    rng = np.random.default_rng(1)
-    keep = np.tril(rng.random((HEADS, TOKENS, TOKENS)) < 0.6)
-    keep |= np.eye(TOKENS, dtype=bool)
-    probabilities = np.where(keep, rng.random(keep.shape), 0)
-    probabilities /= probabilities.sum(-1, keepdims=True)
-    order = keep.transpose(1, 0, 2)  # a row has the entries of its heads one after another
-    t, h, key = np.nonzero(order)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.attrs["format"], file.attrs["version"] = np.bytes_("brine-capture"), 1
-        file["ids"] = np.arange(TOKENS, dtype="i4")[None]
-        file["hidden"] = np.ones((1, TOKENS, WIDTH), "f4")
-        layer = file.create_group("layers/00")
-        layer["q"] = rng.normal(size=(1, HEADS, TOKENS, SIZE))
-        layer["row_pointers"] = np.concatenate([[0], order.sum((1, 2)).cumsum()])[None]
-        layer["head_offsets"] = np.pad(order.sum(2).cumsum(1), ((0, 0), (1, 0)))[None].astype("i4")
-        layer["estimate"] = np.full((1, HEADS, TOKENS, 3), 1 / 3)
-        layer["columns"] = (h * TOKENS + key).astype("i4")
-        layer["probabilities"] = probabilities.transpose(1, 0, 2)[t, h, key].astype("f4")
-    with Capture(tmp_path / "a.h5") as capture:
-        assert capture.attributes == {"format": "brine-capture", "version": 1} and capture.layers == 1
-        assert capture.ids.tolist() == list(range(TOKENS)) and capture.hidden.shape == (TOKENS, WIDTH)
-        assert capture.layer(0)["q"].shape == (HEADS, TOKENS, SIZE)
-        assert np.array_equal(capture.mask(0), keep)
-        assert np.allclose(np.maximum(capture.map(0), 0), probabilities, atol=1e-7)
-        wide = capture.widened(0)
-        # Five keys in three columns: 2, 1 and 2.
-        assert np.allclose(wide[0, 4], [1 / 6, 1 / 6, 1 / 3, 1 / 6, 1 / 6, 0])
-        assert np.allclose(wide[:, 2:].sum(-1), 1)
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["ids"] = [1]
-    with pytest.raises(ValueError, match="not a capture"):
-        Capture(tmp_path / "b.h5")

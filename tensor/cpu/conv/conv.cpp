@@ -28,7 +28,7 @@ void unfold(T* to, const T* image, const ConvReads& read, int64_t first, int64_t
     const T* row = image + r * read.columns * C;
     for (int64_t p = 0; p < read.positions; ++p) {
       const int64_t column = read.column(p, 0);
-      if (read.spread == 1 && column >= 0 && column + read.kW <= read.columns) {
+      if (column >= 0 && column + read.kW <= read.columns) {
         to = std::copy_n(row + column * C, read.kW * C, to);
         continue;
       }

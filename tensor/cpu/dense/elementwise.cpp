@@ -97,18 +97,6 @@ void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
   }
 }
 
-void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>(y, x); }
-
-void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::SigmoidGradient>(dx, dy, y);
-}
-
-void tanh(Tensor y, Tensor x) { map_typed<math::map::Tanh>(y, x); }
-
-void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::TanhGradient>(dx, dy, y);
-}
-
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
   // uniform(i) >= p as a comparison of the underlying integers: word > below.
   const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;
@@ -127,24 +115,6 @@ void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
         for (int64_t i = 0; i < n; ++i) py[at + i] = words[i] > limit ? px[at + i] * keep : T(0);
       }
     });
-  });
-}
-
-void scale_rows(Tensor y, Tensor x, Tensor s) {
-  const int64_t rows = s.numel(), C = rows ? y.numel() / rows : 0;
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    const T* px = x.data<T>();
-    const T* ps = s.data<T>();
-    auto scale = [=](int64_t r, int64_t begin, int64_t end) {
-      const T factor = ps[r];
-#pragma omp simd
-      for (int64_t i = r * C + begin; i < r * C + end; ++i) py[i] = px[i] * factor;
-    };
-    if (C <= kGrain) return each_row(rows, C, [=](int64_t r) { scale(r, 0, C); });
-    for (int64_t r = 0; r < rows; ++r) {
-      parallel_for(C, kGrain, [=](int64_t begin, int64_t end) { scale(r, begin, end); });
-    }
   });
 }
 

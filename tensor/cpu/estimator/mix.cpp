@@ -1,6 +1,5 @@
-// From sparse attention to the block's output: gates, and the bidirectional average of the values.
+// From sparse attention to the block's output: the gates of both paths.
 #include <algorithm>
-#include <vector>
 
 #include "tensor/base/math.h"
 #include "tensor/cpu/core/pieces.h"
@@ -91,111 +90,6 @@ void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, 
             g.dgates[2 * i] = g.dgates[2 * i + 1] = 0;
           }
         }
-      }
-    });
-  });
-}
-
-namespace {
-
-// Column sums of one head: share[c] = sum over rows of the estimate, and norm = sum n_c share[c].
-template <class R>
-double column_shares(std::vector<double>& share, const R* estimate, int64_t L, int64_t K) {
-  share.assign(size_t(K), 0);
-  for (int64_t t = 0; t < L; ++t) {
-    for (int64_t c = 0; c < K; ++c) share[size_t(c)] += double(estimate[t * K + c]);
-  }
-  double norm = 0;
-  for (int64_t c = 0; c < K; ++c) {
-    int64_t n = math::column_begin(c + 1, L, K) - math::column_begin(c, L, K);
-    norm += double(n) * share[size_t(c)];
-  }
-  return norm;
-}
-
-}  // namespace
-
-void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility visible) {
-  int64_t H = estimate.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
-  const int64_t group = H / v.dim(1);  // heads that share values
-  RowWidths widths(visible, T);
-  dispatch_float(v.dtype(), [&]<class R>() {
-    for_pieces(v.dim(0) * H, y.numel(), [&](int64_t i) {
-      int64_t L = widths.valid(i / H);
-      R* out = y.data<R>() + i * T * d;
-      const R* x = v.data<R>() + i / group * T * d;
-      std::vector<double> share, mean(static_cast<size_t>(d), 0);
-      double norm = column_shares(share, estimate.data<R>() + i * T * K, L, K);
-      for (int64_t c = 0; c < K; ++c) {
-        int64_t begin = math::column_begin(c, L, K), end = math::column_begin(c + 1, L, K);
-        for (int64_t j = begin; j < end; ++j) {
-          double weight = share[size_t(c)] / norm;
-          for (int64_t a = 0; a < d; ++a) mean[size_t(a)] += weight * double(x[j * d + a]);
-        }
-      }
-      for (int64_t t = 0; t < T; ++t) {
-        for (int64_t a = 0; a < d; ++a) out[t * d + a] = t < L ? R(mean[size_t(a)]) : R(0);
-      }
-    });
-  });
-}
-
-namespace {
-
-// One head of the backward pass of estimate_average.
-template <class R>
-struct AverageHead {
-  R *destimate, *dv;  // [T, K], [T, d] of its group, added to; may be null
-  const R *dy, *estimate, *v, *y;
-  int64_t T, L, K, d;
-};
-
-template <class R>
-void average_backward(const AverageHead<R>& at) {
-  const int64_t L = at.L, K = at.K, d = at.d;
-  std::vector<double> share, up(static_cast<size_t>(d), 0), column(static_cast<size_t>(K), 0);
-  double norm = column_shares(share, at.estimate, L, K);
-  for (int64_t t = 0; t < L; ++t) {
-    for (int64_t a = 0; a < d; ++a) up[size_t(a)] += double(at.dy[t * d + a]);
-  }
-  // y = sum_c share_c (values of c) / norm, so d y / d share_c = (values of c - n_c y) / norm.
-  for (int64_t c = 0; c < K; ++c) {
-    int64_t begin = math::column_begin(c, L, K), end = math::column_begin(c + 1, L, K);
-    for (int64_t j = begin; j < end; ++j) {
-      for (int64_t a = 0; a < d; ++a) {
-        column[size_t(c)] += up[size_t(a)] * double(at.v[j * d + a] - at.y[a]) / norm;
-        if (at.dv) at.dv[j * d + a] += R(up[size_t(a)] * share[size_t(c)] / norm);
-      }
-    }
-  }
-  for (int64_t t = 0; at.destimate && t < at.T; ++t) {
-    for (int64_t c = 0; c < K; ++c) at.destimate[t * K + c] = t < L ? R(column[size_t(c)]) : R(0);
-  }
-}
-
-}  // namespace
-
-void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor estimate, Tensor v,
-                               Tensor y, Visibility visible) {
-  int64_t H = estimate.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3), G = v.dim(1);
-  RowWidths widths(visible, T);
-  dispatch_float(v.dtype(), [&]<class R>() {
-    for_pieces(v.dim(0) * G, y.numel(), [&](int64_t bg) {
-      const R* x = v.data<R>() + bg * T * d;
-      R* gv = dv.defined() ? dv.data<R>() + bg * T * d : nullptr;
-      if (gv) std::fill_n(gv, T * d, R(0));
-      for (int64_t i = bg * (H / G); i < (bg + 1) * (H / G); ++i) {
-        average_backward<R>(
-            {.destimate = destimate.defined() ? destimate.data<R>() + i * T * K : nullptr,
-             .dv = gv,
-             .dy = dy.data<R>() + i * T * d,
-             .estimate = estimate.data<R>() + i * T * K,
-             .v = x,
-             .y = y.data<R>() + i * T * d,
-             .T = T,
-             .L = widths.valid(bg / G),
-             .K = K,
-             .d = d});
       }
     });
   });

@@ -35,34 +35,23 @@ const U* bits(const Tensor& x) {
 // Pieces of about kPiece elements, for lines of n.
 int64_t lines_of(int64_t n) { return std::max<int64_t>(1, kPiece / std::max<int64_t>(1, n)); }
 
-template <class T>
-T largest_of(const T* x, const StridedIndex<1>& index, int64_t n) {
-  T best = -std::numeric_limits<T>::infinity();
-  for (int64_t i = 0; i < n; ++i) {
+// Calls f(number) for the n numbers of a line, in order.
+template <class T, class F>
+void each_of(const T* x, const StridedIndex<1>& index, int64_t n, F f) {
+  const int64_t run = index.inner(), step = index.step(0);
+  for (int64_t i = 0; i < n; i += run) {
     int64_t at[1];
     index.locate(i, at);
-    best = larger(best, x[at[0]]);
+    for (int64_t j = 0; j < run; ++j) f(x[at[0] + j * step]);
   }
-  return best;
-}
-
-template <class T>
-double sum_of(const T* x, const StridedIndex<1>& index, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    int64_t at[1];
-    index.locate(i, at);
-    sum += double(x[at[0]]);
-  }
-  return sum;
 }
 
 }  // namespace
 
-void map_unary(Tensor y, Tensor x, UnaryOp op, double low, double high) {
+void map_unary(Tensor y, Tensor x, UnaryOp op) {
   const auto index = StridedIndex<1>::over(y.shape(), x.strides());
   dispatch_float(y.dtype(), [&]<class T>() {
-    map<T, T>(y.data<T>(), y.numel(), index, Unary{op, low, high}, x.data<T>());
+    map<T, T>(y.data<T>(), y.numel(), index, Unary{op}, x.data<T>());
   });
 }
 
@@ -102,9 +91,12 @@ void reduce(Tensor y, Tensor x, Reduction reduction) {
         axes.kept.locate(i, at);
         const T* first = px + at[0];
         if (reduction == Reduction::max) {
-          py[i] = largest_of(first, axes.reduced, n);
+          T best = -std::numeric_limits<T>::infinity();
+          each_of(first, axes.reduced, n, [&](T x) { best = larger(best, x); });
+          py[i] = best;
         } else {
-          const double sum = sum_of(first, axes.reduced, n);
+          double sum = 0;
+          each_of(first, axes.reduced, n, [&](T x) { sum += double(x); });
           py[i] = T(reduction == Reduction::mean ? sum / double(n) : sum);
         }
       }
@@ -138,10 +130,15 @@ void gather(Tensor y, Tensor x, Tensor index, int axis) {
     dispatch_index(index.dtype(), [&]<class I>() {
       U* py = reinterpret_cast<U*>(y.raw());
       parallel_for(n, kPiece, [&, py](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
+        for (int64_t i = begin; i < end;) {
           int64_t at[2];
           places.locate(i, at);
-          py[i] = bits<U>(x)[at[0] + int64_t(index.data<I>()[at[1]]) * step];
+          const int64_t run = std::min(places.inner() - i % places.inner(), end - i);
+          for (int64_t j = 0; j < run; ++j) {
+            const int64_t place = int64_t(index.data<I>()[at[1] + j * places.step(1)]);
+            py[i + j] = bits<U>(x)[at[0] + j * places.step(0) + place * step];
+          }
+          i += run;
         }
       });
     });

@@ -84,17 +84,6 @@ __global__ void dropout_kernel(T* y, const T* x, int64_t n, bool packed, T keep,
   }
 }
 
-// y [R, C] = x s [R]; kN divides C.
-template <class T, int kN>
-__global__ void scale_rows_kernel(T* y, const T* x, const T* s, int64_t packs, int64_t C) {
-  const int64_t i = piece();
-  if (i >= packs) return;
-  const T factor = s[quotient(i * kN, C)];
-  Pack<T, kN> p = load_pack<kN>(x + i * kN);
-  for (int j = 0; j < kN; ++j) p.v[j] *= factor;
-  store_pack(y + i * kN, p);
-}
-
 // Rows of C units of a sequence of T rows. Elements that stay in place are not accessed.
 template <class U>
 __global__ void zero_padding_kernel(U* y, const U* x, const int64_t* lengths, int64_t n, int64_t T,
@@ -153,18 +142,6 @@ void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
   }
 }
 
-void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>("sigmoid", y, x); }
-
-void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::SigmoidGradient>("sigmoid_backward", dx, dy, y);
-}
-
-void tanh(Tensor y, Tensor x) { map_typed<math::map::Tanh>("tanh", y, x); }
-
-void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::TanhGradient>("tanh_backward", dx, dy, y);
-}
-
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
   // uniform(i) >= p as a comparison of the underlying integers: word > below.
   const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;
@@ -174,20 +151,6 @@ void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
     launch_each("dropout", (n + kDrawn - 1) / kDrawn, dropout_kernel<T>, y.data<T>(), x.data<T>(),
                 n, aligned(kDrawn * sizeof(T), y.raw(), x.raw()), T(1 / (1 - p)), uint32_t(below),
                 random);
-  });
-}
-
-void scale_rows(Tensor y, Tensor x, Tensor s) {
-  const int64_t n = y.numel(), rows = s.numel(), C = rows ? n / rows : 0;
-  dispatch_float(y.dtype(), [&]<class T>() {
-    constexpr int kN = kWide<T>;
-    if (C % kN == 0 && aligned(16, y.raw(), x.raw())) {
-      launch_each("scale_rows", n / kN, scale_rows_kernel<T, kN>, y.data<T>(), x.data<T>(),
-                  s.data<T>(), n / kN, C);
-    } else {
-      launch_each("scale_rows", n, scale_rows_kernel<T, 1>, y.data<T>(), x.data<T>(), s.data<T>(),
-                  n, C);
-    }
   });
 }
 

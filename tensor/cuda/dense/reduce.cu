@@ -10,9 +10,8 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kPiece = 8192;     // elements of a block of sum_kernel, at least
-constexpr int64_t kPieces = 1024;    // blocks of it, at most
-constexpr int64_t kRowPiece = 2048;  // elements of a warp of row_sums_kernel
+constexpr int64_t kPiece = 8192;   // elements of a block of sum_kernel, at least
+constexpr int64_t kPieces = 1024;  // blocks of it, at most
 
 struct Itself {
   template <class T>
@@ -115,102 +114,6 @@ void sum_rows(Tensor y, Tensor x) {
   dispatch_float(x.dtype(), [&]<class T>() {
     sum_bands<1>("sum_rows", 1, R, C, RowTerms<T>{x.data<T>(), C}, AddToRow<T>{y.data<T>()},
                  x.device());
-  });
-}
-
-namespace {
-
-// The terms of a row's sum: of(element), the factor of the sum, and whether the row counts.
-template <class T>
-struct Products {
-  const T *a, *b;
-  __device__ double of(int64_t i) const { return double(a[i]) * double(b[i]); }
-  __device__ double factor(int64_t) const { return 1; }
-};
-template <class T>
-struct SquaredGaps {
-  const T *a, *b, *weight;
-  __device__ double of(int64_t i) const {
-    const double gap = double(a[i]) - double(b[i]);
-    return gap * gap;
-  }
-  __device__ double factor(int64_t r) const { return double(weight[r]); }
-};
-struct Parts {
-  const double* x;
-  __device__ double of(int64_t i) const { return x[i]; }
-  __device__ double factor(int64_t) const { return 1; }
-};
-
-// y [R, pieces] = sums over pieces of rows of C elements, a warp each. A row with the factor 0 is
-// not read.
-template <class Out, class Terms>
-__global__ void row_sums_kernel(Out* y, int64_t R, int64_t C, int64_t pieces, Terms terms) {
-  const int64_t i = piece() / kWarp;
-  if (i >= R * pieces) return;
-  const int64_t r = quotient(i, pieces), begin = (i - r * pieces) * kRowPiece;
-  const int64_t end = pieces > 1 && begin + kRowPiece < C ? begin + kRowPiece : C;
-  const double factor = terms.factor(r);
-  double sum = 0;
-  if (factor != 0) {
-    for (int64_t c = begin + threadIdx.x % kWarp; c < end; c += kWarp) sum += terms.of(r * C + c);
-  }
-  sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) y[i] = Out(factor != 0 ? sum * factor : 0);
-}
-
-template <class Out, class Terms>
-void row_sums(const char* name, Out* y, int64_t R, int64_t C, int64_t pieces, Terms terms) {
-  launch_each(name, R * pieces * kWarp, row_sums_kernel<Out, Terms>, y, R, C, pieces, terms);
-}
-
-int64_t row_pieces(int64_t C) { return std::max<int64_t>(1, (C + kRowPiece - 1) / kRowPiece); }
-
-}  // namespace
-
-void dot_rows(Tensor y, Tensor a, Tensor b) {
-  const int64_t R = y.numel(), C = R ? a.numel() / R : 0, pieces = row_pieces(C);
-  dispatch_float(y.dtype(), [&]<class T>() {
-    const Products<T> products{a.data<T>(), b.data<T>()};
-    if (pieces == 1) return row_sums("dot_rows", y.data<T>(), R, C, pieces, products);
-    Tensor parts = Tensor::empty({R, pieces}, Dtype::f64, a.device());
-    row_sums("dot_rows", parts.data<double>(), R, C, pieces, products);
-    row_sums("dot_rows", y.data<T>(), R, pieces, 1, Parts{parts.data<double>()});
-  });
-}
-
-void squared_distance(Tensor y, Tensor a, Tensor b, Tensor weight) {
-  const int64_t R = weight.numel(), C = R ? a.numel() / R : 0, pieces = row_pieces(C);
-  Tensor parts = Tensor::empty({R, pieces}, Dtype::f64, a.device());
-  dispatch_float(a.dtype(), [&]<class T>() {
-    row_sums("squared_distance", parts.data<double>(), R, C, pieces,
-             SquaredGaps<T>{a.data<T>(), b.data<T>(), weight.data<T>()});
-    sum_into("squared_distance", y.data<T>(), parts.data<double>(), R * pieces, a.device(),
-             Itself{});
-  });
-}
-
-namespace {
-
-template <class T>
-__global__ void squared_distance_backward_kernel(T* da, T* db, const T* dy, const T* a, const T* b,
-                                                 const T* weight, int64_t n, int64_t C) {
-  const int64_t i = piece();
-  if (i >= n) return;
-  const T factor = weight[quotient(i, C)] * (2 * dy[0]);
-  const T g = factor == 0 ? T(0) : factor * (a[i] - b[i]);
-  if (da) da[i] = g;
-  if (db) db[i] = factor == 0 ? T(0) : -g;
-}
-
-}  // namespace
-
-void squared_distance_backward(Tensor da, Tensor db, Tensor dy, Tensor a, Tensor b, Tensor weight) {
-  const int64_t R = weight.numel(), C = R ? a.numel() / R : 0;
-  dispatch_float(a.dtype(), [&]<class T>() {
-    launch_each("squared_distance_backward", R * C, squared_distance_backward_kernel<T>,
-                da.defined() ? da.data<T>() : nullptr, db.defined() ? db.data<T>() : nullptr,
-                dy.data<T>(), a.data<T>(), b.data<T>(), weight.data<T>(), R * C, C);
   });
 }
 

@@ -105,10 +105,10 @@ __global__ void scatter_add_kernel(T* y, const T* x, const I* index, int64_t lin
 
 }  // namespace
 
-void map_unary(Tensor y, Tensor x, UnaryOp op, double low, double high) {
+void map_unary(Tensor y, Tensor x, UnaryOp op) {
   const auto index = StridedIndex<1>::over(y.shape(), x.strides());
   dispatch_float(y.dtype(), [&]<class T>() {
-    map<T, T>("map_unary", y.data<T>(), y.numel(), index, Unary{op, low, high}, x.data<T>());
+    map<T, T>("map_unary", y.data<T>(), y.numel(), index, Unary{op}, x.data<T>());
   });
 }
 

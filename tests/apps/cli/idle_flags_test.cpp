@@ -34,7 +34,7 @@ const World& with_recent() {
 
 }  // namespace
 
-TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
+TEST_CASE("idle flags: those for text, for tasks, for shards") {
   const Idle cases[] = {
       {"eval --model teacher --task cola --protocol windows",
        "--protocol has no effect with --task"},
@@ -50,21 +50,12 @@ TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
        "--logits has no effect on a task"},
       {"dump --model teacher --data text.txt --out no --logits none --top-logits 3",
        "--top-logits has no effect with --logits none"},
-      {"inspect student --k 2", "--k has no effect without --capture"},
-      {"inspect student --window 2", "--window has no effect without --capture"},
-      {"inspect student --capture no.h5 --text the --tensors",
-       "--tensors has no effect with --capture"},
-      {"inspect student --capture no.h5 --text the --window 2",
-       "--window has no effect without --data"},
-      {"inspect teacher --capture no.h5 --text the --k 2",
-       "--k has no effect on attention 'flash'"},
       {"bench train --quick --data text.txt",
        "--data has no effect without the suite generate or trained"},
       {"tokenize --tokenizer tok --out no --joining lines --key x text.txt",
        "--joining lines does not use --key"}};
   for (const auto& [command, said] : cases) check_idle(command, said);
   CHECK_FALSE(std::filesystem::exists(world().path("no")));
-  CHECK_FALSE(std::filesystem::exists(world().path("no.h5")));
 }
 
 TEST_CASE("idle flags: options that the attention does not obey") {

@@ -1,4 +1,4 @@
-// The output of inspect for every kind of path, its errors, and a capture compared with a Tap.
+// The output of inspect for every kind of path, and its errors.
 #include "apps/inspect/inspect.h"
 
 #include <doctest/doctest.h>
@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/inspect/capture_input.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/codec/sha256.h"
 #include "data/dump/dump_writer.h"
@@ -80,20 +79,6 @@ std::string write_dump(const fs::path& dir) {
   writer.finish();
   return dir.string();
 }
-
-// Keeps what every layer shows.
-struct Keep : nn::LayerObserver {
-  void prepare(nn::Tap& tap) const override {
-    tap.request("images");
-    tap.request(nn::kProbabilities);
-  }
-  std::vector<std::map<std::string, Tensor>> layers;
-  Tensor observe(int64_t, const nn::Tap& tap, const Tensor& output) override {
-    layers.push_back(tap.values());
-    layers.back()["output"] = output;
-    return {};
-  }
-};
 
 }  // namespace
 
@@ -214,124 +199,6 @@ TEST_CASE("inspect refuses what it does not know in one line") {
     CHECK(std::count(run.error.begin(), run.error.end(), '\n') == 1);
   }
   CHECK(run_brine("inspect").status == 1);
-}
-
-TEST_CASE("a capture contains exactly the entries of a Tap, for every registered method") {
-  Scratch scratch;
-  std::vector<int32_t> ids;
-  for (int i = 0; i < 23; ++i) ids.push_back(i * 7 % 40);
-  for (const auto& [name, factory] : nn::attention_methods()) {
-    CAPTURE(name);
-    nn::LoadedModel m = nn::load_model(write_model(scratch / name, name));
-    std::string out = (scratch / (name + ".h5")).string();
-    capture(m, {.ids = ids, .options = {}, .model = m.directory}, out);
-    Keep keep;
-    NoGrad off;
-    Tensor batch = Tensor::from(ids, {1, 23});
-    m.model->hidden({.ids = batch, .observer = &keep});
-    data::Hdf5Reader file(out);
-    CHECK(file.read("ids").to_vector() == batch.to_vector());
-    CHECK(file.string_attribute("/", "attention") == name);
-    size_t datasets = 2;
-    for (size_t i = 0; i < keep.layers.size(); ++i) {
-      for (const auto& [tensor, value] : keep.layers[i]) {
-        CAPTURE(tensor);
-        const std::string dataset = tensor == "scores"             ? "S"
-                                    : tensor == "gates"            ? "scalers"
-                                    : tensor == "attention_output" ? "context"
-                                                                   : tensor;
-        std::string at = join("layers/0", i, "/", dataset);
-        REQUIRE(file.has(at));
-        Tensor got = file.read(at);
-        CHECK(got.dtype() == value.dtype());
-        CHECK(got.shape() == value.shape());
-        CHECK(got.to_vector() == value.to_vector());
-        ++datasets;
-      }
-    }
-    CHECK(file.datasets().size() == datasets);
-    CHECK(file.string_attribute("/", "format") == "brine-capture");
-    CHECK(contains(message([&] { capture(m, {.ids = ids, .options = {}, .model = ""}, out); }),
-                   "exists already"));
-    if (name == "sea") {
-      for (const char* stage : {"C_perf", "Z", "S", "estimate", "selected", "row_pointers",
-                                "head_offsets", "columns", "probabilities", "scalers", "context"}) {
-        CAPTURE(stage);
-        CHECK(file.has(std::string("layers/01/") + stage));
-      }
-    }
-  }
-}
-
-TEST_CASE("capture: the dense path takes full attention with maps, other methods stay") {
-  Scratch scratch;
-  for (const auto& [name, dense, attention] : {std::tuple{"flash", true, "dense"},
-                                               {"flash", false, "flash"},
-                                               {"dense", true, "dense"},
-                                               {"recent", true, "recent"},
-                                               {"sea", true, "sea"}}) {
-    CAPTURE(name);
-    CAPTURE(dense);
-    nn::LoadedModel m = nn::load_model(write_model(scratch / join(name, dense), name));
-    CaptureInput input;
-    input.tokens = "1,2,3";
-    input.k = 4;
-    if (dense) input.path = distill::AttentionPath::dense;
-    const CaptureCall call = capture_call(input, m);
-    CHECK(m.config.attention == attention);
-    CHECK(m.model->attention_name() == attention);
-    CHECK(call.ids == std::vector<int32_t>{1, 2, 3});
-    CHECK(call.options.k == 4);
-    CHECK(call.options.dense_path == dense);
-    CHECK(call.model == m.directory);
-  }
-}
-
-TEST_CASE("capture: flash attention has no map, by the dense path it has") {
-  Scratch scratch;
-  const std::string model = write_model(scratch / "model", "flash");
-  for (const char* path : {"sparse", "dense"}) {
-    const std::string out = (scratch / path).string();
-    CHECK(run_brine(join("inspect ", model, " --capture ", out, " --tokens 1,2,3 --path ", path))
-              .status == 0);
-    CHECK(data::Hdf5Reader(out).has("layers/01/probabilities") == (path == std::string("dense")));
-  }
-}
-
-TEST_CASE("a capture refuses bad input and leaves no file") {
-  Scratch scratch;
-  std::string model = write_model(scratch / "model", "sea"), out = (scratch / "out.h5").string();
-  for (const char* more :
-       {"--tokens 1,2,40", "--tokens 1,,2", "--tokens 1,x", "", "--text x", "--data /nowhere"}) {
-    CAPTURE(more);
-    Finished run = run_brine("inspect " + model + " --capture " + out + " " + more);
-    CHECK(run.status == 1);
-    CHECK(std::count(run.error.begin(), run.error.end(), '\n') == 1);
-    CHECK_FALSE(fs::exists(out));
-  }
-  CHECK(run_brine("inspect " + model + " --tokens 1,2").status == 1);
-  CHECK(run_brine("inspect " + model + " --capture " + out + " --tokens 1,2,3").status == 0);
-  CHECK(fs::exists(out));
-}
-
-TEST_CASE("a capture of an encoder's text has the tokens that its tokenizer puts around it") {
-  Scratch scratch;
-  nn::ModelConfig config;
-  config.model_type = "bert";
-  config.as<nn::BertConfig>() = {.vocab_size = 40,
-                                 .hidden_size = 12,
-                                 .num_hidden_layers = 1,
-                                 .num_attention_heads = 3,
-                                 .intermediate_size = 20,
-                                 .max_position_embeddings = 16};
-  auto model = nn::make_model(config, 3);
-  fs::path dir = scratch / "encoder";
-  nn::export_model(config, *model, nullptr, dir.string());
-  std::ofstream(dir / "vocab.txt") << "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n";
-  std::string out = (scratch / "out.h5").string();
-  Finished run = run_brine("inspect " + dir.string() + " --capture " + out + " --text 'b a c'");
-  REQUIRE_MESSAGE(run.status == 0, run.error);
-  CHECK(data::Hdf5Reader(out).read("ids").to_vector() == std::vector<double>{2, 6, 5, 1, 3});
 }
 
 TEST_CASE("inspect describes the model of a GGUF file") {

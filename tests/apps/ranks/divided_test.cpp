@@ -63,7 +63,7 @@ std::string without_costs(const std::string& table) {
 void same_values(const Launcher& launcher) {
   make_inputs();
   const char* const commands[] = {
-      "eval --json --kld --model student --teacher teacher --data text.txt --k 4 --batch-size 3",
+      "eval --json --model student --teacher teacher --data text.txt --k 4 --batch-size 3",
       "eval --json --model student --data text.txt --protocol stride --window 32 --stride 10 "
       "--max-windows 11 --batch-size 2",
       "eval --json --model judge --teacher self --task cola --data glue --batch-size 7",

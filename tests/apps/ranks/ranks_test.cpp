@@ -18,9 +18,6 @@ void same_bits(const Launcher& launcher) {
       const std::string name = join(ranks, "-", threads);
       must_run(keys + name, launcher.of(ranks, threads));
       check_same(join(id, "-", slots, "-", name), join(id, "-", slots, "-alone"));
-      if (ranks == 1) continue;
-      must_run(keys + name + "z --zero", launcher.of(ranks));
-      check_same(join(id, "-", slots, "-", name, "z"), join(id, "-", slots, "-alone"));
     }
   }
 }

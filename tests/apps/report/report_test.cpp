@@ -245,47 +245,4 @@ TEST_CASE("report: the lines of a sweep over f have the names of their f") {
   CHECK(lines[1].at("points") == Json({{2, 9.75}}));
 }
 
-TEST_CASE("report: the Python of docs/evaluation.md reads a capture (needs h5py)") {
-  const std::string page = read_all(test::source_dir() + "/docs/evaluation.md"),
-                    fence = "```python\n";
-  std::vector<std::string> examples;
-  for (size_t at = page.find(fence); at != page.npos; at = page.find(fence, at)) {
-    at += fence.size();
-    examples.push_back(page.substr(at, page.find("```", at) - at));
-  }
-  REQUIRE(examples.size() == 1);
-  if (std::system("python3 -c 'import h5py' 2>/dev/null") != 0)
-    return test::skip("no python3 with h5py");
-  const World& w = world();
-  w.write("example.py", examples[0]);
-  fs::remove(w.path("example.h5"));
-  w.must(std::string("inspect student --capture example.h5 ") + kText);
-  const Json a = page_data(written(std::string("student ") + kText)).at("attention");
-  // Recall of each head over all queries, the number of kept keys, the distance of the estimate.
-  const std::string out = w.path("example.out");
-  REQUIRE(
-      std::system(("python3 " + w.path("example.py") + " " + w.path("example.h5") + " 1 >" + out)
-                      .c_str()) == 0);
-  std::istringstream heads(read_all(out));
-  std::string line;
-  const size_t T = a.at("tokens");
-  for (size_t h = 0; h < 4; ++h) {
-    REQUIRE(bool(std::getline(heads, line)));
-    std::istringstream cells(line);
-    double head = 0, recall = 0, kept = 0, distance = 0;
-    cells >> head >> recall >> kept >> distance;
-    const auto planes = planes_in(a, 4 + h);
-    double wanted_recall = 0, wanted_kept = 0, wanted_distance = 0;
-    for (size_t i = 0; i < T * T; ++i) {
-      wanted_recall += planes.at("teacher")[i] * planes.at("mask")[i];
-      wanted_kept += planes.at("mask")[i];
-      wanted_distance += std::abs(planes.at("teacher")[i] - planes.at("estimate")[i]);
-    }
-    CHECK(head == double(h));
-    CHECK(recall == doctest::Approx(wanted_recall / double(T)).epsilon(0.02));
-    CHECK(kept == doctest::Approx(wanted_kept / double(T)).epsilon(1e-6));
-    CHECK(distance == doctest::Approx(wanted_distance / double(T)).epsilon(0.06));
-  }
-}
-
 }  // namespace brine::tests

@@ -48,19 +48,25 @@ std::string copy(const std::string& from, const fs::path& to,
   }
   if (!std::count(names.begin(), names.end(), "config")) out.group("config");
   for (const std::string& name : in.attributes("config")) {
-    if (in.is_string_attribute("config", name)) {
-      out.attribute("config", name, in.string_attribute("config", name));
-    } else if (in.is_float_attribute("config", name)) {
-      const double value = in.double_attribute("config", name);
-      out.attribute("config", name, set_real ? set_real(name, value) : value);
-    } else {
-      std::vector<int64_t> values = in.ints_attribute("config", name);
-      if (values.size() != 1) {
-        out.attribute("config", name, values);
-      } else {
-        out.attribute("config", name, set ? set(name, values[0]) : values[0]);
+    // A reader refuses an attribute of another type.
+    auto copied = [](auto copy) {
+      try {
+        copy();
+        return true;
+      } catch (const Error&) {
+        return false;
       }
-    }
+    };
+    copied([&] { out.attribute("config", name, in.string_attribute("config", name)); }) ||
+        copied([&] {
+          const double value = in.double_attribute("config", name);
+          out.attribute("config", name, set_real ? set_real(name, value) : value);
+        }) ||
+        copied([&] {
+          const std::vector<int64_t> values = in.ints_attribute("config", name);
+          if (values.size() != 1) return out.attribute("config", name, values);
+          out.attribute("config", name, set ? set(name, values[0]) : values[0]);
+        });
   }
   if (add) add(out);
   out.close();

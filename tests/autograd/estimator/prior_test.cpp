@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "autograd/ops.h"
-#include "autograd/ops_units.h"
 #include "tests/estimator_oracle.h"
 #include "tests/refusals.h"
 

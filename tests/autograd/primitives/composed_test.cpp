@@ -17,7 +17,9 @@ Tensor insert_axis(const Tensor& x, int axis) {
   return reshape(x, shape);
 }
 
-Tensor elu_features(const Tensor& x) { return where(greater(x, 0), x + 1, exp(minimum(x, 0))); }
+Tensor elu_features(const Tensor& x) {
+  return where(greater(x, 0), x + 1, exp(where(greater(x, 0), 0, x)));
+}
 Tensor elu_attention(const Tensor& q, const Tensor& k, const Tensor& v) {  // [B, H, T, d]
   const Tensor a = elu_features(q), b = elu_features(k);
   const Tensor state = cumsum(insert_axis(b, 4) * insert_axis(v, 3), 2);  // [B, H, T, d, d]

@@ -273,27 +273,3 @@ TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with lit
     for (bool causal : {false, true}) compare_linear_attention(grouped, causal);
   }
 }
-
-TEST_CASE("cuda: linear_attention_step") {
-  struct Step {
-    int64_t m, columns, d, G;
-  };
-  for (Step s : {Step{1, 1, 1, 6}, Step{8, 3, 5, 2}, Step{9, 0, 5, 2}, Step{33, 40, 64, 3},
-                 Step{300, 64, 64, 6}, Step{300, 64, 64, 1}}) {
-    for (bool moved : {false, true}) {
-      compare_both(join("linear_attention_step ", s.m, " ", s.d), [&](const On& on, Dtype dtype) {
-        const int64_t B = 3, H = 6, G = s.G, e = s.columns + s.d;
-        Tensor state = on(normal({B, G, s.m, e}, 1, dtype));
-        Tensor sums = on(uniform({B, G, s.m}, 2, 0.5, 3, Dtype::f64));
-        Tensor q = on(uniform({B, H, 1, s.m}, 3, 0.1, 1, dtype));
-        Tensor k = on(uniform({B, G, 1, s.m}, 4, 0.1, 1, dtype));
-        Tensor identity = on(normal({11, s.columns}, 5, dtype));
-        Tensor v = on(normal({B, G, 1, s.d}, 6, dtype)), at = numbers({10, 0, 4});
-        Tensor y = Tensor::empty({B, H, 1, e}, dtype, q.device());
-        BRINE_CALL(y, linear_attention_step, y, state, sums, q, k, identity, v, moved ? on(at) : at,
-                   1e-3);
-        return std::vector{y, state, sums};
-      });
-    }
-  }
-}

@@ -21,8 +21,7 @@ Tensor repeated(const Tensor& x, int64_t n) {
 }  // namespace
 
 TEST_CASE("cuda: binary primitives of inputs that repeat") {
-  for (BinaryOp op : {BinaryOp::add, BinaryOp::sub, BinaryOp::mul, BinaryOp::div, BinaryOp::pow,
-                      BinaryOp::maximum, BinaryOp::minimum}) {
+  for (BinaryOp op : {BinaryOp::add, BinaryOp::sub, BinaryOp::mul, BinaryOp::div}) {
     compare_both(join("binary ", int(op)), [&](const On& on, Dtype dtype) {
       const Tensor all = on(uniform({3, 8}, 1, 0.5, 2, dtype));
       const Tensor a = repeated(all.transpose(0, 1).slice(0, 2, 4), 90);
@@ -38,7 +37,7 @@ TEST_CASE("cuda: comparisons and where of any type") {
   for (Dtype dtype : kTypes) {
     for (Relation relation :
          {Relation::equal, Relation::not_equal, Relation::less, Relation::less_equal,
-          Relation::greater, Relation::greater_equal, Relation::both, Relation::either}) {
+          Relation::greater, Relation::greater_equal, Relation::both}) {
       compare(join("compare ", int(relation), " ", dtype), 0, [&](const On& on) {
         const Tensor a = repeated(on(ids({4, 3}, 1, 3).to(dtype)), 2);
         const Tensor b = on(ids({4, 2, 3}, 2, 3).to(dtype));

@@ -46,24 +46,6 @@ TEST_CASE("sums of all elements, also with a large mean") {
   }
 }
 
-TEST_CASE("row by row: dot_rows") {
-  for (int64_t C : kReducedSizes) {
-    for (int64_t R : {1, 3, 70}) {
-      if (R == 70 && C > 1000) continue;
-      Tensor a = normal({R, C}, 3), b = normal({R, C}, 4);
-      const auto va = a.to_vector(), vb = b.to_vector();
-      std::vector<double> dots(size_t(R), 0.0);
-      for (size_t i = 0; i < va.size(); ++i) dots[i / size_t(C)] += va[i] * vb[i];
-      Tensor dot = steady([&] {
-        Tensor y = Tensor::empty({R});
-        BRINE_CALL(y, dot_rows, y, a, b);
-        return y;
-      });
-      CHECK(close(dot.to_vector(), dots, 1e-5, 1e-6, "dot_rows"));
-    }
-  }
-}
-
 TEST_CASE("sum_rows adds the columns' sums") {
   for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
     for (auto [R, C] : std::vector<std::pair<int64_t, int64_t>>{
@@ -96,34 +78,6 @@ TEST_CASE("count_nonfinite counts NaN and infinities of every float type") {
       Tensor x = Tensor::from(v, {n}).to(dtype), y = Tensor::empty({1}, Dtype::i64);
       BRINE_CALL(y, count_nonfinite, y, x);
       CHECK(y.item() == double(bad));
-    }
-  }
-}
-
-TEST_CASE("squared_distance leaves out rows of weight 0, whatever they contain") {
-  for (int64_t C : {1, 33, 257}) {
-    Tensor a = normal({5, C}, 10), b = normal({5, C}, 11);
-    Tensor weight = Tensor::from(std::vector<float>{1, 0, 0.25, 0, 2}, {5});
-    a.data<float>()[C] = NAN;
-    const auto va = a.to_vector(), vb = b.to_vector(), w = weight.to_vector();
-    double expected = 0;
-    for (size_t i = 0; i < va.size(); ++i) {
-      const double share = w[i / size_t(C)];
-      if (share != 0) expected += share * (va[i] - vb[i]) * (va[i] - vb[i]);
-    }
-    Tensor y = steady([&] {
-      Tensor out = Tensor::empty({1});
-      BRINE_CALL(out, squared_distance, out, a, b, weight);
-      return out;
-    });
-    CHECK(y.item() == doctest::Approx(expected).epsilon(1e-6));
-    Tensor da = Tensor::like(a), db = Tensor::like(b), dy = Tensor::full({1}, 3);
-    BRINE_CALL(da, squared_distance_backward, da, db, dy, a, b, weight);
-    for (size_t i = 0; i < va.size(); ++i) {
-      const double share = w[i / size_t(C)];
-      const double g = share == 0 ? 0 : 6 * share * (va[i] - vb[i]);
-      CHECK(da.to_vector()[i] == doctest::Approx(g).epsilon(1e-5));
-      CHECK(db.to_vector()[i] == doctest::Approx(-g).epsilon(1e-5));
     }
   }
 }
