@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 
 from .attention_brine_sea import Padding, Store, of_one_type, rows_at
 from .columns_brine_sea import recomputed
-from .configuration_brine_sea import BlockSettings, Shape
+from .configuration_brine_sea import BACKENDS, BlockSettings, Shape
 from .native_brine_sea import attention_by_library, library_fits
 
 # Elements of the largest tensors of the tiles that are scored, and of keys and values that are gathered: what is
@@ -417,6 +418,46 @@ def attend_by_linear(
     return out
 
 
+@cache
+def flex_functions() -> tuple[Any, Any]:
+    """flex_attention, compiled for a GPU, and the class of its masks."""
+    try:
+        from torch.nn.attention.flex_attention import BlockMask, flex_attention
+    except ImportError:
+        raise ValueError("brine: backend 'flex' needs PyTorch 2.5 or newer") from None
+    return (torch.compile(flex_attention) if torch.cuda.is_available() else flex_attention), BlockMask
+
+
+def attend_by_flex(q: Tensor, k: Tensor, v: Tensor, codes: Tensor, form: BlockSettings) -> Tensor:
+    """The same by flex_attention: q [B, G, n, tiles, r, d], k, v [B, G, S, d], codes [B, G, tiles, U].
+
+    A tile's rows of all heads of a group are one block of queries, filled up to a power of two. The table of the
+    first rows has tiles * S / block numbers.
+    """
+    batch, groups, n, tiles, r, d = q.shape
+    flex_attention, mask_class = flex_functions()
+    size, rows, blocks = form.block, 16, k.shape[2] // form.block
+    while rows < n * r:
+        rows *= 2
+    y = F.pad(q.transpose(2, 3).reshape(batch, groups, tiles, n * r, d), (0, 0, 0, rows - n * r))
+    first = torch.full((batch, groups, tiles, blocks + 1), form.tile, dtype=torch.int32, device=q.device)
+    at = torch.where(codes < 0, blocks, codes // form.tile)
+    first.scatter_(3, at, (codes % form.tile).int())
+    first = first[..., :blocks].contiguous()
+
+    def mask(b: Tensor, h: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        tile, inside = row // rows, row % rows % r
+        return (first[b, h, tile, key // size] <= inside) & (key <= tile * r + inside)
+
+    counts = (codes >= 0).sum(-1, dtype=torch.int32)
+    order = torch.argsort((first == form.tile).int(), dim=-1, stable=True).int()
+    sparse = mask_class.from_kv_blocks(counts, order, BLOCK_SIZE=(rows, size), mask_mod=mask)
+    options = {"BLOCK_M": min(rows, 64), "BLOCK_N": min(size & -size, 64)} if y.is_cuda else None
+    y = flex_attention(y.flatten(2, 3), k, v, block_mask=sparse, kernel_options=options)
+    y = y.view(batch, groups, tiles, rows, d)[:, :, :, : n * r]
+    return y.view(batch, groups, tiles, n, r, d).transpose(2, 3)
+
+
 # ---- the block
 
 
@@ -504,7 +545,7 @@ class Layout:
 class BlockAttention(nn.Module):
     """The attention of a student with blocks. Its buffer has the name of Brine's files.
 
-    k may be changed between calls. With `calibrates` the next call that has a complete block and none
+    k and backend may be changed between calls. With `calibrates` the next call that has a complete block and none
     before it sets key_scale by its keys. If `capture` is a dictionary, a call puts "candidates", "chosen" and "kept"
     into it: bits [B, G, R, N] of the new tokens' rows and blocks, packed.
     """
@@ -515,7 +556,7 @@ class BlockAttention(nn.Module):
         super().__init__()
         settings.validate(shape)
         self.shape, self.settings = shape, settings
-        self.k, self.calibrates = settings.k, False
+        self.k, self.backend, self.calibrates = settings.k, BACKENDS[0], False
         self.capture: dict[str, Tensor] | None = None
         self.register_buffer("key_scale", torch.ones(shape.groups, shape.head_size))
 
@@ -640,6 +681,8 @@ class BlockAttention(nn.Module):
         if at.count > 1:
             ahead = -keys % size
             k, v = (F.pad(at.keys(x, 0, keys), (0, 0, 0, ahead)) for x in (k, v))
+            if self.backend == "flex" and at.count == keys:
+                return attend_by_flex(q, k, v, codes.view(batch, groups, tiles, -1), form)
             k, v = (x.reshape(-1, size * d) for x in (k, v))
             places = sequence * ((keys + ahead) // size) + blocks
         else:  # single keys, so that nothing of the length of the cache is copied

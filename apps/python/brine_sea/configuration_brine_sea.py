@@ -26,6 +26,8 @@ SECTION = "brine"
 NEWEST_FORMAT = 1
 FULL_ATTENTION = ("flash", "dense")
 
+# How attention over blocks is computed: gathered tiles, or flex_attention of PyTorch. Not a setting of files.
+BACKENDS = ("tiles", "flex")
 MOST_TILE_ROWS = 64
 # Settings of blocks in the first edition, which had them in the method "sea".
 FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}

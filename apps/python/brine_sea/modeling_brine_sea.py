@@ -46,6 +46,7 @@ from .blocks_brine_sea import BlockAttention
 # Not used here: releases up to 5.0 copy of a directory only the files that this one imports.
 from .columns_brine_sea import TILE as _TILE  # noqa: F401
 from .configuration_brine_sea import (
+    BACKENDS,
     SECTION,
     BlockSettings,
     SeaBertConfig,
@@ -291,22 +292,33 @@ class SeaStudent:
         """The blocks of all layers, in order."""
         return (m for m in cast(nn.Module, self).modules() if isinstance(m, Block))
 
-    def set_sea(self, k: int | None = None, query_skip: int | None = None) -> None:
+    def set_sea(
+        self,
+        k: int | None = None,
+        query_skip: int | None = None,
+        backend: str | None = None,
+    ) -> None:
         """Another number of kept keys, without training.
 
         query_skip f: the estimate of every f-th query serves the f - 1 after it. It must not change in the
-        middle of a sequence. A cache then keeps the scores of every token, H K numbers.
+        middle of a sequence. A cache then keeps the scores of every token, H K numbers. backend, of attention blocks:
+        "tiles", or "flex" for flex_attention in whole passes.
         """
         for name, value in (("k", k), ("query_skip", query_skip)):
             if value is not None and value < 1:
                 raise ValueError(f"brine: {name} is {value}, must be at least 1")
+        if backend is not None and backend not in BACKENDS:
+            raise ValueError(f"brine: backend is {backend!r}, known are {', '.join(BACKENDS)}")
         for block in self.sea_blocks():
             if isinstance(block, BlockAttention):
                 if (query_skip or 1) > 1:
                     raise ValueError("brine: query_skip is of attention sea, this student has blocks")
                 block.with_k(k or block.k)
                 block.k = k or block.k
+                block.backend = backend or block.backend
                 continue
+            if backend is not None:
+                raise ValueError("brine: a backend is of attention blocks, this student has sea")
             block.k = k or block.k
             block.query_skip = query_skip or block.query_skip
 

@@ -531,3 +531,23 @@ def test_16_bits(kind):
     assert torch.allclose(y.float(), wanted, rtol=0, atol=0.02)
     y = made.to(kind)(q, k, v)
     assert torch.isfinite(y).all()
+
+
+@names()
+@torch.no_grad()
+def test_flex_attention_has_the_same_mask(name):
+    pytest.importorskip("torch.nn.attention.flex_attention")
+    gpu = torch.cuda.is_available()
+    if gpu and SETTINGS[name]["block"] < 16:
+        pytest.skip("a kernel of a GPU has blocks of at least 16 keys")
+    made, inputs = random_block(name), inputs_of(75)
+    if gpu:
+        made, inputs = made.float().cuda(), [x.float().cuda() for x in inputs]
+    wanted = made(*inputs)
+    made.backend = "flex"
+    assert torch.allclose(made(*inputs), wanted, rtol=0, atol=1e-4 if gpu else 1e-12)
+    visible = torch.ones(2, 75, dtype=torch.bool, device=wanted.device)
+    visible[0, :11], visible[1, 40:43] = False, False
+    y = made(*inputs, visible)
+    made.backend = "tiles"
+    assert torch.allclose(y, made(*inputs, visible), rtol=0, atol=1e-4 if gpu else 1e-12)

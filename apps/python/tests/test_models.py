@@ -245,11 +245,14 @@ def test_a_student_with_blocks(tmp_path):
     assert close(logits(make("llama", BLOCKS | {"k": 24}), ids), logits(model, ids))
     for change, message in (
         ({"query_skip": 2}, "is of attention sea"),
+        ({"backend": "other"}, "backend is 'other', known are tiles, flex"),
         ({"k": 28}, "candidates is 3, k = 28 chooses 4 blocks"),
         ({"k": 132}, "k is 132, the model has 128 positions: at most 128"),
     ):
         with pytest.raises(ValueError, match=message):
             model.set_sea(**change)
+    with pytest.raises(ValueError, match="a backend is of attention blocks"):
+        make("llama").set_sea(backend="flex")
     tensors = load_file(tmp_path / "model.safetensors")
     for bad in (0.0, float("nan")):
         tensors["model.layers.1.self_attn.blocks.key_scale"][1, 2] = bad
