@@ -86,7 +86,6 @@ TEST_CASE(
   for (const char* command :
        {"eval --data text.txt --model more-teacher", "generate --prompt king --model more-teacher",
         "dump --data text.txt --out never --model more-teacher",
-        "inspect --capture never --text king more-teacher",
         "sweep --data text.txt --model more-student",
         "train --train text.txt --steps 1 --out never --model more-teacher",
         "train --config model.toml --train text.txt --tokenizer more-teacher --out never",
@@ -330,7 +329,8 @@ TEST_CASE("generate: a cache in 8 bits, its state, and the memory that is said b
   CHECK(double(evaluated(read + "--cache q8 --prefill 8").at("perplexity")) ==
         doctest::Approx(whole).epsilon(0.01));
   refused("eval --model teacher --data text.txt --prefill 8", "without --cache");
-  refused("eval --model teacher --data text.txt --cache q8 --teacher self", "reads text through a cache");
+  refused("eval --model teacher --data text.txt --cache q8 --teacher self",
+          "reads text through a cache");
 }
 
 TEST_CASE(
