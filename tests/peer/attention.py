@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The rows of flash attention in `brine bench attention`, in PyTorch.
 
-Causal softmax attention, 1 x 12 heads x T x 64, f32 or bf16, q, k, v to context; forward, and forward with
-backward. scaled_dot_product_attention and softmax(q k^T / sqrt(d)) v are timed, the latter while its
-maps fit; the rate counts the visible half of the T x T products, as Brine's does.
+Causal softmax attention, or with --bidirectional an encoder's, 1 x 12 heads x T x 64, f32 or bf16, q, k, v to
+context; forward, and forward with backward. scaled_dot_product_attention and softmax(q k^T / sqrt(d)) v are
+timed, the latter while its maps fit; the rate counts the visible part of the T x T products, as Brine's does.
 """
 import argparse
 import math
@@ -17,15 +17,17 @@ HEADS, SIZE = 12, 64
 MOST_MAPS = 6e9  # bytes
 
 
-def explicit(q, k, v):
+def explicit(q, k, v, causal):
     tokens = q.shape[-2]
-    hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-    scores = (q @ k.transpose(-1, -2) / math.sqrt(SIZE)).masked_fill(hidden, -math.inf)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(SIZE)
+    if causal:
+        hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
     return torch.softmax(scores, dim=-1) @ v
 
 
-def fused(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+def fused(q, k, v, causal):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
 def main():
@@ -34,7 +36,9 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--compute", choices=["f32", "bf16"], default="f32")
+    parser.add_argument("--bidirectional", action="store_true")
     args = parser.parse_args()
+    causal = not args.bidirectional
     dtype = torch.bfloat16 if args.compute == "bf16" else torch.float32
     torch.set_num_threads(args.threads)
     forms = {"softmax(qk)v": explicit}
@@ -51,16 +55,17 @@ def main():
 
             def forward():
                 with torch.no_grad():
-                    form(*x)
+                    form(*x, causal)
 
             def both():
                 for leaf in x:
                     leaf.grad = None
-                form(*x).backward(dy)
+                form(*x, causal).backward(dy)
 
             for what, run, products in [("forward", forward, 2), ("forward + backward", both, 7)]:
                 ms = median_ms(run, args.seconds)
-                rate = products * HEADS * tokens * (tokens + 1) * SIZE / ms / 1e6
+                seen = tokens * (tokens + 1) if causal else 2 * tokens * tokens
+                rate = products * HEADS * seen * SIZE / ms / 1e6
                 print(f"T {tokens:6d} {ms:10.2f} ms {rate:7.1f} GFLOP/s  {name}, {what}", flush=True)
 
 
