@@ -153,8 +153,7 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.choice("cache", cache, kCaches,
            "Type of cached keys and values; q8: 8 bits; exact: f32, also sums of features");
-  s.field("prefill", prefill,
-          "Tokens of a prompt read at once; none: about half a GiB of them",
+  s.field("prefill", prefill, "Tokens of a prompt read at once; none: about half a GiB of them",
           {.min = 1});
   s.field("save_state", save_state, "File from which to continue later");
   s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
