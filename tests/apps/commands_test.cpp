@@ -86,7 +86,7 @@ TEST_CASE(
   for (const char* command :
        {"eval --data text.txt --model more-teacher", "generate --prompt king --model more-teacher",
         "dump --data text.txt --out never --model more-teacher",
-        "logits --prompt king --out never --model more-teacher",
+        "logits --prompt king --out never.safetensors --model more-teacher",
         "sweep --data text.txt --model more-student",
         "train --train text.txt --steps 1 --out never --model more-teacher",
         "train --config model.toml --train text.txt --tokenizer more-teacher --out never",

@@ -129,7 +129,9 @@ TEST_CASE("blocks: every command knows them") {
   CHECK(contains(by_k, "k\tquery_skip\tperplexity\tkeys_read\t"));
   CHECK(contains(by_k, "\n12\t"));
   CHECK(contains(by_k, "\n16\t"));
-  w.must("logits --model blocks --prompt 'the king said unto his people' --out blocks-logits");
+  w.must(
+      "logits --model blocks --prompt 'the king said unto his people' --out "
+      "blocks-logits.safetensors");
   w.must(
       "report blocks --teacher teacher --data text.txt --sequence-length 32 --out blocks-report");
   CHECK(contains(read_all(w.path("blocks-report")), "\"keys_read\""));
