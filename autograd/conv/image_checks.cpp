@@ -1,7 +1,5 @@
-// What the image ops share: argument checks, rows of zeros around an image.
+// Argument checks that the image ops share.
 #include "autograd/conv/image_checks.h"
-
-#include "autograd/ops.h"
 
 namespace brine {
 
@@ -15,15 +13,6 @@ void check_lengths(const char* op, const Tensor& lengths, int64_t B) {
   if (!lengths.defined()) return;
   check(lengths.dtype() == Dtype::i64 && lengths.shape() == Shape{B} && lengths.is_contiguous(), op,
         ": lengths are ", lengths.dtype(), " ", lengths.shape(), ", wanted i64 [", B, "]");
-}
-
-Tensor with_halo(const Tensor& image, const Halo& halo) {
-  if (halo.before == 0 && halo.after == 0) return image;
-  auto zeros = [&](int64_t rows) {
-    return Tensor::zeros({image.dim(0), rows, image.dim(2), image.dim(3)}, image.dtype(),
-                         image.device());
-  };
-  return concat({zeros(halo.before), image, zeros(halo.after)}, 1);
 }
 
 }  // namespace brine

@@ -10,7 +10,4 @@ void check_image(const char* op, const Tensor& x);
 // Throws unless lengths is undefined or contiguous i64 [B].
 void check_lengths(const char* op, const Tensor& lengths, int64_t B);
 
-// The image between rows of zeros.
-Tensor with_halo(const Tensor& image, const Halo& halo);
-
 }  // namespace brine

@@ -1,5 +1,4 @@
 // Conversion of heads to the channels of an image and back, and the softmax over its columns.
-#include "autograd/conv/image_checks.h"
 #include "autograd/ops.h"
 #include "autograd/step_checks.h"
 #include "tensor/base/math.h"
@@ -16,10 +15,17 @@ Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tens
   check(halo.before >= 0 && halo.after >= 0, op, ": a halo of ", halo.before, " and ", halo.after,
         " rows");
   check_visibility(op, {.causal = false, .lengths = lengths}, x.dim(0), x.dim(2));
-  const int64_t B = x.dim(0), H = x.dim(1), T = x.dim(2), c = x.dim(3) / W;
-  Tensor image = reshape(permute(reshape(x, {B, H, T, c, W}), {0, 2, 4, 1, 3}), {B, T, W, H * c});
-  if (lengths.defined()) image = zero_padding(image, lengths);
-  return with_halo(image, halo);
+  const Shape shape = x.shape();
+  const int64_t before = halo.before;
+  Tensor y =
+      Tensor::empty({x.dim(0), halo.before + x.dim(2) + halo.after, W, x.dim(1) * (x.dim(3) / W)},
+                    x.dtype(), x.device());
+  BRINE_CALL(y, image_from_heads, y, x.detach().contiguous(), halo.before, lengths);
+  return record(op, y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+    BRINE_CALL(dx, image_from_heads_backward, dx, dy, before, lengths);
+    grads.set(0, dx);
+  });
 }
 
 Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows) {
@@ -41,7 +47,14 @@ Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows) {
 Tensor heads_from_image(const Tensor& image) {
   const char* op = "heads_from_image";
   check(image.rank() == 4, op, ": the image must be [B, T, K, H], got ", image.shape());
-  return permute(image, {0, 3, 1, 2});
+  const Shape shape = image.shape();
+  Tensor y = Tensor::empty({shape[0], shape[3], shape[1], shape[2]}, image.dtype(), image.device());
+  BRINE_CALL(y, heads_from_image, y, image.detach().contiguous());
+  return record(op, y, {image}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+    BRINE_CALL(dx, heads_from_image_backward, dx, dy);
+    grads.set(0, dx);
+  });
 }
 
 Tensor column_softmax(const Tensor& scores, const Visibility& visible) {
@@ -107,18 +120,9 @@ Tensor resampled_identity(const Shape& shape, bool nearest, const Tensor& length
                           Device device) {
   check(shape.rank() == 3, "resampled_identity: the result must be [B, T, d], got ", shape);
   check_visibility("resampled_identity", {.causal = false, .lengths = lengths}, shape[0], shape[1]);
-  const int64_t T = shape[1], d = shape[2];
-  return Tensor::filled(shape, dtype, device, [&](const Tensor& y) {
-    const RowWidths widths({.causal = false, .lengths = lengths}, T);
-    dispatch_float(dtype, [&]<class F>() {
-      F* out = y.data<F>();
-      for (int64_t r = 0; r < y.rows(); ++r) {
-        const int64_t L = widths.valid(r / T), p = r % T;
-        for (int64_t c = 0; c < d; ++c)
-          *out++ = p < L ? F(math::resampled_identity(p, c, L, d, nearest)) : F(0);
-      }
-    });
-  });
+  Tensor y = Tensor::empty(shape, dtype, device);
+  BRINE_CALL(y, resampled_identity, y, lengths, nearest);
+  return y;
 }
 
 }  // namespace brine

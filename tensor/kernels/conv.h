@@ -1,5 +1,5 @@
 // Kernels on images [B, tokens, columns, channels], channels last. See kernel.h for the contract
-// and types.h for the geometry. Each section is a family.
+// and types.h for the geometry (Convolution, Upsampling). Each section is a family.
 #pragma once
 
 #include "tensor/kernels/kernel.h"
@@ -19,5 +19,11 @@ BRINE_KERNEL(conv2d, Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf)
 // in rows without a token: a GPU multiplies them by 0 for dw.
 BRINE_KERNEL(conv2d_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
              Tensor y, Convolution conf)
+
+// ---- upsample: the nearest row and column
+// y [B, before + T + after, K, C] from x [B, R, W, C]: column c reads column floor(c W / K);
+// R >= ceil(T / stride).
+BRINE_KERNEL(upsample, Tensor y, Tensor x, Upsampling conf)
+BRINE_KERNEL(upsample_backward, Tensor dx, Tensor dy, Upsampling conf)
 
 }  // namespace brine
