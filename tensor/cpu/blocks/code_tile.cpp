@@ -157,7 +157,8 @@ struct AvxVnni : Avx2 {
         std::memcpy(&offset, scores.offsets + lane + v * W, sizeof offset);                     \
         std::memcpy(&largest, scores.largest + lane + v * W, sizeof largest);                   \
         _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                   \
-          const auto whole = std::bit_cast<typename Set::Ints>(sum[k][v]);                      \
+          /* A cast: std::bit_cast would be a function of the program's own target. */          \
+          const auto whole = typename Set::Ints(sum[k][v]);                                     \
           const auto y = (__builtin_convertvector(whole, typename Set::Floats) - offset) *      \
                          scores.steps[key + k];                                                 \
           largest = y > largest ? y : largest;                                                  \
