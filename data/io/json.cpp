@@ -23,28 +23,100 @@ constexpr uint64_t kMostComparisons = uint64_t(1) << 27;  // of keys that stay i
 
 using Drop = std::function<bool(int depth, const std::string& key)>;
 
+// Makes a value of what the parser finds. nlohmann's own parser with a callback takes quadratic
+// time for a list of objects.
+template <class Json>
+class Builder {
+ public:
+  Builder(std::string where, int max_levels, const Drop& drop, bool throws)
+      : where_(std::move(where)), max_levels_(max_levels), drop_(drop), throws_(throws) {}
+
+  Json value = Json(Json::value_t::discarded);
+  std::optional<std::string> twice;  // the first duplicate key of an object
+
+  bool null() { return put(nullptr); }
+  bool boolean(bool x) { return put(x); }
+  bool number_integer(int64_t x) { return put(x); }
+  bool number_unsigned(uint64_t x) { return put(x); }
+  bool number_float(double x, const std::string&) { return put(x); }
+  bool string(std::string& x) { return put(std::move(x)); }
+  bool binary(typename Json::binary_t& x) { return put(std::move(x)); }
+  bool start_object(size_t) { return open(Json::object()); }
+  bool start_array(size_t) { return open(Json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+
+  bool key(std::string& key) {
+    Level& object = levels_.back();
+    if (!object.keys.insert(key).second && !twice) twice = key;
+    if (object.left_out) return true;
+    object.drops = drop_ && drop_(int(levels_.size()), key);
+    if (object.drops) return true;
+    if (std::is_same_v<Json, ordered_json>) comparisons_ += object.keys.size();
+    check_format(comparisons_ <= kMostComparisons, where_, ": an object has too many keys");
+    object.item = &(*object.value)[key];
+    return true;
+  }
+
+  template <class Exception>
+  bool parse_error(size_t, const std::string&, const Exception& error) {
+    if (throws_) throw error;
+    value = Json(Json::value_t::discarded);
+    return false;
+  }
+
+ private:
+  struct Level {
+    Json* value = nullptr;
+    Json* item = nullptr;   // of an object: what its last key is for
+    bool left_out = false;  // with all that it holds
+    bool drops = false;     // an object whose last key is left out
+    std::unordered_set<std::string> keys = {};
+  };
+
+  template <class T>
+  bool put(T&& x) {
+    if (!left_out()) (void)place(std::forward<T>(x));
+    return true;
+  }
+  bool open(Json&& empty) {
+    check_format(int(levels_.size()) < max_levels_, where_, ": more than ", max_levels_,
+                 " levels deep");
+    const bool out = left_out();
+    levels_.push_back({.value = out ? nullptr : place(std::move(empty)), .left_out = out});
+    return true;
+  }
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+  bool left_out() const {
+    return !levels_.empty() && (levels_.back().left_out || levels_.back().drops);
+  }
+  template <class T>
+  Json* place(T&& x) {
+    Json* to = levels_.empty() ? &value : levels_.back().item;
+    if (to) return &(*to = std::forward<T>(x));
+    levels_.back().value->push_back(std::forward<T>(x));
+    return &levels_.back().value->back();
+  }
+
+  const std::string where_;
+  const int max_levels_;
+  const Drop& drop_;
+  const bool throws_;
+  std::vector<Level> levels_;
+  uint64_t comparisons_ = 0;
+};
+
 // Parses a text; `twice` becomes the first duplicate key of an object.
 template <class Json>
 Json parse(std::string_view text, bool throws, std::optional<std::string>& twice,
            const std::string& where, int max_levels, const Drop& drop = {}) {
-  using Event = typename Json::parse_event_t;
-  std::vector<std::unordered_set<std::string>> keys;  // of the objects around a place
-  uint64_t comparisons = 0;
-  int dropped = INT_MAX;  // the depth of a key that is left out, in what follows it
-  auto see = [&](int depth, Event event, Json& parsed) {
-    const bool opens = event == Event::object_start || event == Event::array_start;
-    check_format(!opens || depth < max_levels, where, ": more than ", max_levels, " levels deep");
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event != Event::key || twice) return true;
-    const std::string& key = parsed.template get_ref<const std::string&>();
-    if (!keys.back().insert(key).second) twice = key;
-    if (depth <= dropped) dropped = drop && drop(depth, key) ? depth : INT_MAX;
-    if (std::is_same_v<Json, ordered_json> && dropped == INT_MAX) comparisons += keys.back().size();
-    check_format(comparisons <= kMostComparisons, where, ": an object has too many keys");
-    return dropped != depth;
-  };
-  return Json::parse(text, see, throws);
+  Builder<Json> builder(where, max_levels, drop, throws);
+  Json::sax_parse(text, &builder);
+  twice = builder.twice;
+  return std::move(builder.value);
 }
 
 template <class Json>
