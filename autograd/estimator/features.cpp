@@ -42,14 +42,12 @@ Tensor padded_features(const Tensor& phi, const Tensor& valid) {
   return concat({kept, Tensor::zeros(shape, phi.dtype(), phi.device())}, 3);
 }
 
-// u8 [B, 1, T, 1], 0 at padding; undefined if there is none.
+// u8 [B, 1, T, 1], 0 at padding; undefined if there is none. zero_padding() uploads lengths once.
 Tensor valid_tokens(const Tensor& x, const Tensor& lengths) {
   if (!lengths.defined()) return {};
-  const int64_t T = x.dim(2);
-  return Tensor::filled({x.dim(0), 1, T, 1}, Dtype::u8, x.device(), [&](const Tensor& y) {
-    const RowWidths widths({.causal = false, .lengths = lengths}, T);
-    for (int64_t r = 0; r < y.numel(); ++r) y.data<uint8_t>()[r] = r % T < widths.length(r / T);
-  });
+  const int64_t B = x.dim(0), T = x.dim(2);
+  const Tensor ones = Tensor::full({B, T, 1}, 1, x.dtype(), x.device());
+  return reshape(greater(zero_padding(ones, lengths), 0), {B, 1, T, 1});
 }
 
 void check_exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeights& w,
