@@ -54,7 +54,12 @@ TEST_CASE("linear: input, weight and bias") {
     const int64_t I = rows[rows.rank() - 1];
     for (int64_t O : {1, 9, 24}) {
       std::vector<Tensor> inputs = {normal(rows, 1), normal({O, I}, 2), normal({O}, 3)};
-      check_op({.name = join("linear ", rows, " ", O), .inputs = inputs, .f = f, .oracle = oracle});
+      // The sum of one row may be far below its products.
+      check_op({.name = join("linear ", rows, " ", O),
+                .inputs = inputs,
+                .f = f,
+                .oracle = oracle,
+                .tolerance = rows[0] == 1 ? 1e-4 : 1e-5});
       inputs.pop_back();
       check_op({.name = "linear without bias", .inputs = inputs, .f = f, .oracle = oracle});
     }
