@@ -22,6 +22,7 @@ void check_cache(const char* op, const CodedCache& c, Dtype type) {
   check(c.last_values.shape() == c.last_keys.shape() && c.last_values.dtype() == type &&
             c.values.shape() == Shape{B, G, N, block, d} && c.values.dtype() == Dtype::u8 &&
             c.keys.codes.shape() == codes && c.low_codes.shape() == codes &&
+            c.first_keys.shape() == c.last_keys.shape() && c.first_keys.dtype() == stored &&
             c.keys.steps.shape() == steps && c.value_steps.shape() == steps &&
             c.value_steps.dtype() == stored && c.keys.moments.size() >= 1 &&
             c.keys.moments[0].shape() == Shape{B, G, N, 2 * d} &&
@@ -41,6 +42,7 @@ CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale,
   BlockConfig config{.block = block, .tile = 1};
   CodedCache out{.keys = key_codes(k, key_scale, config, 1, stored),
                  .low_codes = {},
+                 .first_keys = {},
                  .key_scale = {},
                  .values = {},
                  .value_steps = {},
@@ -52,6 +54,8 @@ CodedCache code_cache(const Tensor& k, const Tensor& v, const Tensor& key_scale,
   out.key_scale = Tensor::empty({B, G, d}, k.dtype(), k.device());
   for (int64_t b = 0; b < B; ++b)
     copy_into(out.key_scale.slice(0, b, 1), key_scale.view({1, G, d}));
+  out.first_keys = Tensor::zeros({B, G, block, d}, stored, k.device());
+  if (N > 0) copy_into(out.first_keys, k.detach().slice(2, 0, block));
   out.low_codes = Tensor::empty(out.keys.codes.shape(), Dtype::u8, k.device());
   out.values = Tensor::empty({B, G, N, block, d}, Dtype::u8, k.device());
   out.value_steps = Tensor::empty({B, G, N, block}, stored, k.device());

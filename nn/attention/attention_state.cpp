@@ -167,6 +167,7 @@ KeyValueState::KeyValueState(const StateRequest& r, const AttentionShape& shape,
   Tensor& scale = part("key_scale", {r.batch, G, d}, r.dtype);
   codes = std::unique_ptr<Codes>(new Codes{of_blocks("key_codes", {block, half}, Dtype::u8),
                                            of_blocks("key_low_codes", {block, half}, Dtype::u8),
+                                           part("first_keys", {r.batch, G, block, d}, r.cached()),
                                            of_blocks("key_steps", {block}, r.cached()),
                                            of_blocks("block_moments_0", {2 * d}, r.cached()),
                                            of_blocks("value_codes", {block, d}, Dtype::u8),
@@ -182,6 +183,7 @@ CodedCache KeyValueState::coded(int64_t first, int64_t count) const {
                    .steps = of(codes->steps),
                    .moments = {of(codes->moments)}},
           .low_codes = of(codes->low),
+          .first_keys = of(codes->first_keys),
           .key_scale = of(codes->key_scale),
           .values = of(codes->values),
           .value_steps = of(codes->value_steps),
@@ -210,6 +212,7 @@ void KeyValueState::place(int64_t first, int64_t count, int64_t token, const Ten
     copy_into(scale, calibrated_key_scale(k.slice(2, 0, codes->block), {}, codes->block));
   const CodedCache of = code_cache(k, v, scale, codes->block, codes->value_steps.dtype());
   const int64_t block = token / codes->block;
+  if (token == 0) copy_into(codes->first_keys.slice(0, first, 1), of.first_keys);
   for (const auto& [to, from] : {std::pair{&codes->high, &of.keys.codes},
                                  {&codes->low, &of.low_codes},
                                  {&codes->steps, &of.keys.steps},

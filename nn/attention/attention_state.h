@@ -107,7 +107,8 @@ class KeyValueState : public AttentionState {
 
  protected:
   struct Codes {
-    Tensor &high, &low, &steps, &moments, &values, &value_steps, &key_scale;  // as in CodedCache
+    // As in CodedCache.
+    Tensor &high, &low, &first_keys, &steps, &moments, &values, &value_steps, &key_scale;
     int64_t block;
     bool own_scale;  // of each sequence
   };

@@ -11,6 +11,8 @@ namespace brine {
 struct CodedCache {
   KeyCodes keys;                  // steps [B, G, N, block], moments[0] [B, G, N, 2 d]
   Tensor low_codes;               // u8 as keys.codes: the next four bits of every channel
+  Tensor first_keys;              // [B, G, block, d], those of a complete first block: they share
+                                  // their mean with the first key, which may be far from all others
   Tensor key_scale;               // sigma [B, G, d]
   Tensor values;                  // u8 [B, G, N, block, d]: code + 128
   Tensor value_steps;             // [B, G, N, block]

@@ -3,7 +3,8 @@
     model.generate(..., cache=brine_sea.QuantizedCache(model.config))
 
 Keys of complete blocks are two planes of 4 bits relative to the block's mean, of which the high one is the copy that
-blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The block that fills is exact.
+blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The keys of the first block are bf16;
+the block that fills is exact.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class QuantizedLayer(DynamicLayer):
         high, low = (unpacked(self.kept[name], d).to(wide) for name in ("high", "low"))
         steps, means = self.kept["steps"].to(wide), self.kept["means"].to(wide)
         k = means + self.scale(means) * steps * (16 * high + low - 127.5) / 16
+        k[:, :, 0] = self.kept["first_keys"]
         v = self.kept["value_steps"].to(wide) * self.kept["bytes"].to(wide)
         return (
             torch.cat((k.flatten(2, 3).to(last_keys.dtype), last_keys), 2),
@@ -102,6 +104,8 @@ class QuantizedLayer(DynamicLayer):
                 squares = (of_first - of_first.mean(2, keepdim=True)).square().mean(2)
                 self.kept["scale"] = torch.where(squares > 0, squares.sqrt().sqrt(), 1)
             new = self.coded(*(x[:, :, first:end].unflatten(2, blocks) for x in (keys, values)))
+            if first == 0:
+                self.kept["first_keys"] = keys[:, :, : self.block].bfloat16()
             old = {name: self.kept[name] for name in new if name in self.kept}
             self.kept |= {name: torch.cat((old[name], x), 2) if old else x for name, x in new.items()}
         self.kept |= {"last_keys": keys[:, :, end:].clone(), "last_values": values[:, :, end:].clone()}
@@ -131,8 +135,9 @@ class QuantizedLayer(DynamicLayer):
             raise ValueError(f"brine: crop({tokens_to_remove}) of a cache of {self.get_seq_length()} tokens")
         keys, values = (x[:, :, :left] for x in self.decoded())
         whole = left // self.block
-        of_blocks = {n: x[:, :, :whole] for n, x in self.kept.items() if n[:4] != "last" and n != "scale"}
-        self.kept = (of_blocks | {n: x for n, x in self.kept.items() if n == "scale"}) if whole else {}
+        once = {n: self.kept.get(n) for n in ("scale", "first_keys", "last_keys", "last_values")}
+        of_blocks = {n: x[:, :, :whole] for n, x in self.kept.items() if n not in once}
+        self.kept = of_blocks | {n: once[n] for n in ("scale", "first_keys") if once[n] is not None} if whole else {}
         self.keep(keys, values, whole)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

@@ -52,6 +52,8 @@ def test_keys_and_values_are_those_of_their_codes(scaled, d):
         begin = k[b, g, :8].numpy()
         scale = ((begin - begin.mean(0)) ** 2).mean(0) ** 0.25 if sigma is None else sigma[g].numpy()
         want = expected(k[b, g, rows].numpy(), v[b, g, rows].numpy(), scale)
+        if n == 0:  # keys of the first block are numbers
+            want = k[b, g, rows].bfloat16().double().numpy(), want[1]
         for got, wanted in zip((keys, values), want, strict=True):
             np.testing.assert_allclose(got[b, g, rows].numpy(), wanted, rtol=0, atol=1e-9)
 
@@ -71,7 +73,7 @@ def test_generation_is_near_that_of_a_plain_cache(blocks):
             assert cache.get_seq_length() == 150
             if name == "coded":
                 kept = sum(x.nbytes() for x in cache.layers if isinstance(x, QuantizedLayer))
-                assert kept < 0.45 * 2 * 2 * 2 * 150 * 12 * 4 * 2  # of f32: two layers, groups, texts, k and v
+                assert kept < 0.47 * 2 * 2 * 2 * 150 * 12 * 4 * 2  # of f32: two layers, groups, texts, k and v
     difference = (seen["plain"] - seen["coded"]).abs().max()
     near = 0.05 if blocks else 0.02  # of almost equal blocks others may be chosen
     assert 0 < difference < near * seen["plain"].abs().max()

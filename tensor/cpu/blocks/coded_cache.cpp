@@ -78,7 +78,11 @@ int64_t rows_of(const T*& keys, const T*& values, std::vector<T>& room, const Co
   }
   room.resize(size_t((block + 2) * d));
   const CodedBlock<T, S> coded(c, bg, n);
-  if (keys) {
+  if (keys && n == 0) {
+    const S* first = c.first_keys.data<S>() + bg * block * d;
+    for (int64_t i = 0; i < block * d; ++i) room[size_t(i)] = T(first[i]);
+    keys = room.data();
+  } else if (keys) {
     coded.decode_keys(room.data(), room.data() + block * d);
     keys = room.data();
   } else {

@@ -41,7 +41,7 @@ __global__ void code_kernel(uint8_t* low, uint8_t* values, S* value_steps, const
 template <class T, class S>
 struct CodedRows {
   const uint8_t *high, *low, *values;
-  const S *steps, *value_steps, *moments;
+  const S *steps, *value_steps, *moments, *first_keys;
   const T *key_scale, *last_keys, *last_values;
   const int64_t* lengths;
   int64_t N, G, block;
@@ -69,7 +69,8 @@ __global__ void decode_kernel(T* k, T* v, const CodedRows<T, S> in, int64_t rows
       (in.high[at * half + place] >> shift & 15) << 4 | (in.low[at * half + place] >> shift & 15);
   const T mean = T(in.moments[(bg * in.N + n) * 2 * in.d + c]),
           scale = in.key_scale[bg * in.d + c] / 16;
-  k[i] = mean + scale * T(in.steps[at]) * (T(byte) - T(kKeyByteCentre));
+  k[i] = n == 0 ? T(in.first_keys[(bg * in.block + j) * in.d + c])
+                : mean + scale * T(in.steps[at]) * (T(byte) - T(kKeyByteCentre));
   v[i] = T(in.value_steps[at]) * T(int(in.values[at * in.d + c]) - kValueByteCentre);
 }
 
@@ -96,6 +97,7 @@ void decode_cache(Tensor k, Tensor v, CodedCache cache, Tensor lengths) {
                              .steps = cache.keys.steps.data<S>(),
                              .value_steps = cache.value_steps.data<S>(),
                              .moments = cache.keys.moments[0].data<S>(),
+                             .first_keys = cache.first_keys.data<S>(),
                              .key_scale = cache.key_scale.data<T>(),
                              .last_keys = cache.last_keys.data<T>(),
                              .last_values = cache.last_values.data<T>(),
