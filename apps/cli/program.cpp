@@ -258,10 +258,30 @@ namespace {
 // A row of a key, and the section that it is in.
 using Row = data::Schema::Row;
 
+// A table of the rows that hold for every variant, then one for each variant: those of Brine's own
+// methods first.
+std::string tables_of(const std::vector<Row>& rows) {
+  std::vector<std::string> variants = {"", "attention.method = blocks", "attention.method = sea"};
+  std::map<std::string, std::string> tables;
+  for (const Row& row : rows) {
+    if (std::find(variants.begin(), variants.end(), row.variant) == variants.end())
+      variants.push_back(row.variant);
+    tables[row.variant] += row.text;
+  }
+  std::string text;
+  for (const std::string& variant : variants) {
+    if (tables[variant].empty()) continue;
+    if (!variant.empty()) text += "\n### " + variant + "\n";
+    text += "\n" + (data::Schema::kTableHead + tables[variant]);
+  }
+  return text;
+}
+
 // Rows of sections that several commands have alike are in a table of the section.
 std::string tables_of_commands() {
-  std::map<std::string, int> commands_with;                 // a row of a section
-  std::map<std::string, std::vector<std::string>> rows_of;  // a section's, shared ones
+  auto name_of = [](const Row& row) { return row.variant + row.text; };
+  std::map<std::string, int> commands_with;         // a row of a section
+  std::map<std::string, std::vector<Row>> rows_of;  // a section's, shared ones
   std::vector<std::pair<const Subcommand*, std::vector<Row>>> all;
   for (const Subcommand& command : subcommands()) {
     if (command.hidden) continue;
@@ -269,26 +289,24 @@ std::string tables_of_commands() {
     data::Schema keys;
     body.describe(keys);
     all.emplace_back(&command, keys.rows());
-    std::set<std::string> seen;  // a row that two variants have counts once
+    std::set<std::string> seen;
     for (const Row& row : all.back().second) {
-      if (row.section.empty() || !seen.insert(row.text).second) continue;
-      if (++commands_with[row.text] == 2) rows_of[row.section].push_back(row.text);
+      if (row.section.empty() || !seen.insert(name_of(row)).second) continue;
+      if (++commands_with[name_of(row)] == 2) rows_of[row.section].push_back(row);
     }
   }
   std::string text;
   for (const auto& [section, rows] : rows_of) {
-    text += "\n## [" + section + "]\n\nKeys that several commands have.\n\n";
-    text += data::Schema::kTableHead;
-    for (const std::string& row : rows) text += row;
+    text += "\n## [" + section + "]\n\nKeys that several commands have.\n" + tables_of(rows);
   }
   for (const auto& [command, rows] : all) {
     text += "\n## brine " + command->name + "\n\n" + command->help + ".\n";
     std::set<std::string> sections;
-    std::string table;
+    std::vector<Row> own;
     for (const Row& row : rows) {
-      const bool shared = !row.section.empty() && commands_with.at(row.text) > 1;
+      const bool shared = !row.section.empty() && commands_with.at(name_of(row)) > 1;
       if (shared) sections.insert("[" + row.section + "]");
-      if (!shared) table += row.text;
+      if (!shared) own.push_back(row);
     }
     if (!sections.empty()) {
       text += "Also the keys of ";
@@ -297,7 +315,7 @@ std::string tables_of_commands() {
       }
       text += ".\n";
     }
-    if (!table.empty()) text += "\n" + (data::Schema::kTableHead + table);
+    text += tables_of(own);
   }
   return text;
 }

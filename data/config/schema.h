@@ -168,7 +168,8 @@ class Schema {
   std::string to_toml() const;
   // The rows of a Markdown table, and the table.
   struct Row {
-    std::string section, text;  // "attention", "| `attention.k` | ..."
+    // "attention", "attention.method = blocks" (of a variant's keys), "| `attention.k` | ..."
+    std::string section, variant, text;
   };
   static const std::string kTableHead;  // key, type, default, allowed, meaning
   std::vector<Row> rows() const;

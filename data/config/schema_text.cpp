@@ -227,10 +227,10 @@ std::vector<Schema::Row> Schema::rows() const {
     std::string initial = field.options.required ? "required" : "`" + field.shown() + "`";
     if (field.shown().empty()) initial = "none";
     std::string help = field.help;
-    if (field.chosen != nullptr) help += " (" + field.selector + " = " + field.when + ")";
     if (!field.options.alias.empty()) help += " (also `" + field.options.alias + "`)";
     const size_t end = field.key.rfind('.');
     out.push_back({end == std::string::npos ? "" : field.key.substr(0, end),
+                   field.chosen ? field.selector + " = " + field.when : "",
                    "| `" + field.key + "` | " + field.type() + " | " + markdown_cell(initial) +
                        " | " + markdown_cell(field.allowed()) + " | " + markdown_cell(help) +
                        " |\n"});
