@@ -63,7 +63,6 @@ BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_
 BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
              Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units)
 
-
 // ---- pooled: the scores of the mean keys of columns
 // y [B, H, R, K] = scores + gain [H] q(t) . mean key of column c / sqrt(d), the latter 0 where it
 // owns no key. Rows and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].
