@@ -7,6 +7,7 @@ unicodedata2 (18.0 was used).
     scripts/make_tokenizer_ranges.py > data/tokenizer/normalize/tokenizer_ranges.h
 """
 import unicodedata2 as unicode
+from make_unicode_ranges import ranges, write
 from tokenizers import normalizers, pre_tokenizers
 
 CHARACTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -18,25 +19,7 @@ def bert(**on):
 
 
 def chosen(test):
-    out = []
-    for c in map(ord, filter(test, CHARACTERS)):
-        if out and out[-1][1] == c - 1:
-            out[-1][1] = c
-        else:
-            out.append([c, c])
-    return out
-
-
-def write(name, kind, comment, rows):
-    print(f"\n// {comment}\ninline constexpr {kind} {name}[] = {{")
-    line = "   "
-    for first, last in rows:
-        item = f" {{0x{first:x}, 0x{last:x}}},"
-        if len(line) + len(item) > 100:
-            print(line)
-            line = "   "
-        line += item
-    print(line + "\n};")
+    return ranges(lambda c: not 0xD800 <= c < 0xE000 and test(chr(c)))
 
 
 def main():
@@ -57,20 +40,20 @@ def main():
           "// scripts/make_tokenizer_ranges.py.\n#pragma once\n\n"
           '#include "data/unicode/unicode_ranges.h"\n\nnamespace brine::data {\n\n'
           "struct CharPair {\n  uint32_t from, to;\n};\n\n// clang-format off")
-    write("kRemovedRanges", "CharRange", "Dropped by BERT's cleaning.",
+    write("kRemovedRanges", "Dropped by BERT's cleaning.",
           chosen(lambda c: clean("a" + c + "b") == "ab"))
-    write("kCjkRanges", "CharRange", "Set apart by BERT as Chinese characters.",
+    write("kCjkRanges", "Set apart by BERT as Chinese characters.",
           chosen(lambda c: cjk("a" + c) == "a " + c + " "))
-    write("kAccentRanges", "CharRange", "Dropped by BERT as accents.",
+    write("kAccentRanges", "Dropped by BERT as accents.",
           chosen(lambda c: accents("a" + c) == "a"))
-    write("kMarkRanges", "CharRange", "Dropped by StripAccents.",
+    write("kMarkRanges", "Dropped by StripAccents.",
           chosen(lambda c: strip("a" + c) == "a"))
-    write("kPunctuationRanges", "CharRange", "Words by themselves in BERT's pre-tokenisation.",
+    write("kPunctuationRanges", "Words by themselves in BERT's pre-tokenisation.",
           chosen(lambda c: len(words("a" + c + "b")) == 3))
-    write("kInertRanges", "CharRange", "Neither decomposed nor reordered, being too new.",
+    write("kInertRanges", "Neither decomposed nor reordered, being too new.",
           chosen(inert))
-    write("kLowerPairs", "CharPair", "Lower case that versions before Unicode 17 lack.",
-          [(ord(c), ord(lower(c))) for c in CHARACTERS if lower(c) != c.lower()])
+    write("kLowerPairs", "Lower case that versions before Unicode 17 lack.",
+          [(ord(c), ord(lower(c))) for c in CHARACTERS if lower(c) != c.lower()], "CharPair")
     print("\n// clang-format on\n\n}  // namespace brine::data")
 
 

@@ -24,8 +24,8 @@ def ranges(chosen):
     return out
 
 
-def write(name, comment, found):
-    print(f"\n// {comment}\ninline constexpr CharRange {name}[] = {{")
+def write(name, comment, found, kind="CharRange"):
+    print(f"\n// {comment}\ninline constexpr {kind} {name}[] = {{")
     line = "   "
     for first, last in found:
         item = f" {{0x{first:x}, 0x{last:x}}},"
@@ -52,4 +52,5 @@ def main():
     print("\n// clang-format on\n\n}  // namespace brine::data")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -17,4 +17,21 @@ distill::RunResult run_training(const RunContext& context, const distill::RunOpt
 // 0, or 130 when a signal ended the run early (its checkpoint is saved).
 int exit_status(const distill::RunResult& result);
 
+// A subcommand that trains one run, which `What` describes.
+template <class What>
+struct TrainingCommand {
+  What what;
+  distill::RunOptions options;
+
+  void describe(data::Schema& s) {
+    what.describe(s);
+    options.describe(s);
+  }
+  int run(const RunContext& context) {
+    return exit_status(run_training(context, options, [&](const distill::RunHost& host) {
+      return prepare(what, options, host);
+    }));
+  }
+};
+
 }  // namespace brine

@@ -34,7 +34,7 @@ void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
   if (task) refuse_unused(context, {"cache", "prefill"}, "with --task");
   if (!what.text.cache) refuse_unused(context, {"prefill"}, "without --cache");
   if (suite || task) {
-    refuse_unused(context, {"protocol", "stride", "loss_from", "copies"},
+    refuse_unused(context, {"protocol", "stride", "loss_from"},
                   task ? "with --task" : "with --suite");
   }
 }

@@ -6,23 +6,7 @@
 namespace brine {
 namespace {
 
-struct Finetune {
-  distill::Finetuning what;
-  distill::RunOptions options;
-
-  void describe(data::Schema& s) {
-    what.describe(s);
-    options.describe(s);
-  }
-
-  int run(const RunContext& context) {
-    return exit_status(run_training(context, options, [&](const distill::RunHost& host) {
-      return distill::prepare(what, options, host);
-    }));
-  }
-};
-
-const RegisterSubcommand<Finetune> registration(
+const RegisterSubcommand<TrainingCommand<distill::Finetuning>> registration(
     "finetune", "Train an encoder on a task (GLUE, your files, WordNet, books, Long Range Arena)",
     {"brine finetune --task cola --data GLUE --model BERT --out TEACHER", "docs/guide.md"},
     Ranks::divided);

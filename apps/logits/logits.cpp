@@ -30,7 +30,7 @@ Tensor tokens_of(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
     return Tensor::from(ids, {int64_t(ids.size())});
   }
   const int64_t window = distill::window_of(what.sequence_length, m.config, "logits");
-  const data::TokenCorpus corpus = distill::load_texts(what.data, tokenizer, window, 1, messages);
+  const data::TokenCorpus corpus = distill::load_texts(what.data, tokenizer, window, messages);
   const int64_t all = corpus.windows(),
                 n = what.max_windows ? std::min(what.max_windows, all) : all;
   std::vector<int32_t> ids;

@@ -20,9 +20,9 @@ Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& coun
             v.shape() == Shape{sums.dim(0), sums.dim(1), 1, sums.dim(2)},
         "running_mean_step: sums ", sums.shape(), " must be f64 [B, G, d] and v [B, G, 1, d], got ",
         v.shape());
-  Tensor y = Tensor::empty(v.shape(), v.dtype(), v.device());
-  BRINE_CALL(y, running_mean_step, y, sums, v.detach().contiguous(), counts);
-  return y;
+  const Tensor share = div(1, counts.to(Dtype::f64).to(sums.device()));
+  copy_into(sums, add(sums, v.detach().to(Dtype::f64).contiguous().view(sums.shape())));
+  return (sums * share.view({sums.dim(0), 1, 1})).view(v.shape()).to(v.dtype());
 }
 
 }  // namespace brine

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "autograd/ops_estimator.h"
+#include "autograd/ops.h"
 #include "autograd/step_checks.h"
 #include "tensor/kernels/estimator.h"
 #include "tensor/mask/csr.h"
@@ -66,8 +66,20 @@ void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, in
     const int64_t needed = std::max(unit_rows(keys, K, units), unit_rows(keys + 1, K, units));
     check(needed <= rows.dim(2), op, ": key ", keys, " of sequence ", b, " needs ", needed,
           " rows, there are ", rows.dim(2));
+    const int64_t unit = math::unit_of_sums(keys + 1, K, units);
+    const Tensor sums = rows.select(0, b);  // [G, R, m]
+    auto some = [&](int64_t first, int64_t count) {
+      return sums.slice(1, first, count).to(row.dtype()).contiguous();
+    };
+    if (unit > math::unit_of_sums(keys, K, units)) {  // pairs of rows become one
+      const int64_t made = (2 * keys + unit - 1) / unit, pairs = made / 2;
+      const Tensor both = some(0, 2 * pairs).view({rows.dim(1), pairs, 2, rows.dim(3)});
+      copy_into(sums.slice(1, 0, pairs), sum(both, {2}));
+      if (made % 2) copy_into(sums.slice(1, pairs, 1), some(made - 1, 1));
+    }
+    const Tensor added = row.detach().select(0, b).contiguous(), to = sums.slice(1, keys / unit, 1);
+    copy_into(to, keys % unit ? add(some(keys / unit, 1), added) : added);
   }
-  BRINE_CALL(rows, append_to_units, rows, row.detach().contiguous(), at, K, units);
 }
 
 Tensor sum_units(const Tensor& x, const Tensor& lengths, const Tensor& units, int64_t rows,
@@ -82,8 +94,22 @@ Tensor sum_units(const Tensor& x, const Tensor& lengths, const Tensor& units, in
     check(units.data<int64_t>()[b] >= 1, op, ": unit ", units.data<int64_t>()[b], " of sequence ",
           b, " must be at least 1");
   }
-  const Tensor y = Tensor::empty({x.dim(0), x.dim(1), rows, x.dim(3)}, type, x.device());
-  BRINE_CALL(x, sum_units, y, x.detach().contiguous(), lengths, units);
+  const int64_t G = x.dim(1), m = x.dim(3);
+  const Tensor y = Tensor::zeros({x.dim(0), G, rows, m}, type, x.device());
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    const int64_t unit = units.data<int64_t>()[b], length = lengths.data<int64_t>()[b];
+    const int64_t whole = std::min(rows, length / unit),
+                  last = std::min(unit, length - whole * unit);
+    // The units from `row` on, `count` of `keys` keys each.
+    auto put = [&](int64_t row, int64_t count, int64_t keys) {
+      if (row + count > rows || count * keys == 0) return;
+      const Tensor part = x.detach().select(0, b).slice(1, row * unit, count * keys);
+      copy_into(y.select(0, b).slice(1, row, count),
+                sum(part.to(type).contiguous().view({G, count, keys, m}), {2}));
+    };
+    put(0, whole, unit);
+    put(whole, 1, last);
+  }
   return y;
 }
 

@@ -8,18 +8,14 @@
 namespace brine::distill {
 
 WindowSource::WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window,
-                           uint64_t seed, std::vector<int64_t> windows, int64_t copies,
-                           int64_t max_listed)
+                           uint64_t seed, std::vector<int64_t> windows, int64_t max_listed)
     : tokens_(std::move(tokens)),
       window_(window),
-      copies_(copies),
       max_listed_(max_listed),
       seed_(seed),
       windows_(std::move(windows)) {
   check(window >= 2, "windows: a window of ", window, " tokens predicts nothing");
-  check(copies >= 1 && window % copies == 0, "windows: ", copies,
-        " copies do not divide a window of ", window, " tokens");
-  whole_ = tokens_->size() / (window / copies);
+  whole_ = tokens_->size() / window;
   check(whole_ > 0, "windows: the text has ", tokens_->size(), " tokens, a window takes ", window);
   for (int64_t w : windows_) {
     check(w >= 0 && w < whole_, "windows: window ", w, " of ", whole_, " does not exist");
@@ -61,10 +57,8 @@ Batch WindowSource::gather(std::vector<int64_t> windows) const {
   int64_t B = int64_t(windows.size());
   b.ids = Tensor::empty({B, window_}, Dtype::i32);
   for (int64_t i = 0; i < B; ++i) {
-    int64_t part = window_ / copies_;
     int32_t* row = b.ids.data<int32_t>() + i * window_;
-    tokens_->read(windows[size_t(i)] * part, {row, size_t(part)});
-    for (int64_t c = 1; c < copies_; ++c) std::copy(row, row + part, row + c * part);
+    tokens_->read(windows[size_t(i)] * window_, {row, size_t(window_)});
   }
   b.tokens = B * window_;
   for (int64_t i = 0; i < B; ++i) {

@@ -47,17 +47,14 @@ class WindowSource : public BatchSource {
   static constexpr int64_t kMostListed = 1 << 20;
 
   // `windows` restricts the corpus to these windows (those of a dump); empty = all. Throws when
-  // there is none. With `copies` = c a window is T / c tokens of the corpus, repeated c times: a
-  // text in which distant keys matter. `max_listed` is for tests: a run that continues with
-  // another value sees other windows.
+  // there is none. `max_listed` is for tests: a run that continues with another value sees other
+  // windows.
   WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window, uint64_t seed,
-               std::vector<int64_t> windows = {}, int64_t copies = 1,
-               int64_t max_listed = kMostListed);
+               std::vector<int64_t> windows = {}, int64_t max_listed = kMostListed);
   WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
-               std::vector<int64_t> windows = {}, int64_t copies = 1,
-               int64_t max_listed = kMostListed)
+               std::vector<int64_t> windows = {}, int64_t max_listed = kMostListed)
       : WindowSource(std::make_shared<data::TokenList>(std::move(tokens)), window, seed,
-                     std::move(windows), copies, max_listed) {}
+                     std::move(windows), max_listed) {}
 
   int64_t size() const override { return windows_.empty() ? whole_ : int64_t(windows_.size()); }
   int64_t window() const override { return window_; }
@@ -76,7 +73,7 @@ class WindowSource : public BatchSource {
   int64_t number(int64_t i) const { return windows_.empty() ? i : windows_[size_t(i)]; }
 
   std::shared_ptr<const data::TokenSource> tokens_;
-  int64_t window_, copies_, max_listed_;
+  int64_t window_, max_listed_;
   uint64_t seed_;
   int64_t whole_ = 0;                             // windows of the corpus
   std::vector<int64_t> windows_;                  // empty: all

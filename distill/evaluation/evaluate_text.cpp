@@ -29,9 +29,7 @@ int64_t scored_windows(const TextEvaluation& e, int64_t all) {
 }
 
 std::string cut_in_words(const WindowSource& windows, const TextEvaluation& e, int64_t tokens) {
-  std::string repeated = e.copies > 1 ? join(" (", e.copies, " copies of the same text)") : "";
-  return join("non-overlapping windows of ", windows.window(), " tokens", repeated,
-              ", each by itself, no BOS, ",
+  return join("non-overlapping windows of ", windows.window(), " tokens, each by itself, no BOS, ",
               "the last partial window dropped, targets from position ",
               std::max<int64_t>(e.loss_from, 1), ", ", tokens, " predicted tokens");
 }
@@ -45,7 +43,7 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                      const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
   check(e.stride == 0, "eval: --stride is for the protocol stride, not windows");
   const int64_t window = window_of(e.sequence_length, m.config, "eval");
-  data::TokenCorpus corpus = load_texts(e.data, tokenizer, window, e.copies, messages);
+  data::TokenCorpus corpus = load_texts(e.data, tokenizer, window, messages);
   Scored out;
   out.cut = {.name = data::name_of(e.protocol, kProtocolNames),
              .files = e.data,
@@ -57,7 +55,7 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
              .scored_windows = scored_windows(e, corpus.windows()),
              .tokens = int64_t(corpus.tokens->size()),
              .dropped_tokens = corpus.dropped()};
-  const std::shared_ptr<WindowSource> windows = windows_of(std::move(corpus), window, 0, e.copies);
+  const std::shared_ptr<WindowSource> windows = windows_of(std::move(corpus), window, 0);
   calibrate_on(m, windows->in_order(0, 1).ids, messages);
   out.perplexity = evaluate(*m.model, *windows, call);
   warn_if_all_kept(m.config, call.options.k, window, messages);
@@ -69,8 +67,8 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
 
 Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                       const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
-  check(e.copies == 1 && e.loss_from == 0, "eval: the protocol ",
-        data::name_of(e.protocol, kProtocolNames), " accepts neither copies nor loss_from");
+  check(e.loss_from == 0, "eval: the protocol ", data::name_of(e.protocol, kProtocolNames),
+        " does not accept loss_from");
   const auto chosen =
       std::make_shared<Protocol>(make_protocol({.name = e.protocol,
                                                 .files = e.data,

@@ -24,7 +24,7 @@ struct TextEvaluation {
   ProtocolName protocol = ProtocolName::windows;
   std::string teacher;  // whose attention the mask should cover; empty: no mask recall
   int64_t sequence_length = 0, stride = 0;  // 0: the protocol's, else the model's positions
-  int64_t batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
+  int64_t batch_size = 8, max_windows = 0, loss_from = 0;
   int64_t k = 0, query_skip = 1;
   std::optional<nn::Cache> cache;  // read through one of this type; none: in one pass
   int64_t prefill = 512;           // tokens of a part that is read so

@@ -39,8 +39,6 @@ void Evaluation::describe(data::Schema& s) {
           "Only the first windows, or evenly spaced texts of the split; 0 = all", {.min = 0});
   s.field("loss_from", text.loss_from, "Only targets from this position of a window on",
           {.min = 0});
-  s.field("copies", text.copies, "How often a window repeats its first tokens; 1 = plain text",
-          {.min = 1});
   suite.describe(s);
 }
 

@@ -85,7 +85,7 @@ void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
   compare_teacher(what.grid.teacher, tokenizer, messages);
   const int64_t window = window_of(what.sequence_length, model.config, "sweep");
   const std::unique_ptr<WindowSource> windows =
-      windows_of(load_texts(what.data, tokenizer, window, 1, messages), window, 0);
+      windows_of(load_texts(what.data, tokenizer, window, messages), window, 0);
   calibrate_on(model, windows->in_order(0, 1).ids, messages);
   if (what.floors) {
     write_floors(model, *windows, what, table);

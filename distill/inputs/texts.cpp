@@ -8,21 +8,17 @@
 namespace brine::distill {
 
 data::TokenCorpus load_texts(const std::vector<std::string>& files,
-                             const data::Tokenizer& tokenizer, int64_t window, int64_t copies,
+                             const data::Tokenizer& tokenizer, int64_t window,
                              const Messages& messages) {
-  data::TokenCorpus corpus =
-      data::load_corpus(files, tokenizer, std::max<int64_t>(window / copies, 2));
+  data::TokenCorpus corpus = data::load_corpus(files, tokenizer, std::max<int64_t>(window, 2));
   std::string name = files.size() == 1 ? files[0] : join(files.size(), " files");
   messages.info(name, ": ", corpus.tokens->size(), " tokens, ", corpus.windows(), " windows of ",
-                corpus.window_tokens, copies > 1 ? join(", each ", copies, " times in a row") : "",
-                ", ", corpus.dropped(), " tokens at the end dropped");
+                corpus.window_tokens, ", ", corpus.dropped(), " tokens at the end dropped");
   return corpus;
 }
 
-std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed,
-                                         int64_t copies) {
-  return std::make_unique<WindowSource>(std::move(corpus.tokens), window, seed,
-                                        std::vector<int64_t>{}, copies);
+std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed) {
+  return std::make_unique<WindowSource>(std::move(corpus.tokens), window, seed);
 }
 
 int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::string& what) {

@@ -12,15 +12,14 @@
 
 namespace brine::distill {
 
-// Text files as tokens for windows of `window` tokens that contain `copies` copies of a text;
-// reports the numbers of windows and tokens and what is dropped.
+// Text files as tokens for windows of `window` tokens; reports the numbers of windows and tokens
+// and what is dropped.
 data::TokenCorpus load_texts(const std::vector<std::string>& files,
-                             const data::Tokenizer& tokenizer, int64_t window, int64_t copies,
+                             const data::Tokenizer& tokenizer, int64_t window,
                              const Messages& messages);
 
-// All windows of a corpus that load_texts() gave for the same `window` and `copies`.
-std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed,
-                                         int64_t copies = 1);
+// All windows of a corpus that load_texts() gave for the same `window`.
+std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed);
 
 // The length of a run's windows: `asked`, or for 0 all positions. Throws when it is too long.
 int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::string& what);

@@ -119,7 +119,7 @@ Distillation Distillation::defaults(const TeacherFacts& facts) const {
   const Row &row = row_of(*this, first), &last = row_of(*this, Stage::joint);
   give(row, first, *this, facts, d.training, d.losses);
   if (follows()) give(last, Stage::joint, *this, facts, d.joint.training, d.joint.losses);
-  if (dump.empty() && !on_task() && !self_taught() && copies == 1 && (row.shortest || mixes())) {
+  if (dump.empty() && !on_task() && !self_taught() && (row.shortest || mixes())) {
     const int64_t window = training.sequence_length.value_or(0);
     if (row.shortest)
       d.text.lengths = window > 0 ? std::to_string(window) : lengths_of(row, facts.positions);

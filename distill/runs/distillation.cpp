@@ -89,8 +89,7 @@ void Distillation::describe(data::Schema& s) {
           "Passes over a task's texts, which give the steps; recipe short: 300 steps",
           {.above = 0, .unset = "20.0"});
   s.field("valid", valid, "Text files or token shards to evaluate on");
-  s.field("copies", copies, "How often a window repeats its first tokens; 1 = plain text",
-          {.min = 1});
+  s.fixed("copies", {"1"});  // what others were written with
   s.choice("recipe", recipe, kRecipes,
            "Defaults of stage joint alone: for runs of minutes, or of SEA's paper (configs/paper)",
            {.unset = "short"});
@@ -153,7 +152,7 @@ void Distillation::refuse_other_settings() {
   if (!has(Stage::joint)) refuse("stage joint", {"joint.lora_rank"});
   if (has(Stage::attention)) {
     refuse("stage joint", {"recompute", "loss_from", "optimizer.learning_rate"});
-    refuse("stage joint alone", {"recipe", "model", "copies", "top_logits"});
+    refuse("stage joint alone", {"recipe", "model", "top_logits"});
     for (const Loss& loss : distill::losses())
       if (loss.name != "approx" && loss.name != "context")
         refuse("stage joint", {"losses." + loss.name});
@@ -163,8 +162,7 @@ void Distillation::refuse_other_settings() {
   if (on_task()) {
     if (dumped_texts)
       refuse("a run on a --task", {"data", "train_split", "valid_split", "fields", "labels"});
-    refuse("a run on text",
-           {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"});
+    refuse("a run on text", {"valid", "loss_from", "top_logits", "lengths", "retrieval_share"});
   } else {
     refuse("a run on a --task",
            {"train_split", "valid_split", "fields", "labels", "epochs", "warmup_ratio"});

@@ -54,7 +54,6 @@ struct Distillation {
   std::vector<std::string> data = {},
                            valid = {};  // text files or token shards; data: of a task a directory
   TextMixture text = {};                // empty members: windows of sequence_length tokens
-  int64_t copies = 1;                   // see WindowSource
   TaskSettings task = {};               // a name: the run uses its texts
   bool dumped_texts = false;            // no name: it uses those of the dump of a classifier
   std::optional<double> epochs = {};    // for a task whose steps are empty

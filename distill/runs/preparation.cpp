@@ -160,8 +160,7 @@ TextFiles Preparation::text() const {
   return {.role = "data",
           .train = what.data,
           .valid = what.valid,
-          .window = window_of(*what.training.sequence_length, what.student, "distill"),
-          .copies = what.copies};
+          .window = window_of(*what.training.sequence_length, what.student, "distill")};
 }
 
 void Preparation::from_self() {
@@ -333,7 +332,6 @@ void Preparation::use_data() {
 
 // Windows of mixed lengths with retrieval among them.
 void Preparation::mix_windows(const TextFiles& files) {
-  check(what.copies == 1, "distill: copies are for windows of one length without retrieval");
   if (!what.text.lengths) what.text.lengths = std::to_string(files.window);
   // Stage joint of a shared base has another order and other retrieval with the same seed.
   const uint64_t variant = is_joint() && !what.recipe;
@@ -353,8 +351,7 @@ void Preparation::mix_windows(const TextFiles& files) {
 
 // The samples of a dump: windows of the text, or where there is none of their stored tokens.
 void Preparation::use_dump(const TextFiles& files) {
-  check(!what.mixes() && what.copies == 1, "distill: lengths, retrieval_share and copies need a ",
-        "teacher that runs, not a dump");
+  check(!what.mixes(), "distill: lengths and retrieval_share need a teacher that runs, not a dump");
   const data::DumpSpec spec = data::read_manifest(what.dump).spec;
   const bool from_dump =
       spec.stores_tokens && (!spec.has_windows() || files.train.empty() || !run.tokenizer);

@@ -83,8 +83,7 @@ void Pretraining::describe(data::Schema& s) {
   s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one next to the model");
   s.field("train", train, "Text files or token shards to train on", {.required = true});
   s.field("valid", valid, "Text files or token shards to evaluate on");
-  s.field("copies", copies, "How often a window repeats its first tokens; 1 = plain text",
-          {.min = 1});
+  s.fixed("copies", {"1"});  // what others were written with
   training.describe(s, pretraining_settings());
   s.field("model.from", model,
           "Model directory to train on from, or a config.json with the sizes; none: [model]",
@@ -114,12 +113,7 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   compare_vocabularies(run->config, *run->tokenizer, host.messages);
   const int64_t window = window_of(*what.training.sequence_length, run->config, "train");
   run->inputs["tokenizer"] = run->tokenizer->hash();
-  use_text(*run,
-           {.role = "train",
-            .train = what.train,
-            .valid = what.valid,
-            .window = window,
-            .copies = what.copies},
+  use_text(*run, {.role = "train", .train = what.train, .valid = what.valid, .window = window},
            host);
   run->losses = task_only();
   run->trainer = what.training.resolved();

@@ -14,7 +14,6 @@ struct Pretraining {
   std::string model;      // model directory, or a config.json with the sizes; empty: `config`'s
   std::string tokenizer;  // tokenizer directory; empty: the one next to the model
   std::vector<std::string> train, valid;  // text files or token shards
-  int64_t copies = 1;                     // see WindowSource
   TrainingSettings training;
   nn::ModelConfig config;
   // Keys of `config` that were set: those of its section of sizes, and those of "attention".

@@ -36,8 +36,7 @@ void RunOptions::describe(data::Schema& s) {
 data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
                                  const std::vector<std::string>& files, const TextFiles& text,
                                  const RunHost& host) {
-  data::TokenCorpus corpus =
-      load_texts(files, *run.tokenizer, text.window, text.copies, host.messages);
+  data::TokenCorpus corpus = load_texts(files, *run.tokenizer, text.window, host.messages);
   for (size_t i = 0; i < files.size(); ++i) {
     run.inputs[role + "." + files[i]] = corpus.text_hashes[i];
   }
@@ -45,15 +44,14 @@ data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
 }
 
 void use_text(TrainingRun& run, const TextFiles& text, const RunHost& host) {
-  run.train = windows_of(load_run_texts(run, text.role, text.train, text, host), text.window,
-                         host.seed, text.copies);
+  run.train =
+      windows_of(load_run_texts(run, text.role, text.train, text, host), text.window, host.seed);
   use_valid_text(run, text, host);
 }
 
 void use_valid_text(TrainingRun& run, const TextFiles& text, const RunHost& host) {
   if (text.valid.empty()) return;
-  run.valid =
-      windows_of(load_run_texts(run, "valid", text.valid, text, host), text.window, 0, text.copies);
+  run.valid = windows_of(load_run_texts(run, "valid", text.valid, text, host), text.window, 0);
 }
 
 void refuse_other(const std::set<std::string>& chosen, const std::string& section,

@@ -68,7 +68,7 @@ struct TrainingRun : TrainerParts {
 struct TextFiles {
   std::string role;  // role of the files to train on: "train", "data"
   std::vector<std::string> train, valid;
-  int64_t window = 0, copies = 1;
+  int64_t window = 0;
 };
 // Sets the batches of both and records the hashes of the files; requires the tokenizer.
 void use_text(TrainingRun& run, const TextFiles& text, const RunHost& host);

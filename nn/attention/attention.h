@@ -110,7 +110,7 @@ class Attention : public Module {
   // Sets what the method derives from a text's keys [B, G, T, d], without a gradient. A method that
   // does not calibrate (AttentionTraits) ignores it.
   virtual void calibrate(const Tensor& /*keys*/, const Visibility& /*visible*/) {}
-  // Called before every optimizer step with the number of steps done so far (redrawn features).
+  // Called before every optimizer step with the number of steps done so far.
   virtual void on_step(int64_t /*steps_done*/) {}
 };
 

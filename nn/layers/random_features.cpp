@@ -44,19 +44,16 @@ int64_t feature_count(int64_t d, double divisor) {
 
 int64_t random_projection_draws(int64_t m, int64_t d) { return blocks_of(m, d) * d * d + m * d; }
 
-Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_t draw,
-                         Dtype dtype) {
+Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, Dtype dtype) {
   check(m > 0 && d > 0, "random_projection: ", m, " features of ", d, " numbers");
-  RandomSlice draw_slice = slice;
-  draw_slice.stream += draw << 32;
   Tensor R = Tensor::empty({m, d}, Dtype::f64);
   const uint64_t lengths = uint64_t(blocks_of(m, d) * d * d);
   for (int64_t r = 0; r < m;) {
-    const std::vector<double> Q = orthogonal(d, draw_slice, uint64_t(r / d * d * d));
+    const std::vector<double> Q = orthogonal(d, slice, uint64_t(r / d * d * d));
     for (int64_t i = 0; i < d && r < m; ++i, ++r) {
       double square = 0;
       for (int64_t c = 0; c < d; ++c) {
-        const double x = draw_slice.normal(lengths + uint64_t(r * d + c));
+        const double x = slice.normal(lengths + uint64_t(r * d + c));
         square += x * x;
       }
       double* row = R.data<double>() + r * d;
@@ -67,16 +64,10 @@ Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_
 }
 
 RandomProjection::RandomProjection(Init& init, int64_t m, int64_t d)
-    : slice(init.random.take(uint64_t(random_projection_draws(m, d)))),
-      projection(
-          buffer("projection", random_projection(m, d, slice, 0, init.dtype).to(init.device))) {}
-
-void RandomProjection::redraw_when_due(int64_t steps_done, int64_t interval) {
-  if (interval <= 0 || steps_done <= 0 || steps_done % interval != 0) return;
-  const Tensor& R = projection.value;
-  projection.value =
-      random_projection(R.dim(0), R.dim(1), slice, uint64_t(steps_done / interval), R.dtype())
-          .to(R.device());
-}
+    : projection(
+          buffer("projection",
+                 random_projection(m, d, init.random.take(uint64_t(random_projection_draws(m, d))),
+                                   init.dtype)
+                     .to(init.device))) {}
 
 }  // namespace brine::nn

@@ -10,21 +10,15 @@ namespace brine::nn {
 int64_t feature_count(int64_t d, double divisor);
 
 // R [m, d]: blocks of d orthogonal directions (rows of an orthogonal matrix drawn uniformly, the
-// last block cut off), each row scaled by the length of a separate Gaussian d-vector. draw = 0, 1,
-// 2... gives independent projections from the same slice.
-Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_t draw,
-                         Dtype dtype);
+// last block cut off), each row scaled by the length of a separate Gaussian d-vector.
+Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, Dtype dtype);
 // The number of draws that random_projection() takes from the slice.
 int64_t random_projection_draws(int64_t m, int64_t d);
 
-// R as a buffer, which may be drawn again from the next stream of the same seed.
+// R as a buffer.
 struct RandomProjection : Module {
   RandomProjection(Init& init, int64_t m, int64_t d);
-  // Called before an optimizer step with the number of steps done: after every `interval` steps R
-  // is drawn again; 0 = never.
-  void redraw_when_due(int64_t steps_done, int64_t interval);
 
-  RandomSlice slice;
   Buffer& projection;  // [m, d]
 };
 

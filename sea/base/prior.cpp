@@ -38,7 +38,7 @@ Tensor PriorFeatures::operator()(const Tensor& x, const Tensor& x_content,
 Tensor PriorPair::projection(nn::Init& init, const nn::AttentionShape& shape, int64_t features) {
   const int64_t d = shape.head_size;
   const RandomSlice slice = init.random.take(uint64_t(nn::random_projection_draws(features, d)));
-  return nn::random_projection(features, d, slice, 0, Dtype::f64);
+  return nn::random_projection(features, d, slice, Dtype::f64);
 }
 
 }  // namespace brine::sea

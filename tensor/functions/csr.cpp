@@ -65,10 +65,17 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, 
 }
 
 Tensor csr_to_mask(const FlatCsr& csr) {
-  Tensor mask =
-      Tensor::empty({csr.batch, csr.heads, csr.length, csr.keys}, Dtype::u8, csr.columns.device());
-  BRINE_CALL(mask, csr_to_mask, mask, csr);
-  return mask;
+  const Shape shape{csr.batch, csr.heads, csr.length, csr.keys};
+  return Tensor::filled(shape, Dtype::u8, csr.columns.device(), [&](const Tensor& mask) {
+    FlatCsr host = csr;
+    for (Tensor* x : {&host.row_pointers, &host.head_offsets, &host.columns}) *x = x->to(Device{});
+    const MaskRows rows(host);
+    std::fill_n(mask.data<uint8_t>(), mask.numel(), uint8_t(0));
+    for (int64_t r = 0; r < csr.batch * csr.heads * csr.length; ++r) {
+      const RowEntries at = rows(r);
+      for (int64_t e = 0; e < at.count; ++e) mask.data<uint8_t>()[r * csr.keys + at.key(e)] = 1;
+    }
+  });
 }
 
 void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor& k) {

@@ -41,7 +41,6 @@ BRINE_KERNEL(select_columns, Tensor selected, Tensor n_sel, Tensor nan_count, Te
 // csr.row_pointers and csr.head_offsets; then, with csr.columns of that size, the columns.
 BRINE_KERNEL(count_csr, FlatCsr csr, Tensor selected, Visibility visible, int64_t k)
 BRINE_KERNEL(fill_csr, FlatCsr csr, Tensor selected, Visibility visible, int64_t k)
-BRINE_KERNEL(csr_to_mask, Tensor mask, FlatCsr csr)  // u8 [B, H, T, S]
 
 // ---- sparse_attention: attention on the entries of a mask
 // y [B, H, T, d] = sum_e p_e v_key(e), p [entries] = softmax(scale q k) over the entries of one

@@ -43,8 +43,6 @@ BRINE_KERNEL(count_nonfinite, Tensor y, Tensor x)  // y i64 [1]
 // y [R, T, C], row t = mean of rows 0..t.
 BRINE_KERNEL(running_mean, Tensor y, Tensor x)
 BRINE_KERNEL(running_mean_backward, Tensor dx, Tensor dy)
-// One more row: sums f64 [B, G, d] += v [B, G, 1, d]; y = sums / counts[b], i64 [B].
-BRINE_KERNEL(running_mean_step, Tensor y, Tensor sums, Tensor v, Tensor counts)
 
 // ---- matmul: products of matrices
 // y [N..., R, C] = alpha op(a) op(b) + beta y; op = transpose of the last two axes when the flag is

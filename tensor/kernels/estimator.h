@@ -55,23 +55,13 @@ BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_
              Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, ColumnGrid grid,
              double floor)
 // performer_prior of one query per sequence, phi_q [B, H, 1, m], that sees width[b] keys. phi_k
-// [B, G, R, m] has the sums of their features by units of keys, as append_to_units makes them;
+// [B, G, R, m] has the sums of their features by units of keys, as append_to_units() makes them;
 // without units those of every key. borders f64 [B, G, K + 1, >= m] contains the sums of the
 // complete units before each column's first key for a width of at[b] keys, columns from m on 0;
 // both move to width[b]; where at[b] = 0 or the unit was another one they are not read. at, width
 // i64 [B], at <= width.
 BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
              Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units)
-
-// Adds row [B, G, 1, m], the features of the key at[b] of sequence b, to rows [B, G, R, m]: row r
-// is the sum of keys r u .. (r + 1) u, u = math::unit_of_sums(at[b] + 1, K, units). Where u is
-// twice as large as before, pairs of rows are added first. R is enough for the rows before and
-// after.
-BRINE_KERNEL(append_to_units, Tensor rows, Tensor row, Tensor at, int64_t K, int64_t units)
-// y [B, G, R, m], f64 or of the type of x [B, G, T, m]: row r is the sum of the rows r u .. (r + 1)
-// u of x that are before lengths[b], u = units[b] >= 1; 0 where none is. lengths, units i64 [B].
-// The sums are f64.
-BRINE_KERNEL(sum_units, Tensor y, Tensor x, Tensor lengths, Tensor units)
 
 // ---- pooled: the scores of the mean keys of columns
 // y [B, H, R, K] = scores + gain [H] q(t) . mean key of column c / sqrt(d), the latter 0 where it

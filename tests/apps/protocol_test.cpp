@@ -130,8 +130,7 @@ TEST_CASE("protocols: what does not go together is refused in one line") {
       {"--protocol gptq --window 16 --stride 8", "--stride is for the protocol stride"},
       {"--stride 8", "--stride is for the protocol stride"},
       {"--protocol stride --window 16 --stride 17", "--stride 17 skips tokens"},
-      {"--protocol sea --window 16 --copies 2", "accepts neither copies"},
-      {"--protocol sea --window 16 --loss-from 2", "nor loss_from"},
+      {"--protocol sea --window 16 --loss-from 2", "does not accept loss_from"},
       {"--protocol stride --window 16 --teacher teacher", "adjacent windows"},
       {"--protocol paper", "paper"}};
   for (const auto& [arguments, said] : cases) {

@@ -1,4 +1,4 @@
-// Windows of a corpus: order, restriction to a dump's, copies of a text; targets from a position
+// Windows of a corpus: order, restriction to a dump's; targets from a position
 // on.
 #include "distill/batches/batch.h"
 
@@ -48,7 +48,7 @@ TEST_CASE("windows: every one once an epoch, in another order each epoch, as bat
 TEST_CASE("windows: of a corpus too large to list their order, still every one once an epoch") {
   const int64_t count = 1000, batch = 7;
   const auto source = [&](int64_t max_listed) {
-    return WindowSource(counting(2 * count), 2, 5, {}, 1, max_listed);
+    return WindowSource(counting(2 * count), 2, 5, {}, max_listed);
   };
   WindowSource large = source(count - 1), listed = source(count);
   std::vector<int64_t> seen;
@@ -102,20 +102,6 @@ TEST_CASE("windows: only those of a dump, by their numbers in the corpus") {
   CHECK_THROWS_WITH_AS(WindowSource(counting(40), 4, 5, {10}),
                        "windows: window 10 of 10 does not exist", Error);
   CHECK_THROWS_WITH_AS(source.in_order(3, 1), "windows: no window from 3 on", Error);
-}
-
-TEST_CASE("windows: copies repeat a shorter piece of the text within a window") {
-  WindowSource source(counting(26), 12, 5, {}, 3);
-  REQUIRE(source.size() == 6);  // of four tokens of the text each
-  Batch b = source.in_order(0, 6);
-  CHECK(b.ids.shape() == Shape{6, 12});
-  CHECK(b.tokens == 72);
-  CHECK(row(b, 0) == std::vector<double>{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3});
-  CHECK(row(b, 5) == std::vector<double>{20, 21, 22, 23, 20, 21, 22, 23, 20, 21, 22, 23});
-  CHECK_THROWS_WITH_AS(WindowSource(counting(40), 12, 5, {}, 5),
-                       "windows: 5 copies do not divide a window of 12 tokens", Error);
-  CHECK_THROWS_WITH_AS(WindowSource(counting(3), 12, 5, {}, 3), doctest::Contains("3 tokens"),
-                       Error);
 }
 
 TEST_CASE("loss_from: training and evaluation count the same targets, from that position on") {

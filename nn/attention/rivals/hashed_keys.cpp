@@ -42,7 +42,7 @@ struct Buckets {
 
 // Gaussian columns, [d, columns].
 Tensor rotations(int64_t d, int64_t columns, const Hashing& h, Dtype dtype, Device device) {
-  const RandomSlice slice{h.seed, kRotations + (h.draw << 32), 0};
+  const RandomSlice slice{h.seed, kRotations, 0};
   return Tensor::filled({d, columns}, dtype, device, [&](const Tensor& x) {
     dispatch_float(dtype, [&]<class F>() {
       for (int64_t i = 0; i < x.numel(); ++i) x.data<F>()[i] = F(slice.normal(uint64_t(i)));
@@ -216,11 +216,12 @@ void HashingConfig::describe(data::Schema& s) {
   s.field("k", k, "Tokens of a chunk; a row sees at most two chunks in each round", {.min = 1});
   s.field("rounds", rounds, "Rounds of hashing", {.min = 1});
   s.field("seed", seed, "Of the random rotations", {.min = 0});
+  s.fixed("redraw_interval", {"0"});  // what others were written with
 }
 
-Tensor hashed_attention(const AttentionInput& in, const HashingConfig& c, uint64_t draw) {
+Tensor hashed_attention(const AttentionInput& in, const HashingConfig& c) {
   std::optional<CostScope> part(std::in_place, "mask");
-  const Hashing hashing{in.options.kept(c.k), c.rounds, uint64_t(c.seed), draw};
+  const Hashing hashing{in.options.kept(c.k), c.rounds, uint64_t(c.seed)};
   const FlatCsr mask = hashed_keys(in.q, hashing, in.visible);
   part.reset();
   AttentionInput shared = in;

@@ -11,7 +11,6 @@ struct Hashing {
   int64_t chunk = 64;  // tokens of a chunk, and mean tokens of a bucket
   int64_t rounds = 8;  // of hashing; a row's keys are those of all rounds
   uint64_t seed = 0;   // of the rotations
-  uint64_t draw = 0;   // another one has other rotations
 };
 
 // The settings of methods with such a mask.
@@ -30,6 +29,6 @@ struct HashingConfig {
 FlatCsr hashed_keys(const Tensor& q, const Hashing& hashing, const Visibility& visible);
 
 // Attention on the mask, where the queries, scaled to length 1, are the keys, too: [B, T, H d].
-Tensor hashed_attention(const AttentionInput& in, const HashingConfig& config, uint64_t draw = 0);
+Tensor hashed_attention(const AttentionInput& in, const HashingConfig& config);
 
 }  // namespace brine::nn

@@ -19,7 +19,6 @@ struct PerformerConfig {
   RandomFeatures features = RandomFeatures::automatic;
   int64_t feature_count = 0;
   double feature_divisor = 1, feature_eps = 0;
-  int64_t redraw_interval = 0;
 
   void describe(data::Schema& s) {
     s.choice("features", features, kRandomFeatures,
@@ -30,8 +29,7 @@ struct PerformerConfig {
             "Features m = d ln d / feature_divisor, unless feature_count is given", {.above = 0});
     s.field("feature_eps", feature_eps, "Added to the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
             {.min = 0});
-    s.field("redraw_interval", redraw_interval,
-            "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
+    s.fixed("redraw_interval", {"0"});  // what others were written with
   }
 };
 
@@ -65,10 +63,6 @@ class Performer : public Attention {
     return merge_heads(sums.attend(relu_features_step(in.q, random_.projection, eps()),
                                    relu_features_step(in.k, random_.projection, eps()), in.v,
                                    key_eps()));
-  }
-
-  void on_step(int64_t steps_done) override {
-    random_.redraw_when_due(steps_done, config_.redraw_interval);
   }
 
  private:

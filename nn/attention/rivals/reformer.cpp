@@ -9,35 +9,18 @@
 namespace brine::nn {
 namespace {
 
-struct ReformerConfig : HashingConfig {
-  int64_t redraw_interval = 0;
-
-  void describe(data::Schema& s) {
-    HashingConfig::describe(s);
-    s.field("redraw_interval", redraw_interval,
-            "Optimizer steps after which training draws other rotations; 0 = never", {.min = 0});
-  }
-};
-
 class Reformer : public Attention {
  public:
-  Reformer(Init&, const AttentionShape&, const ReformerConfig& config) : config_(config) {}
+  Reformer(Init&, const AttentionShape&, const HashingConfig& config) : config_(config) {}
 
   AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
 
-  void on_step(int64_t steps_done) override {
-    if (config_.redraw_interval > 0) draw_ = uint64_t(steps_done / config_.redraw_interval);
-  }
-
-  Tensor forward(const AttentionInput& in) override {
-    return hashed_attention(in, config_, in.random ? draw_ : 0);
-  }
+  Tensor forward(const AttentionInput& in) override { return hashed_attention(in, config_); }
 
  private:
-  ReformerConfig config_;
-  uint64_t draw_ = 0;  // of the rotations in training
+  HashingConfig config_;
 };
-const RegisterAttention<Reformer, ReformerConfig> registration("reformer");
+const RegisterAttention<Reformer, HashingConfig> registration("reformer");
 
 }  // namespace
 }  // namespace brine::nn

@@ -39,7 +39,7 @@ class Scatterbrain : public Attention {
   Tensor drawn(Init& init) const {
     const int64_t d = shape_.head_size, m = feature_count(d, config_.feature_divisor);
     const RandomSlice slice = init.random.take(uint64_t(random_projection_draws(m, d)));
-    return random_projection(m, d, slice, 0, init.dtype).to(init.device);
+    return random_projection(m, d, slice, init.dtype).to(init.device);
   }
 
   // Softmax features of keys depend on the whole sequence, so a causal model takes ReLU features.

@@ -1,4 +1,4 @@
-// Conversion of selected columns to compressed rows and to a dense mask.
+// Conversion of selected columns to compressed rows.
 #include "tensor/mask/csr.h"
 
 #include <algorithm>
@@ -134,24 +134,6 @@ void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
           }
         });
       }
-    }
-  });
-}
-
-void csr_to_mask(Tensor mask, FlatCsr csr) {
-  int64_t H = csr.heads, T = csr.length, S = csr.keys;
-  auto* out = mask.data<uint8_t>();
-  const auto* pointers = csr.row_pointers.data<int64_t>();
-  const auto* offsets = csr.head_offsets.data<int32_t>();
-  const auto* columns = csr.columns.data<int32_t>();
-  parallel_for(csr.batch * H * T, kRowGrain, [&](int64_t r0, int64_t r1) {
-    for (int64_t r = r0; r < r1; ++r) {
-      int64_t b = r / (H * T), h = r / T % H, t = r % T;
-      uint8_t* row = out + r * S;
-      std::fill(row, row + S, uint8_t(0));
-      const int32_t* offset = offsets + (b * T + t) * (H + 1) + h;
-      const int32_t* row_columns = columns + pointers[b * (T + 1) + t];
-      for (int32_t e = offset[0]; e < offset[1]; ++e) row[row_columns[e] - h * S] = 1;
     }
   });
 }

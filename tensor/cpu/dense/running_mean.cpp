@@ -1,4 +1,4 @@
-// Running means: of all rows up to each, and of one more row; sums in f64.
+// Running means: of all rows up to each; sums in f64.
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/dense.h"
@@ -61,23 +61,6 @@ void running_mean_backward(Tensor dx, Tensor dy) {
         }
       }
     });
-  });
-}
-
-void running_mean_step(Tensor y, Tensor sums, Tensor v, Tensor counts) {
-  const int64_t row = sums.dim(1) * sums.dim(2);
-  dispatch_float(y.dtype(), [&]<class T>() {
-    for (int64_t b = 0; b < sums.dim(0); ++b) {
-      const double share = 1.0 / double(counts.data<int64_t>()[b]);
-      double* sum = sums.data<double>() + b * row;
-      const T* x = v.data<T>() + b * row;
-      T* out = y.data<T>() + b * row;
-#pragma omp simd
-      for (int64_t i = 0; i < row; ++i) {
-        sum[i] += double(x[i]);
-        out[i] = T(sum[i] * share);
-      }
-    }
   });
 }
 

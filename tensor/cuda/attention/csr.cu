@@ -1,5 +1,5 @@
-// Conversion of selected columns to compressed rows and to a dense mask: warps over rows and heads,
-// with one prefix sum over the rows between counting and filling.
+// Conversion of selected columns to compressed rows: warps over rows and heads, with one prefix sum
+// over the rows between counting and filling.
 #include "tensor/mask/csr.h"
 
 #include "tensor/cuda/core/columns.cuh"
@@ -117,16 +117,6 @@ __global__ void fill_kernel(int32_t* columns, MaskRows rows, Chosen chosen, int6
   }
 }
 
-// mask [pieces, S], initially zero; a warp for every (b, h, t).
-__global__ void mask_kernel(uint8_t* mask, MaskRows rows, int64_t pieces) {
-  const int64_t r = warp_piece();
-  if (r >= pieces) return;
-  const RowEntries at = rows(r);
-  for (int64_t e = int64_t(threadIdx.x) % kWarp; e < at.count; e += kWarp) {
-    mask[r * rows.S + at.columns[e] - at.base] = 1;
-  }
-}
-
 // Entries of row r of all sequences, and row_pointers [B, T + 1] from their sums.
 struct RowTotals {
   const int32_t* offsets;
@@ -168,15 +158,6 @@ void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   launch("fill_csr", fill_kernel, dim3(blocks_for(pieces, kWarps)), dim3(kThreads), 0,
          csr.columns.data<int32_t>(), MaskRows(csr),
          Chosen{selected.data<uint8_t>(), widths.get(), csr.heads, selected.dim(3), k}, pieces);
-}
-
-void csr_to_mask(Tensor mask, FlatCsr csr) {
-  const int64_t pieces = csr.batch * csr.heads * csr.length;
-  if (mask.numel() == 0) return;
-  check_cuda(cudaMemsetAsync(mask.data<uint8_t>(), 0, size_t(mask.numel()), stream()),
-             "csr_to_mask");
-  launch("csr_to_mask", mask_kernel, dim3(blocks_for(pieces, kWarps)), dim3(kThreads), 0,
-         mask.data<uint8_t>(), MaskRows(csr), pieces);
 }
 
 }  // namespace brine::cuda

@@ -29,29 +29,15 @@ struct Sizes {
   }
 };
 
-constexpr int kTable = 1024;       // numbers of a row that a block writes
-constexpr int kUpsampleRows = 16;  // rows
-
-// A block for some rows of y and kTable numbers of each; where these come from in a row of x is the
-// same for all rows.
+// One thread per number of y.
 template <class T>
-__global__ void upsample_kernel(T* y, const T* x, Sizes s, int64_t rows) {
-  __shared__ int64_t from[kTable];
-  const int64_t size = s.K * s.C, first = int64_t(blockIdx.y) * kTable;
-  const int64_t count = size - first < kTable ? size - first : kTable;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-    const int64_t column = quotient(first + i, s.C), c = first + i - column * s.C;
-    from[i] = quotient(column * s.W, s.K) * s.C + c;
-  }
-  __syncthreads();
-  for (int64_t row = int64_t(blockIdx.x) * kUpsampleRows, j = 0; j < kUpsampleRows && row < rows;
-       ++j, ++row) {
-    const int64_t b = quotient(row, s.rows), t = row - b * s.rows - s.before;
-    const bool live = t >= 0 && t < s.live(b);
-    const T* in = x + (b * s.R + (live ? quotient(t, s.stride) : 0)) * s.W * s.C;
-    T* out = y + row * size + first;
-    for (int64_t i = threadIdx.x; i < count; i += kThreads) out[i] = live ? in[from[i]] : T(0);
-  }
+__global__ void upsample_kernel(T* y, const T* x, Sizes s, int64_t n) {
+  const int64_t i = piece();
+  if (i >= n) return;
+  const int64_t pixel = quotient(i, s.C), row = quotient(pixel, s.K), b = quotient(row, s.rows);
+  const int64_t t = row - b * s.rows - s.before, w = quotient((pixel - row * s.K) * s.W, s.K);
+  const int64_t from = ((b * s.R + quotient(t, s.stride)) * s.W + w) * s.C + i - pixel * s.C;
+  y[i] = t >= 0 && t < s.live(b) ? x[from] : T(0);
 }
 
 // One thread per number of dx: it sums the large image's numbers that were read from it.
@@ -79,12 +65,8 @@ __global__ void upsample_backward_kernel(T* dx, const T* dy, Sizes s, int64_t n)
 void upsample(Tensor y, Tensor x, Upsampling conf) {
   const OnDevice lengths(conf.lengths, x.device());
   dispatch_float(x.dtype(), [&]<class T>() {
-    const Sizes s(x, y, conf, lengths);
-    const int64_t rows = s.B * s.rows;
-    if (y.numel() == 0) return;
-    launch("upsample", upsample_kernel<T>,
-           dim3(blocks_for(rows, kUpsampleRows), blocks_for(s.K * s.C, kTable)), dim3(kThreads), 0,
-           y.data<T>(), x.data<T>(), s, rows);
+    launch_each("upsample", y.numel(), upsample_kernel<T>, y.data<T>(), x.data<T>(),
+                Sizes(x, y, conf, lengths), y.numel());
   });
 }
 

@@ -1,7 +1,6 @@
-// Products by tensor cores: f32 numbers rounded to TF32 (10 bits of fraction) or split into two
-// TF32 numbers, sums in f32; integers of 8 bits. From compute capability 8.0 on; the host calls
-// tensor_cores(type) before it launches such a kernel, except for integers, whose products every
-// device has.
+// Products by tensor cores: f32 numbers rounded to TF32 (10 bits of fraction), sums in f32;
+// integers of 8 bits. From compute capability 8.0 on; the host calls tensor_cores(type) before it
+// launches such a kernel, except for integers, whose products every device has.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
@@ -13,8 +12,6 @@ namespace brine::cuda {
 // (weights of a sum, gradients) are rounded to TF32 in both cases. Also whether this build's code
 // for the current device has such products.
 bool tensor_cores(Dtype given);
-// Whether there are such products at all: for kernels that split numbers into TF32 parts.
-bool tensor_cores();
 
 // To the nearest TF32, ties away from zero.
 __device__ inline float to_tf32(float x) {
@@ -77,40 +74,6 @@ __device__ inline void multiply_add(int32_t (&c)[4], const uint32_t (&a)[4],
     }
   }
 #endif
-}
-
-// x = high + low to 2^-22 of x.
-struct SplitNumber {
-  float high, low;
-
-  SplitNumber() = default;
-  __device__ explicit SplitNumber(float x) {
-    constexpr uint32_t kept = 0xffffe000u, half = 0x1000u;
-    high = std::bit_cast<float>(std::bit_cast<uint32_t>(x) & kept);
-    // An infinity has no rest; of its NaN the bits would wrap to another number.
-    const float rest = x - x == 0.0f ? x - high : 0.0f;
-    low = std::bit_cast<float>((std::bit_cast<uint32_t>(rest) + half) & kept);
-  }
-};
-
-// c += a b as multiply_add(), for f32 numbers. The product of the two lower parts, at most 2^-20 of
-// the whole, is omitted. The sum leaves the tensor cores after every step and is added in f32:
-// theirs truncate, which long sums of positive numbers would show as a bias.
-__device__ inline void multiply_add(float (&c)[4], const SplitNumber (&a)[4],
-                                    const SplitNumber (&b)[2]) {
-  float a_high[4], a_low[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    a_high[i] = a[i].high;
-    a_low[i] = a[i].low;
-  }
-  const float b_high[2] = {b[0].high, b[1].high}, b_low[2] = {b[0].low, b[1].low};
-  float step[4] = {};
-  multiply_add(step, a_low, b_high);
-  multiply_add(step, a_high, b_low);
-  multiply_add(step, a_high, b_high);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) c[i] += step[i];
 }
 
 }  // namespace brine::cuda

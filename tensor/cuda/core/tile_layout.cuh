@@ -67,13 +67,11 @@ struct PlainTile {
   __device__ static int column(int c) { return (c / pack * kAcross + tx()) * pack + c % pack; }
   __device__ static T rounded(T x) { return x; }
 
-  // scores += x y^T of the thread's rows of x and keys of y, both tiles [rows, D], of which only
-  // the first `used` columns are not 0.
-  __device__ static void add_scores(T (&scores)[thread_rows][keys], const T* x, const T* y,
-                                    int used) {
+  // scores += x y^T of the thread's rows of x and keys of y, both tiles [rows, D].
+  __device__ static void add_scores(T (&scores)[thread_rows][keys], const T* x, const T* y) {
     constexpr int n = kWide<T>;
 #pragma unroll 2
-    for (int c = 0; c < used; c += n) {
+    for (int c = 0; c < D; c += n) {
       Pack<T, n> row_packs[thread_rows];
 #pragma unroll
       for (int i = 0; i < thread_rows; ++i) row_packs[i] = load_pack<n>(x + row(i) * step + c);
@@ -138,7 +136,7 @@ struct TensorTile {
   using T = float;
   static constexpr int size = D, rows = 64, thread_rows = 2, threads = rows / 16 * kWarp;
   static constexpr int keys = rows / 4, columns = D / 4;  // of a thread
-  static constexpr int step = row_step<T>(D), score_step = row_step<T>(rows);
+  static constexpr int step = row_step<T>(D);
   static constexpr int weights = 0;
   static constexpr int lanes = 4;
 
@@ -150,7 +148,7 @@ struct TensorTile {
   __device__ static float rounded(float x) { return to_tf32(x); }
 
   __device__ static void add_scores(float (&scores)[thread_rows][keys], const float* x,
-                                    const float* y, int used) {
+                                    const float* y) {
     float sums[keys / 2][4];
 #pragma unroll
     for (int i = 0; i < thread_rows; ++i) {
@@ -158,7 +156,7 @@ struct TensorTile {
       for (int n = 0; n < keys; ++n) sums[n / 2][2 * i + n % 2] = scores[i][n];
     }
 #pragma unroll 2
-    for (int c = 0; c < used; c += 8) {
+    for (int c = 0; c < D; c += 8) {
       float a[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[i] = x[row(i % 2) * step + c + t() + i / 2 * 4];
@@ -229,7 +227,7 @@ __device__ inline void each_score(Scores<Layout>& x, F&& f) {
 template <class Layout, class T = typename Layout::T>
 __device__ inline void make_scores(Scores<Layout>& scores, const T* x, const T* y) {
   each_score<Layout>(scores, [](int, int, T& s) { s = 0; });
-  Layout::add_scores(scores, x, y, Layout::size);
+  Layout::add_scores(scores, x, y);
 }
 
 }  // namespace brine::cuda

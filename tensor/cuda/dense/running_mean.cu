@@ -85,28 +85,10 @@ void run(const char* name, const Tensor& y, const Tensor& x) {
   });
 }
 
-template <class T>
-__global__ void step_kernel(T* y, double* sums, const T* v, const int64_t* counts, int64_t n,
-                            int64_t row) {
-  const int64_t i = piece();
-  if (i >= n) return;
-  const double sum = sums[i] + double(v[i]);
-  sums[i] = sum;
-  y[i] = T(sum * (1.0 / double(counts[i / row])));
-}
-
 }  // namespace
 
 void running_mean(Tensor y, Tensor x) { run<false>("running_mean", y, x); }
 
 void running_mean_backward(Tensor dx, Tensor dy) { run<true>("running_mean_backward", dx, dy); }
-
-void running_mean_step(Tensor y, Tensor sums, Tensor v, Tensor counts) {
-  const OnDevice numbers(counts, y.device());
-  dispatch_float(y.dtype(), [&]<class T>() {
-    launch_each("running_mean_step", sums.numel(), step_kernel<T>, y.data<T>(), sums.data<double>(),
-                v.data<T>(), numbers.data<int64_t>(), sums.numel(), sums.dim(1) * sums.dim(2));
-  });
-}
 
 }  // namespace brine::cuda

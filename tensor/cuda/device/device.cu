@@ -153,11 +153,7 @@ __global__ void probe_kernel() {}
 void set_tensor_cores(bool on) { use_tensor_cores = on; }
 
 bool tensor_cores(Dtype given) {
-  return given != Dtype::f64 && (given != Dtype::f32 || tf32()) && tensor_cores();
-}
-
-bool tensor_cores() {
-  if (!use_tensor_cores) return false;
+  if (given == Dtype::f64 || (given == Dtype::f32 && !tf32()) || !use_tensor_cores) return false;
   const int index = current_device();
   Devices& all = devices();
   std::lock_guard lock(all.mutex);

@@ -19,6 +19,13 @@ struct WarpRow {
     b = r / (H * widths.rows);
     w = widths(b, r % widths.rows);
   }
+  // f(column, keys) for the columns of this lane.
+  template <class F>
+  __device__ void each(int64_t K, F&& f) const {
+    for (int64_t c = threadIdx.x % kWarp; c < K; c += kWarp) {
+      f(c, column_begin(c + 1, w, K) - column_begin(c, w, K));
+    }
+  }
 };
 
 // exp(s[c] - max) inverse is the probability of each key of column c.
@@ -27,11 +34,11 @@ struct Widened {
   const T* s;
   T max, inverse, lse;
 
-  __device__ Widened(const T* s, const WarpColumns& columns) : s(s) {
+  __device__ Widened(const T* s, const WarpRow& row, int64_t K) : s(s) {
     T top = -INFINITY, sum = 0;
-    columns.each([&](int64_t c, int64_t n) { top = n > 0 && s[c] > top ? s[c] : top; });
+    row.each(K, [&](int64_t c, int64_t n) { top = n > 0 && s[c] > top ? s[c] : top; });
     max = warp_max(top);
-    columns.each([&](int64_t c, int64_t n) {
+    row.each(K, [&](int64_t c, int64_t n) {
       if (n > 0) sum += T(n) * math::exp(s[c] - max);
     });
     sum = warp_sum(sum);
@@ -49,11 +56,10 @@ __global__ void approx_loss_kernel(double* parts, const T* scores, const T* tau,
   const WarpRow row(widths, R, H);
   double kl = 0, square = 0;
   if (row.w > 0) {
-    const WarpColumns columns(row.w, K);
-    const Widened<T> a(scores + row.r * K, columns);
+    const Widened<T> a(scores + row.r * K, row, K);
     const T* t = tau + row.r * K;
     double cross = 0, distance = 0;
-    columns.each([&](int64_t c, int64_t n) {
+    row.each(K, [&](int64_t c, int64_t n) {
       if (n == 0) return;
       const double per_key = double(a[c]);
       cross += double(t[c]) * (double(a.lse) - double(a.s[c]));
@@ -84,18 +90,17 @@ __global__ void approx_loss_backward_kernel(T* dscores, const double* weights, c
     for (int64_t c = threadIdx.x % kWarp; c < K; c += kWarp) dx[c] = 0;
     return;
   }
-  const WarpColumns columns(row.w, K);
-  const Widened<T> a(scores + row.r * K, columns);
+  const Widened<T> a(scores + row.r * K, row, K);
   const T* t = tau + row.r * K;
   T mass = 0, mean = 0;
-  columns.each([&](int64_t c, int64_t n) {
+  row.each(K, [&](int64_t c, int64_t n) {
     mass += t[c];
     if (n > 0) mean += a[c] * (T(n) * a[c] - t[c]);
   });
   mass = warp_sum(mass);
   mean = warp_sum(mean);
   const T kl = T(weights[0]), square = T(2 * weights[1] / double(widths.length(row.b)));
-  columns.each([&](int64_t c, int64_t n) {
+  row.each(K, [&](int64_t c, int64_t n) {
     if (n == 0) {
       dx[c] = 0;
       return;

@@ -40,7 +40,7 @@ TEST_CASE("idle flags: those for text, for tasks, for shards") {
        "--protocol has no effect with --task"},
       {"eval --model teacher --task cola --stride 4", "--stride has no effect with --task"},
       {"eval --model teacher --task cola --loss-from 4", "--loss-from has no effect with --task"},
-      {"eval --model teacher --task cola --copies 2", "--copies has no effect with --task"},
+      {"eval --model teacher --task cola --stride 2", "--stride has no effect with --task"},
       {"eval --model teacher --data text.txt --split dev", "--split has no effect without --task"},
       {"dump --model teacher --data text.txt --out no --split dev",
        "--split has no effect without --task"},

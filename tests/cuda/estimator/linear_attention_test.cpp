@@ -1,10 +1,7 @@
 // Linear attention, its gradients and its state on the device, as on the CPU.
-#include "tensor/cuda/estimator/chunk_length.h"
+#include "tensor/cuda/core/blas.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
-
-// Multiply-adds of tensor cores so far; only the emulator has it.
-extern "C" __attribute__((weak)) double brine_emulated_multiplications();
 
 using namespace brine;
 using namespace brine::test;
@@ -34,13 +31,6 @@ const std::vector<AttentionSize> kAttentionSizes{{1, 1, 2, 3, 0, 1, {}},
                                                  {1, 6, 150, 70, 0, 61, {}, true, 3},
                                                  {2, 3, 200, 130, 7, 5, {200, 1}, false, 1}};
 
-// Cuts the work otherwise while an object lives.
-struct Cut {
-  cuda::chunked::ChunkLimits before = cuda::chunked::chunk_limits();
-  Cut(int64_t kept, int64_t blocks) { cuda::chunked::chunk_limits() = {kept, blocks}; }
-  ~Cut() { cuda::chunked::chunk_limits() = before; }
-};
-
 // Numbers that f32 represents exactly, in both types.
 struct Inputs {
   Tensor q, k, v, identity;
@@ -68,24 +58,6 @@ std::vector<Tensor> attend(const AttentionSize& s, bool causal, const On& on, Dt
   BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), unasked, dy, y, den, in.q, in.k,
              in.identity, in.v, visible, 1e-3);
   return {y, den, dq, dk, dv, unasked, didentity};
-}
-
-// Multiply-adds of one pass by tensor cores; three of them are one of f32.
-double multiplications(const AttentionSize& s, bool backward) {
-  const On on{kCuda};
-  const Inputs in(s, on, Dtype::f32);
-  Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, Dtype::f32, kCuda);
-  Tensor den = Tensor::empty({s.B, s.H, s.T}, Dtype::f32, kCuda);
-  const Visibility visible{true, {}};
-  const double before = brine_emulated_multiplications();
-  BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, visible, 1e-3);
-  const double forward = brine_emulated_multiplications();
-  if (!backward) return (forward - before) / 3;
-  Tensor dq = Tensor::like(in.q), dk = Tensor::like(in.k), dv = Tensor::like(in.v);
-  Tensor didentity = Tensor::zeros(in.identity.shape(), Dtype::f32, kCuda);
-  BRINE_CALL(y, linear_attention_backward, dq, dk, didentity, dv, on(normal(y.shape(), 5)), y, den,
-             in.q, in.k, in.identity, in.v, visible, 1e-3);
-  return (brine_emulated_multiplications() - forward) / 3;
 }
 
 void compare_linear_attention(const AttentionSize& s, bool causal) {
@@ -124,8 +96,7 @@ TEST_CASE("cuda: linear attention and its gradients") {
   }
 }
 
-TEST_CASE("cuda: linear attention of any number of features, all columns by one block") {
-  const Cut all(cuda::chunked::kKept, 1);
+TEST_CASE("cuda: linear attention of any number of features") {
   const AttentionSize one{1, 1, 257, 1, 0, 3, {}};  // whose gradient of q is 0 but for rounding
   compare_both("linear_attention of one feature", [&](const On& on, Dtype dtype) {
     const std::vector<Tensor> all = attend(one, true, on, dtype);
@@ -140,85 +111,23 @@ TEST_CASE("cuda: linear attention of any number of features, all columns by one 
   }
 }
 
-TEST_CASE("cuda: linear attention has the same bits however its triangles are kept and spread") {
-  if (!has_device()) return;
-  for (const AttentionSize& s : {AttentionSize{1, 1, 300, 70, 5, 130, {290}},
-                                 AttentionSize{1, 3, 200, 12, 4, 76, {}, true, 1}}) {
-    const std::vector<Tensor> whole = attend(s, true, On{kCuda}, Dtype::f32);
-    for (int64_t kept = 1; kept <= cuda::chunked::kKept; ++kept) {
-      const Cut otherwise(kept, kept == 2 ? 20 : 1);
-      const std::vector<Tensor> cut = attend(s, true, On{kCuda}, Dtype::f32);
-      for (size_t i = 0; i < whole.size(); ++i) {
-        INFO("output ", i, ", kept ", kept);
-        if (whole[i].defined()) CHECK(same_bits(whole[i].to(kCpu), cut[i].to(kCpu)));
-      }
-    }
-  }
-}
-
-TEST_CASE("cuda: linear attention multiplies as often as the length of its chunks assumes") {
-  if (!brine_emulated_multiplications) return;  // a GPU
-  const Cut all(cuda::chunked::kKept, 1);
-  for (int64_t heads : {1, 3}) {
-    for (int64_t m : {20, 155}) {
-      const AttentionSize s{1, heads, 384, m, 66, 66, {}, true, 1};
-      const int64_t e = s.i + s.d;
-      for (bool backward : {false, true}) {
-        const int64_t rows = cuda::chunked::causal_chunk(m, e, heads, backward);
-        REQUIRE(s.T % rows == 0);
-        const auto cost = cuda::chunked::chunk_cost(m, e, heads, backward, rows / 64);
-        CHECK(multiplications(s, backward) == double(s.T) * cost.products);
-      }
-    }
-  }
-}
-
-TEST_CASE("cuda: chunks of linear attention have the length of the least cost") {
-  using cuda::chunked::causal_chunk;
-  using cuda::chunked::chunk_cost;
-  // Head sizes 64, 80 and 128: m = d ln d / 4, e = 2 d.
-  CHECK(causal_chunk(66, 128, 1, false) == 128);
-  CHECK(causal_chunk(87, 160, 1, false) == 128);
-  CHECK(causal_chunk(155, 256, 1, false) == 192);
-  CHECK(causal_chunk(66, 128, 1, true) == 128);
-  CHECK(causal_chunk(155, 256, 1, true) == 192);
-  for (int64_t m : {1, 66, 155, 1000}) {
-    for (int64_t e : {3, 128, 700}) {
-      for (int64_t heads : {1, 4}) {
-        const auto at = [&](int64_t n) { return chunk_cost(m, e, heads, false, n); };
-        const int64_t best = causal_chunk(m, e, heads, false) / 64;
-        for (int64_t n = 1; n <= 4; ++n) {
-          CHECK(at(best).total() <= at(n).total());
-          if (n > 1) CHECK(at(n).bytes < at(n - 1).bytes);
-          if (n > 1) CHECK(at(n).products > at(n - 1).products);
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("cuda: linear attention on CUDA cores and on tensor cores, both near that of f64") {
+TEST_CASE("cuda: linear attention is near that of f64, and the same where others round to TF32") {
   if (!has_device()) return;
   const AttentionSize s{2, 2, 200, 70, 7, 61, {200, 131}};
   for (bool causal : {false, true}) {
     const std::vector<Tensor> exact = attend(s, causal, On{kCpu}, Dtype::f64);
-    const std::vector<Tensor> split = attend(s, causal, On{kCuda}, Dtype::f32);
-    cuda::set_tensor_cores(false);
-    const std::vector<Tensor> plain = attend(s, causal, On{kCuda}, Dtype::f32);
-    cuda::set_tensor_cores(true);
+    const std::vector<Tensor> got = attend(s, causal, On{kCuda}, Dtype::f32);
+    const AtEnd reset{[] { cuda::set_tf32(false); }};
+    cuda::set_tf32(true);
+    const std::vector<Tensor> rounding = attend(s, causal, On{kCuda}, Dtype::f32);
     for (size_t i = 0; i < exact.size(); ++i) {
       INFO("output ", i, ", causal ", causal);
-      const double of_split = error_of(split[i].to(kCpu), exact[i]);
-      const double of_plain = error_of(plain[i].to(kCpu), exact[i]);
-      CHECK(of_plain < 2e-6);
-      CHECK(of_split < 2e-6);
-      // Old devices have no tensor cores, and den has no products but of a causal triangle.
-      if (cuda::emulated() && i != 1) CHECK_FALSE(same_bits(split[i].to(kCpu), plain[i].to(kCpu)));
+      CHECK(error_of(got[i].to(kCpu), exact[i]) < 2e-6);
+      CHECK(same_bits(got[i].to(kCpu), rounding[i].to(kCpu)));
     }
   }
 }
 
-// Tensor cores truncate sums: those of 2,100 positive rows would be too small by 3.5e-6.
 TEST_CASE("cuda: long sums of linear attention are not too small") {
   if (!has_device()) return;
   const Shape shape{1, 1, 2100, 4};
@@ -242,25 +151,21 @@ TEST_CASE("cuda: long sums of linear attention are not too small") {
 TEST_CASE("cuda: an infinity in linear attention does not become a number") {
   if (!has_device()) return;
   const Shape shape{1, 1, 70, 8};
-  const AtEnd reset{[] { cuda::set_tensor_cores(true); }};
-  for (const bool tensor_cores : {true, false}) {
-    cuda::set_tensor_cores(tensor_cores);
-    const Tensor q = uniform(shape, 1, 0.1, 1).to(kCuda), k = uniform(shape, 2, 0.1, 1).to(kCuda);
-    Tensor values = normal(shape, 3);
-    values.data<float>()[8 * 30 + 5] = INFINITY;
-    const Tensor v = values.to(kCuda);
-    Tensor y = Tensor::like(v), den = Tensor::empty({1, 1, 70}, Dtype::f32, kCuda);
-    BRINE_CALL(y, linear_attention, y, den, q, k, Tensor(), v, Visibility{.causal = false}, 1e-3);
-    const std::vector<double> out = y.to(kCpu).to_vector();
-    for (size_t i = 0; i < out.size(); ++i) CHECK(std::isfinite(out[i]) == (i % 8 != 5));
-  }
+  const Tensor q = uniform(shape, 1, 0.1, 1).to(kCuda), k = uniform(shape, 2, 0.1, 1).to(kCuda);
+  Tensor values = normal(shape, 3);
+  values.data<float>()[8 * 30 + 5] = INFINITY;
+  const Tensor v = values.to(kCuda);
+  Tensor y = Tensor::like(v), den = Tensor::empty({1, 1, 70}, Dtype::f32, kCuda);
+  BRINE_CALL(y, linear_attention, y, den, q, k, Tensor(), v, Visibility{.causal = false}, 1e-3);
+  const std::vector<double> out = y.to(kCpu).to_vector();
+  for (size_t i = 0; i < out.size(); ++i) CHECK(std::isfinite(out[i]) == (i % 8 != 5));
 }
 
 TEST_CASE("cuda: the state of linear attention") {
   for (const AttentionSize& s : kAttentionSizes) compare_state(s);
 }
 
-TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with little memory") {
+TEST_CASE("cuda: linear attention in turns of heads, with little memory") {
   const AttentionSize s{2, 3, 290, 20, 5, 10, {290, 211}};
   AttentionSize grouped = s;
   grouped.H = 6, grouped.groups = 3;

@@ -120,49 +120,6 @@ TEST_CASE("cuda: the Performer's prior where prefix sums are long") {
   compare_prior({1, 1, 4200, 3, 64, 300, {}, 1, 0, 2}, true, {.f32 = 1e-4});
 }
 
-TEST_CASE("cuda: append_to_units") {
-  for (bool moved : {false, true}) {
-    for (int64_t units : {0, 2}) {
-      compare_both(join("append_to_units ", units), [&](const On& on, Dtype dtype) {
-        const int64_t B = 3, G = 2, R = units ? 20 : 90, m = 37, K = 5;
-        Tensor rows = on(normal({B, G, R, m}, 1).to(stored(dtype, moved)));
-        std::vector<Tensor> out;
-        // A key that begins a unit, one that does not, one with which units double.
-        for (std::vector<int64_t> places :
-             {std::vector<int64_t>{0, 12, 19}, {1, 20, 20}, {38, 39, 41}}) {
-          const Tensor at = numbers(places);
-          const Tensor row = on(normal({B, G, 1, m}, 5 + out.size(), dtype));
-          BRINE_CALL(rows, append_to_units, rows, row, moved ? on(at) : at, K, units);
-          out.push_back(on(rows.to(kCpu)));
-        }
-        return out;
-      });
-    }
-  }
-}
-
-TEST_CASE("cuda: sum_units, of short units and of one that several blocks share") {
-  struct Case {
-    int64_t T, m, R;
-    std::vector<int64_t> lengths, units;
-  };
-  for (const Case& c :
-       {Case{70, 37, 20, {70, 3, 0}, {4, 1, 2}}, Case{9, 5, 1, {9, 0, 4}, {9, 9, 3}},
-        Case{4500, 33, 1, {4500, 2049, 100}, {4500, 4500, 60}}}) {
-    for (bool f64 : {false, true}) {
-      for (bool moved : {false, true}) {
-        compare_both(join("sum_units ", c.T), [&](const On& on, Dtype dtype) {
-          const Tensor x = on(normal({3, 2, c.T, c.m}, 1, dtype));
-          const Tensor lengths = numbers(c.lengths), units = numbers(c.units);
-          const Tensor y = Tensor::empty({3, 2, c.R, c.m}, f64 ? Dtype::f64 : dtype, x.device());
-          BRINE_CALL(y, sum_units, y, x, moved ? on(lengths) : lengths, moved ? on(units) : units);
-          return std::vector{y};
-        });
-      }
-    }
-  }
-}
-
 TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
   struct Step {
     int64_t m, K, units;
