@@ -54,7 +54,9 @@ void add_transformers_files(const nn::ModelConfig& config, nn::ExportOptions& op
   check(config.attention == "sea" || config.attention == "blocks",
         "export: --format transformers is for students with SEA or blocks; '", config.attention,
         "' attention is not supported",
-        nn::is_full_attention(config.attention) ? ", and transformers loads it without" : "");
+        nn::is_full_attention(config.attention)
+            ? "; transformers loads what export writes without --format"
+            : "");
   check(config.lora_rank == 0,
         "export: --format transformers has no low-rank additions (lora_rank ", config.lora_rank,
         "); give --merge");

@@ -35,6 +35,8 @@ class BatchSource {
   virtual Batch batch(int64_t n, int64_t B) = 0;
   // The windows that batch n has, without their tokens (to read ahead in a dump).
   virtual std::vector<int64_t> windows_of(int64_t n, int64_t B) = 0;
+  // Tokens of a row of batch n, with its padding: what the batch's memory grows with.
+  virtual int64_t row_tokens(int64_t /*n*/, int64_t /*B*/) { return window(); }
   // A copy for another thread.
   virtual std::unique_ptr<BatchSource> clone() const = 0;
 };

@@ -43,6 +43,7 @@ class MixedSource : public BatchSource {
   int64_t window() const override { return longest_; }
   Batch batch(int64_t n, int64_t B) override;
   std::vector<int64_t> windows_of(int64_t n, int64_t B) override;
+  int64_t row_tokens(int64_t n, int64_t B) override { return length_of(n * B); }
   std::unique_ptr<BatchSource> clone() const override {
     return std::make_unique<MixedSource>(*this);
   }

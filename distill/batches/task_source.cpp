@@ -18,10 +18,14 @@ std::vector<int64_t> lengths_of(const data::TaskTokens& tokens) {
 TaskSource::TaskSource(std::shared_ptr<const data::TaskTokens> tokens, uint64_t seed)
     : tokens_(std::move(tokens)), buckets_(lengths_of(*tokens_), seed) {}
 
-Batch TaskSource::gather(std::vector<int64_t> texts) const {
-  int64_t B = int64_t(texts.size()), T = 0;
+int64_t TaskSource::padded(const std::vector<int64_t>& texts) const {
+  int64_t T = 0;
   for (int64_t i : texts) T = std::max(T, int64_t(tokens_->texts[size_t(i)].ids.size()));
-  T = std::min(length_steps().round_up(T), tokens_->longest);
+  return std::min(length_steps().round_up(T), tokens_->longest);
+}
+
+Batch TaskSource::gather(std::vector<int64_t> texts) const {
+  const int64_t B = int64_t(texts.size()), T = padded(texts);
   Batch b;
   b.ids = Tensor::zeros({B, T}, Dtype::i32);
   b.type_ids = Tensor::zeros({B, T}, Dtype::i32);

@@ -25,6 +25,7 @@ class TaskSource : public BatchSource {
   int64_t window() const override { return tokens_->longest; }
   Batch batch(int64_t n, int64_t B) override { return gather(buckets_.batch(n, B)); }
   std::vector<int64_t> windows_of(int64_t n, int64_t B) override { return buckets_.batch(n, B); }
+  int64_t row_tokens(int64_t n, int64_t B) override { return padded(buckets_.batch(n, B)); }
   std::unique_ptr<BatchSource> clone() const override {
     return std::make_unique<TaskSource>(*this);
   }
@@ -37,6 +38,8 @@ class TaskSource : public BatchSource {
   const std::shared_ptr<const data::TaskTokens>& shared_tokens() const { return tokens_; }
 
  private:
+  int64_t padded(const std::vector<int64_t>& texts) const;
+
   std::shared_ptr<const data::TaskTokens> tokens_;
   data::LengthBuckets buckets_;
 };

@@ -73,8 +73,25 @@ std::vector<std::string> plan_lines(TrainingRun& run) {
   return out;
 }
 
-// Memory and the time of a step, from steps that are discarded: a first one that fills caches and
-// counts only if it is longer than ten seconds, then another one.
+// With the blocks that wait for a batch of their length.
+double held(double bytes) { return double(most_reserved(int64_t(bytes))); }
+
+// Of a run that starts: what it takes at peak, if that was measured, and its fixed part.
+std::string memory_text(const TrainingRun& run, std::optional<double> step) {
+  const double fixed =
+      4.0 * double(nn::parameter_count(*run.model)) + 12.0 * double(trained_count(run));
+  const std::string parts = human_bytes(fixed) + " of weights, gradients and moments";
+  if (!step) return parts + "; --dry-run measures a step";
+  const double peak = double(allocator_stats().live) + *step;
+  std::string out = join("about ", human_bytes(peak), " at peak");
+  if (batches_of(run).differ)
+    out += join(", ", human_bytes(held(peak)), " held, as batches differ in length");
+  return out + "; " + parts;
+}
+
+// Memory and the time of a step, from steps that are discarded: one of the longest batch, which has
+// the most memory and fills caches, then one of a usual batch, which has the time. Of batches of
+// one length the first one counts if it is longer than ten seconds.
 std::string measure_step(TrainingRun& run, uint64_t seed) {
   const TrainerConfig& config = run.trainer;
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
@@ -92,14 +109,15 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
     at->second = std::max(at->second, peak);
     reset_peak();
   };
+  const RunBatches batches = batches_of(run);
   reset_peak();
   using Clock = std::chrono::steady_clock;
   Clock::time_point start = Clock::now();
   auto seconds = [&start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  for (int64_t i = 0; i < 2; ++i) {
-    if (i == 1 && seconds() > 10) break;
-    if (i == 1) start = Clock::now();
-    const Batch batch = run.train->batch(i * config.accumulate, config.batch_size);
+  for (const int64_t number : {batches.longest, batches.usual}) {
+    if (!parts.empty() && !batches.differ && seconds() > 10) break;
+    start = Clock::now();
+    const Batch batch = run.train->batch(number, config.batch_size);
     LossTerms terms;
     read_terms({objective.accumulate(
                    batch, {.random = &random, .recompute = config.recompute, .ended = ended})},
@@ -121,6 +139,9 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
       {"memory at peak", human_bytes(memory + moments)}};
   for (const auto& [part, peak] : parts)
     rows.emplace_back("  " + part, human_bytes(double(peak) + moments));
+  if (batches.differ)
+    rows.emplace_back("  held at most",
+                      human_bytes(held(memory + moments)) + ", as batches differ in length");
   rows.insert(rows.end(), {{"a checkpoint", human_bytes(checkpoint) + " on disk"},
                            {"tokens a step", std::to_string(tokens)},
                            {"a step", human_seconds(step)},
@@ -258,12 +279,12 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
                        trained < parameters ? ", trained " + human_count(double(trained)) : "");
   if (host.is_first() && !options.dry_run) {
     for (const std::string& line : plan_lines(run)) host.messages.info(line);
-    const double bytes = 4.0 * double(parameters) + 12.0 * double(trained);
-    host.messages.info(
-        row("memory", join(human_bytes(bytes), " of weights, gradients and moments")));
   }
+  std::optional<double> step;
   if (!options.force && host.is_first() && default_device().is_cpu())
-    check_memory(run, host.seed, available_memory());
+    step = check_memory(run, host.seed, available_memory());
+  if (host.is_first() && !options.dry_run)
+    host.messages.info(row("memory", memory_text(run, step)));
   if (options.dry_run) {
     if (run.tokenizer) warn_if_all_kept(run.config, 0, run.train->window(), host.messages);
     if (host.is_first()) result.dry_run = measure_step(run, host.seed);

@@ -129,13 +129,12 @@ void trim_locked(Cache& c) {
 
 // Batches with many different lengths leave blocks of many different sizes. When memory is
 // requested from the system, the blocks that waited longest are returned until the reservation is
-// at most half more than the peak of live bytes.
+// at most most_reserved() of the peak of live bytes.
 void make_room(Cache& c, size_t size) {
   if (c.pinned) return;  // returning it may stall every device; it has few sizes
-  constexpr int64_t kFree = 64 << 20;
   const int64_t live = c.stats.live + int64_t(size);
-  const int64_t peak = std::max(c.max_live, live);
-  while (c.stats.reserved + int64_t(size) > peak + peak / 2 + kFree) {
+  const int64_t most = most_reserved(std::max(c.max_live, live));
+  while (c.stats.reserved + int64_t(size) > most) {
     auto oldest = c.waiting.end();
     for (auto it = c.waiting.begin(); it != c.waiting.end(); ++it) {
       if (it->second.blocks.empty()) continue;
@@ -209,6 +208,8 @@ bool guards_hold(const Cache& c, const unsigned char* block, size_t bytes) {
 }
 
 }  // namespace
+
+int64_t most_reserved(int64_t live) { return live + live / 2 + (64 << 20); }
 
 size_t size_class(size_t bytes) {
   size_t size = std::max<size_t>(bytes, 64);

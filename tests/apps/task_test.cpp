@@ -123,6 +123,10 @@ TEST_CASE("tasks by the program: the teacher learns, the student keeps fewer key
   std::string table =
       tasks().must("eval --task cola --data glue --model student --teacher teacher").out;
   CHECK(table.find("top keys") != std::string::npos);
+  const std::string nearest = "eval --task cola --data glue --model teacher --attention recent ";
+  const Finished fixed = tasks().must(nearest + "--block 1 --k 2 --teacher teacher");
+  CHECK(fixed.out.find("top keys") != std::string::npos);
+  CHECK(fixed.error.find("degenerated") == std::string::npos);  // a rule that learned nothing
   std::string log = read_all(tasks().path("student/log.jsonl"));
   for (const char* term : {"approx", "prob", "context", "kd", "kd_task", "task", "task_loss",
                            "valid_matthews_correlation"}) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what no other test runs: links of scripts/site, scripts/speed-gate, subjects of scripts/style, files that READMEs name."""
+"""Tests of what no other test runs: links of scripts/site, scripts/speed-gate, scripts/fetch-data, subjects of scripts/style,
+files that READMEs name."""
 import importlib.machinery
 import importlib.util
 import os
@@ -66,6 +67,37 @@ class SpeedGate(unittest.TestCase):
         accepted = {"flash, 4096": 100, "blocks, 4096": 50, "sea, 4096": 70}
         lines = script("speed-gate").slower(accepted, {"flash, 4096": 109, "blocks, 4096": 56})
         self.assertEqual(lines, ["sea, 4096: not measured", "blocks, 4096: 56.0 ms, accepted 50.0"])
+
+
+class FetchData(unittest.TestCase):
+    def fetch(self, tasks, *names):
+        """From local files of these tasks of GLUE."""
+        with tempfile.TemporaryDirectory() as folder:
+            source, out = Path(folder) / "source", Path(folder) / "out"
+            source.mkdir()
+            for task in tasks:
+                (source / task).mkdir()
+                for split in "train dev test".split():
+                    (source / task / f"{split}.tsv").write_text(f"{task} {split}\n")
+            command = [ROOT / "scripts/fetch-data", "--out", out, "--from", source, *names]
+            result = subprocess.run(command, capture_output=True, text=True)
+            return result, sorted(path.parent.name for path in out.glob("glue/*/train.tsv"))
+
+    def test_glue_goes_on_behind_a_task_that_is_missing(self):
+        result, found = self.fetch(["CoLA", "RTE"], "glue")
+        self.assertEqual((result.returncode, found), (0, ["CoLA", "RTE"]))
+        last = result.stderr.splitlines()[-1]
+        self.assertEqual(last, "of GLUE, these could not be had: sst2 mrpc qqp stsb mnli qnli wnli")
+
+    def test_glue_fails_without_any_task(self):
+        result, found = self.fetch([], "glue")
+        self.assertEqual((result.returncode, found), (1, []))
+        self.assertEqual(result.stderr.splitlines()[-1], "fetch-data: no task of GLUE could be had")
+
+    def test_a_data_set_that_was_named_must_come(self):
+        result, found = self.fetch(["CoLA"], "rte", "cola")
+        self.assertEqual((result.returncode, found), (1, []))
+        self.assertIn("rte: could not be had", result.stderr)
 
 
 class Subjects(unittest.TestCase):

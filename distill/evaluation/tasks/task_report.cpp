@@ -38,7 +38,8 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   }
   TaskAnswers answers = answer(*m.model, *set.source, how);
   warn_if_all_kept(m.config, call.answer.options.k, set.source->window(), messages);
-  const std::string warning = recall ? degenerate_warning(mask_health(recall->layers())) : "";
+  const bool watched = recall && learns_mask(*m.model);
+  const std::string warning = watched ? degenerate_warning(mask_health(recall->layers())) : "";
   if (!warning.empty()) messages.warning("eval: ", warning);
   return {std::move(set), std::move(answers), recall ? recall->rows() : std::vector<MaskRow>()};
 }

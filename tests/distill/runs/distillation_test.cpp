@@ -1,12 +1,15 @@
 // Distillations in stages as library calls: their boundary, interruptions, and what they leave.
 #include <doctest/doctest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "data/io/file_io.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/changed_settings.h"
 #include "distill/runs/distillation.h"
+#include "distill/runs/finetuning.h"
 #include "distill/runs/memory_check.h"
 #include "nn/io/shared_student.h"
 #include "tensor/device/allocator.h"
@@ -96,6 +99,18 @@ int64_t steps_with(const fs::path& run, const char* term) {
   int64_t n = 0;
   for (const std::string& line : log_lines(run)) n += Json::parse(line).contains(term);
   return n;
+}
+
+// The bytes that stand after a word: "memory at peak    1.5 MiB".
+double bytes_after(const std::string& text, const std::string& word) {
+  const size_t at = text.find(word);
+  REQUIRE(at != std::string::npos);
+  std::istringstream in(text.substr(at + word.size()));
+  double value = 0;
+  std::string unit;
+  in >> value >> unit;
+  const std::map<std::string, double> units = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+  return value * units.at(unit.substr(0, 3));
 }
 
 // A term of the line of a step.
@@ -373,6 +388,44 @@ TEST_CASE(
         file(place.run("plain"), 3, "model.safetensors"));
 }
 
+TEST_CASE("finetuning: the memory that is said before is that of the longest batch") {
+  const Site site("bert");
+  std::string texts = "text\tlabel\n";
+  for (int i = 0; i < 128; ++i)  // batches of 4 to 8 tokens, and one of 48
+    texts += (i == 77 ? std::string(46, 'x') : std::string(size_t(2 + i % 5), 'y')) +
+             (i % 2 ? "\tno\n" : "\tyes\n");
+  fs::create_directories(site.run("data"));
+  data::write_file_atomic(site.run("data/train.tsv"), texts);
+  data::write_file_atomic(site.run("data/dev.tsv"), "text\tlabel\ny\tno\n");
+  Finetuning what;
+  what.model = site.teacher;
+  what.task.task = "tsv";
+  what.task.data = site.run("data");
+  what.epochs = 1;
+  what.training.batch_size = 8;
+  what.training.rest.save_every = 0;
+  RunHost host;
+  host.seed = 4;  // with which the longest batch is not the first one
+  const RunOptions dry{.out = site.run("dry"), .dry_run = true};
+  const std::unique_ptr<TrainingRun> planned = prepare(what, dry, host);
+  const RunBatches batches = batches_of(*planned);
+  CHECK(batches.longest > 1);
+  CHECK(planned->train->row_tokens(batches.longest, 8) == 48);
+  CHECK(planned->train->row_tokens(batches.usual, 8) == 8);
+  CHECK(batches.differ);
+  const std::string said = train(*planned, dry, host).dry_run;
+  const RunOptions options{.out = site.run("run")};
+  std::string told;
+  const std::unique_ptr<TrainingRun> run = prepare(what, options, host);
+  reset_peak();
+  host.messages = Messages([&](auto, const std::string& line) { told += line + "\n"; });
+  train(*run, options, host);
+  const double peak = double(allocator_stats().peak_live);
+  CHECK(bytes_after(said, "memory at peak") == doctest::Approx(peak).epsilon(0.1));
+  CHECK(bytes_after(said, "held at most") > 1.4 * peak);
+  CHECK(bytes_after(told, "memory            about") == doctest::Approx(peak).epsilon(0.2));
+}
+
 TEST_CASE("distillation: a resumed run has its own recipe, and other settings are refused") {
   const Site place;
   auto start = [&](const char* name, Recipe recipe) {
@@ -474,8 +527,8 @@ TEST_CASE("distillation: a dry run says the memory of each part of a step") {
   const RunResult result = distil(c, {.out = site.run("dry"), .dry_run = true}, {});
   const std::string& said = result.dry_run;
   size_t at = said.find("memory at peak");
-  for (const char* part :
-       {"\n  forward pass", "\n  logits", "\n  backward pass", "\na checkpoint"}) {
+  for (const char* part : {"\n  forward pass", "\n  logits", "\n  backward pass",
+                           "\n  held at most", "\na checkpoint"}) {
     CAPTURE(part);
     const size_t next = said.find(part, at);
     CHECK(next != std::string::npos);
