@@ -23,10 +23,10 @@ struct Extend {
     const std::unique_ptr<data::Tokenizer> tokenizer =
         distill::tokenizer_to_export(m, log_messages());
     nn::export_model(longer.config, *longer.model, tokenizer.get(), out);
-    log_info(out, ": ", positions, " positions, ", m.config.shape().max_positions, " of ",
-             m.directory,
-             m.model->rotary_positions() ? ": angles go on as they are" : ": its table is stretched",
-             "; train it at its new length (brine distill --teacher self)");
+    log_info(
+        out, ": ", positions, " positions, ", m.config.shape().max_positions, " of ", m.directory,
+        m.model->rotary_positions() ? ": angles go on as they are" : ": its table is stretched",
+        "; train it at its new length (brine distill --teacher self)");
     return 0;
   }
 };
