@@ -1,4 +1,5 @@
-// KL(teacher || student) over the vocabulary: a block for each row, which marks its listed ids.
+// KL(teacher || student) over the vocabulary: a block for each row. Listed ids are marked as bits
+// of a tile of the vocabulary in shared memory.
 #include "tensor/cuda/core/rows.cuh"
 #include "tensor/cuda/dense/logits.cuh"
 #include "tensor/kernels/dense.h"
@@ -6,6 +7,8 @@
 namespace brine::cuda {
 namespace {
 
+constexpr int64_t kVocabularyTile = 65536;  // of the vocabulary
+constexpr int kWords = int(kVocabularyTile / 32);
 constexpr double kSmallRest = 1e-9;
 
 // The data of a teacher's row that both directions need.
@@ -43,25 +46,40 @@ __device__ inline double log_add(double a, double b) {
   return std::isinf(low) ? high : high + std::log1p(std::exp(low - high));
 }
 
-// marks [V], 0 at first: 1 at the ids. All threads of the block call.
-__device__ inline void mark(uint8_t* marks, const int32_t* ids, int64_t n) {
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) marks[ids[i]] = 1;
+// Marks the ids within [first, first + kVocabularyTile). All threads of the block call.
+__device__ inline void mark(unsigned* bits, const int32_t* ids, int64_t n, int64_t first) {
+  __syncthreads();  // the marks of the previous tile may still be read
+  for (int i = int(threadIdx.x); i < kWords; i += int(blockDim.x)) bits[i] = 0;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    const int64_t at = ids[i] - first;
+    if (at >= 0 && at < kVocabularyTile) atomicOr(bits + at / 32, 1u << (at % 32));
+  }
   __syncthreads();
 }
+__device__ inline bool marked(const unsigned* bits, int64_t at) {
+  return bits[at / 32] >> (at % 32) & 1;
+}
 
-// Log-sum-exp of the row without the marked ids. Subtracting the listed mass from the whole would
+// Log-sum-exp of the row without the listed ids. Subtracting the listed mass from the whole would
 // cancel all digits when the student is confident.
 template <class T>
-__device__ double unlisted_lse(const uint8_t* marks, const T* row, int64_t V) {
+__device__ double unlisted_lse(const TeacherRow<T>& teacher, const T* row, int64_t V) {
+  __shared__ unsigned bits[kWords];
   constexpr int kN = RunningLse<T>::kAtOnce;
   RunningLse<T> total;
-  for (int64_t first = threadIdx.x; first < V; first += kN * blockDim.x) {
-    T values[kN];
-    for (int j = 0; j < kN; ++j) {
-      const int64_t at = first + int64_t(j) * blockDim.x;
-      values[j] = at < V && !marks[at] ? row[at] : -std::numeric_limits<T>::infinity();
+  for (int64_t tile = 0; tile < V; tile += kVocabularyTile) {
+    mark(bits, teacher.ids, teacher.n, tile);
+    const int64_t size = tile + kVocabularyTile < V ? kVocabularyTile : V - tile;
+    for (int64_t first = threadIdx.x; first < size; first += kN * blockDim.x) {
+      T values[kN];
+      for (int j = 0; j < kN; ++j) {
+        const int64_t at = first + int64_t(j) * blockDim.x;
+        values[j] =
+            at < size && !marked(bits, at) ? row[tile + at] : -std::numeric_limits<T>::infinity();
+      }
+      total.add(values);
     }
-    total.add(values);
   }
   return total.template value<RowBlock>();
 }
@@ -82,14 +100,12 @@ __device__ double listed_lse(const TeacherRow<T>& teacher, const T* row) {
 }
 
 template <class T>
-__global__ void kl_listed_kernel(T* loss, T* lse, T* unlisted, uint8_t* marks, const T* logits,
-                                 const T* values, const int32_t* ids, const T* teacher_lse,
-                                 int64_t n, int64_t V) {
+__global__ void kl_listed_kernel(T* loss, T* lse, T* unlisted, const T* logits, const T* values,
+                                 const int32_t* ids, const T* teacher_lse, int64_t n, int64_t V) {
   const int64_t r = blockIdx.x;
   const TeacherRow<T> teacher = teacher_row(values, ids, n, teacher_lse);
   const T* row = logits + r * V;
-  mark(marks + r * V, teacher.ids, n);
-  const double off = unlisted_lse(marks + r * V, row, V);
+  const double off = unlisted_lse(teacher, row, V);
   const double total = log_add(off, listed_lse(teacher, row));
   double kl = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
@@ -166,10 +182,10 @@ __global__ void kl_full_backward_kernel(T* dlogits, const T* dloss, const T* log
 // (student's mass off the ids). Listed elements are left unchanged at first, since out may be the
 // row.
 template <class T>
-__global__ void kl_listed_backward_kernel(T* dlogits, uint8_t* marks, const T* dloss,
-                                          const T* logits, const T* lse, const T* unlisted,
-                                          const T* values, const int32_t* ids, const T* teacher_lse,
-                                          int64_t n, int64_t V) {
+__global__ void kl_listed_backward_kernel(T* dlogits, const T* dloss, const T* logits, const T* lse,
+                                          const T* unlisted, const T* values, const int32_t* ids,
+                                          const T* teacher_lse, int64_t n, int64_t V) {
+  __shared__ unsigned bits[kWords];
   const int64_t r = blockIdx.x;
   T* out = dlogits + r * V;
   const T* row = logits + r * V;
@@ -182,9 +198,12 @@ __global__ void kl_listed_backward_kernel(T* dlogits, uint8_t* marks, const T* d
   const double total = double(lse[r]), mass = teacher.mass(), rest = rest_of(mass, n, V);
   const double weight = mass + rest;
   const T share = T((weight * math::exp(double(off) - total) - rest) * double(g));
-  mark(marks + r * V, teacher.ids, n);
-  for (int64_t i = threadIdx.x; i < V; i += blockDim.x) {
-    if (!marks[r * V + i]) out[i] = math::exp_nonpositive(row[i] - off) * share;
+  for (int64_t tile = 0; tile < V; tile += kVocabularyTile) {
+    mark(bits, teacher.ids, n, tile);
+    const int64_t size = tile + kVocabularyTile < V ? kVocabularyTile : V - tile;
+    for (int64_t at = threadIdx.x; at < size; at += blockDim.x) {
+      if (!marked(bits, at)) out[tile + at] = math::exp_nonpositive(row[tile + at] - off) * share;
+    }
   }
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     const int64_t id = teacher.ids[i];
@@ -202,10 +221,9 @@ void kl_logits(Tensor loss, Tensor lse, Tensor unlisted, Tensor logits, Tensor v
   const dim3 grid(blocks_for(R, 1)), block(kThreads);
   dispatch_float(logits.dtype(), [&]<class T>() {
     if (ids.defined()) {
-      const Tensor marks = Tensor::zeros({R, V}, Dtype::u8, logits.device());
       launch("kl_logits", kl_listed_kernel<T>, grid, block, 0, loss.data<T>(), lse.data<T>(),
-             unlisted.data<T>(), marks.data<uint8_t>(), logits.data<T>(), values.data<T>(),
-             listed.data<int32_t>(), teacher_lse.data<T>(), n, V);
+             unlisted.data<T>(), logits.data<T>(), values.data<T>(), listed.data<int32_t>(),
+             teacher_lse.data<T>(), n, V);
     } else {
       launch("kl_logits", kl_full_kernel<T>, grid, block, 0, loss.data<T>(), lse.data<T>(),
              unlisted.data<T>(), logits.data<T>(), values.data<T>(), teacher_lse.data<T>(), V);
@@ -221,11 +239,9 @@ void kl_logits_backward(Tensor dlogits, Tensor dloss, Tensor logits, Tensor lse,
   const dim3 grid(blocks_for(R, 1)), block(kThreads);
   dispatch_float(logits.dtype(), [&]<class T>() {
     if (ids.defined()) {
-      const Tensor marks = Tensor::zeros({R, V}, Dtype::u8, logits.device());
       launch("kl_logits_backward", kl_listed_backward_kernel<T>, grid, block, 0, dlogits.data<T>(),
-             marks.data<uint8_t>(), dloss.data<T>(), logits.data<T>(), lse.data<T>(),
-             unlisted.data<T>(), values.data<T>(), listed.data<int32_t>(), teacher_lse.data<T>(), n,
-             V);
+             dloss.data<T>(), logits.data<T>(), lse.data<T>(), unlisted.data<T>(), values.data<T>(),
+             listed.data<int32_t>(), teacher_lse.data<T>(), n, V);
     } else {
       launch("kl_logits_backward", kl_full_backward_kernel<T>, grid, block, 0, dlogits.data<T>(),
              dloss.data<T>(), logits.data<T>(), lse.data<T>(), values.data<T>(),
