@@ -161,7 +161,8 @@ TEST_CASE("bench: generate compares a model's own attention with full attention"
     };
     CHECK(state("sea") > 1);
     CHECK(state("flash, cache bf16") == 0.5);
-    CHECK(state("flash, cache q8") < 1);
+    // Of 40 tokens most are in the first block and in the one that fills.
+    CHECK((state("flash, cache q8") < 1) == (context == std::string("context 90")));
     CHECK(state("sea, cache bf16") < state("sea"));
   }
   // A model with full attention has no other rows than those of its caches.
