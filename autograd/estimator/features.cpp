@@ -4,7 +4,6 @@
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/kernels/estimator.h"
-#include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {

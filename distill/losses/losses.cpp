@@ -28,10 +28,10 @@ std::string unsound_row(const Tensor& lse, const Batch& batch) {
               batch.windows.empty() ? b : batch.windows[size_t(b)], " are not finite");
 }
 
-std::string blame_of(const PendingTerms& terms) {
+std::string cause_of(const PendingTerms& terms) {
   for (const PendingTerm& term : terms) {
-    std::string blame = term.blame ? term.blame() : "";
-    if (!blame.empty()) return blame;
+    std::string cause = term.cause ? term.cause() : "";
+    if (!cause.empty()) return cause;
   }
   return "";
 }
@@ -225,7 +225,7 @@ PendingTerms Objective::head_terms(const Tensor& hidden, const Batch& batch, con
       terms.push_back({.name = sum.mean, .value = sum.value, .factor = share, .in_sum = false});
     terms.push_back({.name = sum.loss.name, .value = sum.scaled});
     if (sum.teacher_lse.defined())
-      terms.back().blame = [lse = sum.teacher_lse, batch] { return unsound_row(lse, batch); };
+      terms.back().cause = [lse = sum.teacher_lse, batch] { return unsound_row(lse, batch); };
   }
   return terms;
 }
@@ -285,7 +285,7 @@ std::vector<double> read_slots(const std::vector<PendingTerms>& pending,
     const bool finite = std::all_of(slot.values.begin(), slot.values.end(), [](const auto& named) {
       return std::isfinite(named.second.value);
     });
-    if (!finite) slot.blame = blame_of(of_batch);
+    if (!finite) slot.cause = cause_of(of_batch);
     slots.push_back(std::move(slot));
   }
   return {next, values.end()};
@@ -294,7 +294,7 @@ std::vector<double> read_slots(const std::vector<PendingTerms>& pending,
 void add_slots(const std::vector<SlotTerms>& slots, LossTerms& terms) {
   for (const SlotTerms& slot : slots) {
     for (const auto& [name, here] : slot.values) {
-      if (!std::isfinite(here.value)) throw NonFiniteLoss(name, here.value, slot.blame);
+      if (!std::isfinite(here.value)) throw NonFiniteLoss(name, here.value, slot.cause);
       terms[name] += here.value;
       if (here.in_sum) terms["loss"] += here.value;
     }

@@ -50,7 +50,7 @@ struct PendingTerm {
   bool in_sum = true;  // of "loss"
   // Called when a term of its micro-batch is not finite: describes the cause, or "". May wait for
   // the device.
-  std::function<std::string()> blame = {};
+  std::function<std::string()> cause = {};
 };
 using PendingTerms = std::vector<PendingTerm>;
 
@@ -61,7 +61,7 @@ struct SlotTerms {
     bool in_sum = true;  // of "loss"
   };
   std::map<std::string, Value> values;
-  std::string blame;  // the cause when a value is not finite, if it is known
+  std::string cause;  // the cause when a value is not finite, if it is known
 };
 
 // Reads the terms of micro-batches, which are added to `slots`, and returns the elements of
@@ -77,8 +77,8 @@ std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
 
 // Thrown before the gradients of a step are used.
 struct NonFiniteLoss : Error {
-  NonFiniteLoss(const std::string& term, double value, const std::string& blame = "")
-      : Error(join("loss term '", term, "' is ", value, blame.empty() ? "" : ": ", blame)),
+  NonFiniteLoss(const std::string& term, double value, const std::string& cause = "")
+      : Error(join("loss term '", term, "' is ", value, cause.empty() ? "" : ": ", cause)),
         term(term) {}
   std::string term;
 };

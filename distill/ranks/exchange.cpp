@@ -13,7 +13,7 @@ namespace {
 
 // The rank that differs from the value most ranks have (of the lowest rank, if several have it
 // equally often), and a rank with that value; -1: none.
-std::pair<int, int> odd_one(const std::vector<std::string>& all) {
+std::pair<int, int> differing_rank(const std::vector<std::string>& all) {
   auto votes = [&](const std::string& s) { return std::count(all.begin(), all.end(), s); };
   const auto usual = std::max_element(
       all.begin(), all.end(), [&](const auto& a, const auto& b) { return votes(a) < votes(b); });
@@ -41,7 +41,7 @@ std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what
   if (ranks.size() == 1) return slots;
   ByteWriter writer;
   for (const SlotTerms& slot : slots) {
-    writer.text(slot.blame);
+    writer.text(slot.cause);
     writer.number(uint64_t(slot.values.size()));
     for (const auto& [name, term] : slot.values) {
       writer.text(name);
@@ -53,7 +53,7 @@ std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what
   for (const std::string& bytes : ranks.gather(what, writer.bytes())) {
     ByteReader reader(bytes);
     while (!reader.done()) {
-      SlotTerms slot{.values = {}, .blame = reader.text()};
+      SlotTerms slot{.values = {}, .cause = reader.text()};
       for (uint64_t left = reader.number<uint64_t>(); left > 0; --left) {
         const std::string name = reader.text();
         const double value = reader.number<double>();
@@ -68,7 +68,7 @@ std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what
 void compare_texts(Communicator& ranks, const std::string& what, const std::string& text) {
   if (ranks.size() == 1) return;
   const std::vector<std::string> all = gather_work(ranks, what, [&] { return text; });
-  const auto [odd, usual] = odd_one(all);
+  const auto [odd, usual] = differing_rank(all);
   if (odd < 0) return;
   throw SharedError(join("rank ", odd, " has another ", what, " than rank ", usual, ": ",
                          all[size_t(odd)], ", not ", all[size_t(usual)]));
@@ -77,7 +77,7 @@ void compare_texts(Communicator& ranks, const std::string& what, const std::stri
 void compare_settings(Communicator& ranks, const std::string& what, const std::string& settings) {
   if (ranks.size() == 1) return;
   const std::vector<std::string> all = gather_work(ranks, what, [&] { return settings; });
-  const auto [odd, usual] = odd_one(all);
+  const auto [odd, usual] = differing_rank(all);
   if (odd < 0) return;
   std::string list;
   for (const std::string& line : data::differences(parse_ordered_json(all[size_t(usual)]),

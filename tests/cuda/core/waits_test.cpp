@@ -105,14 +105,14 @@ TEST_CASE("cuda: a step that fails names the row of the teacher's logits that is
     for (double value : {double(NAN), double(INFINITY)}) {
       Pair pair;
       const nn::ParameterStore on_device(*pair.teacher, nn::ParameterStore::Gradients::later);
-      const std::string blame = join(": the teacher's logits at token 5 of window ",
+      const std::string cause = join(": the teacher's logits at token 5 of window ",
                                      pair.source().windows_of(0, 2)[1], " are not finite");
       CAPTURE(top_n);
       CAPTURE(value);
       Unsound teacher(pair.teacher, top_n, 21, value);
       const std::string said = message([&] { run_steps(pair, teacher, 1, {}); });
       CHECK_MESSAGE(contains(said, "step 1: loss term 'kd_task' is "), said);
-      CHECK_MESSAGE(contains(said, blame), said);
+      CHECK_MESSAGE(contains(said, cause), said);
     }
   }
 }
