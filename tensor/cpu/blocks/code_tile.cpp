@@ -1,7 +1,8 @@
 // Products of 4-bit codes with bytes: one register has 16 (or 8) lanes of queries, four channels
 // each; the four codes of a key are broadcast. So no sum runs across a register.
 //
-// avx512_vnni reaches 1.6 products of 64 bytes a cycle on a Zen 5, whose limit is two.
+// avx512_vnni reaches 1.6 products of 64 bytes a cycle on a Zen 5, whose limit is two; avx2, with
+// its scores, .85 of 32 bytes on a Zen 3, whose limit is two.
 #include "tensor/cpu/blocks/code_tile.h"
 
 #include <algorithm>
@@ -71,17 +72,19 @@ void plain(const Job& job) {
 #define BRINE_AVX2 [[gnu::target("avx2"), gnu::always_inline]] inline
 
 // An instruction set: registers of kLanes sums. sum4() adds the products of four channels, exactly
-// for at most kChannels; whole() makes 32-bit sums of them.
+// for at most kChannels from base() on; whole() makes 32-bit sums of them.
 struct Vnni512 {
   using Sums = __m512i;
   typedef float Floats __attribute__((vector_size(64)));
   typedef int Ints __attribute__((vector_size(64)));
   static constexpr int kLanes = 16, kKeys = 8, kVectors = 3;
   static constexpr int64_t kChannels = 1 << 16;
+  static constexpr bool kCentred = false;
   BRINE_VNNI512 static Sums zero() { return _mm512_setzero_si512(); }
   BRINE_VNNI512 static Sums load(const void* p) { return _mm512_loadu_si512(p); }
   BRINE_VNNI512 static void store(void* p, Sums s) { _mm512_storeu_si512(p, s); }
   BRINE_VNNI512 static Sums all(int32_t codes) { return _mm512_set1_epi32(codes); }
+  BRINE_VNNI512 static void keep(Sums&) {}
   BRINE_VNNI512 static Sums sum4(Sums s, Sums codes, Sums u) {
     return _mm512_dpbusd_epi32(s, codes, u);
   }
@@ -89,13 +92,15 @@ struct Vnni512 {
   BRINE_VNNI512 static Sums add(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
 };
 
-// Sums of pairs in 16 bits: 8 additions of at most 2 x 15 x 127 stay below 2^15.
+// Sums of pairs in 16 bits. They begin at -8 times the sum of u, as if codes went from -8 to 7: 16
+// additions of at most 2 x 8 x 127 stay below 2^15, and a carry on the way does not matter.
 struct Avx2 {
   using Sums = __m256i;
   typedef float Floats __attribute__((vector_size(32)));
   typedef int Ints __attribute__((vector_size(32)));
   static constexpr int kLanes = 8, kKeys = 4, kVectors = 2;
-  static constexpr int64_t kChannels = 32;
+  static constexpr int64_t kChannels = 64;
+  static constexpr bool kCentred = true;
   BRINE_AVX2 static Sums zero() { return _mm256_setzero_si256(); }
   BRINE_AVX2 static Sums load(const void* p) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(p));
@@ -104,9 +109,12 @@ struct Avx2 {
     _mm256_storeu_si256(static_cast<__m256i*>(p), s);
   }
   BRINE_AVX2 static Sums all(int32_t codes) { return _mm256_set1_epi32(codes); }
+  // In a register: read from memory by each product, the loads would be the limit.
+  BRINE_AVX2 static void keep(Sums& s) { asm("" : "+x"(s)); }
   BRINE_AVX2 static Sums sum4(Sums s, Sums codes, Sums u) {
     return _mm256_add_epi16(s, _mm256_maddubs_epi16(codes, u));
   }
+  BRINE_AVX2 static Sums minus(Sums s) { return _mm256_sub_epi16(zero(), s); }
   BRINE_AVX2 static Sums whole(Sums s) { return _mm256_madd_epi16(s, _mm256_set1_epi16(1)); }
   BRINE_AVX2 static Sums add(Sums a, Sums b) { return _mm256_add_epi32(a, b); }
 };
@@ -115,6 +123,7 @@ struct Avx2 {
 #define BRINE_AVXVNNI [[gnu::target("avx2,avxvnni"), gnu::always_inline]] inline
 struct AvxVnni : Avx2 {
   static constexpr int64_t kChannels = 1 << 16;
+  static constexpr bool kCentred = false;
   BRINE_AVXVNNI static Sums sum4(Sums s, Sums codes, Sums u) {
     return _mm256_dpbusd_avx_epi32(s, codes, u);
   }
@@ -122,71 +131,107 @@ struct AvxVnni : Avx2 {
 };
 #endif
 
-// K keys, V registers of lanes from `lane` on. A macro for each target: a function of another
-// target is not inlined.
-#define BRINE_CODE_TILES(name, target_set)                                                      \
-  template <class Set, int K, int V>                                                            \
-  [[gnu::target(target_set)]] void name##_tile(const Job& job, int64_t key, int64_t lane) {     \
-    constexpr int W = Set::kLanes;                                                              \
-    for (int64_t begin = 0; begin < job.depth; begin += Set::kChannels) {                       \
-      const int64_t end = std::min(job.depth, begin + Set::kChannels);                          \
-      typename Set::Sums sum[K][V];                                                             \
-      _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                     \
-        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] = Set::zero();            \
-      }                                                                                         \
-      for (int64_t c = begin; c < end; c += 4) {                                                \
-        const int8_t* from = job.u + c * job.lanes + 4 * lane;                                  \
-        typename Set::Sums u[V];                                                                \
-        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) u[v] = Set::load(from + 4 * v * W); \
-        _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                   \
-          const typename Set::Sums codes = Set::all(job.codes_at(key + k, c));                  \
-          _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] =                       \
-              Set::sum4(sum[k][v], codes, u[v]);                                                \
-        }                                                                                       \
-      }                                                                                         \
-      _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) {                                     \
-        int32_t* to = job.out + key * job.lanes + lane + v * W;                                 \
-        _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                   \
-          sum[k][v] = Set::whole(sum[k][v]);                                                    \
-          if (begin > 0) sum[k][v] = Set::add(sum[k][v], Set::load(to + k * job.lanes));        \
-          if (!job.scores || end < job.depth) Set::store(to + k * job.lanes, sum[k][v]);        \
-        }                                                                                       \
-        if (!job.scores || end < job.depth) continue;                                           \
-        const Scores& scores = *job.scores;                                                     \
-        typename Set::Floats offset, largest;                                                   \
-        std::memcpy(&offset, scores.offsets + lane + v * W, sizeof offset);                     \
-        std::memcpy(&largest, scores.largest + lane + v * W, sizeof largest);                   \
-        _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                   \
-          /* A cast: std::bit_cast would be a function of the program's own target. */          \
-          const auto whole = typename Set::Ints(sum[k][v]);                                     \
-          const auto y = (__builtin_convertvector(whole, typename Set::Floats) - offset) *      \
-                         scores.steps[key + k];                                                 \
-          largest = y > largest ? y : largest;                                                  \
-          std::memcpy(to + k * job.lanes, &y, sizeof y);                                        \
-        }                                                                                       \
-        std::memcpy(scores.largest + lane + v * W, &largest, sizeof largest);                   \
-      }                                                                                         \
-    }                                                                                           \
-  }                                                                                             \
-  template <class Set, int V>                                                                   \
-  void name##_strip(const Job& job, int64_t lane) {                                             \
-    int64_t j = 0;                                                                              \
-    for (; j + Set::kKeys <= job.keys; j += Set::kKeys) {                                       \
-      name##_tile<Set, Set::kKeys, V>(job, j, lane);                                            \
-    }                                                                                           \
-    for (; j < job.keys; ++j) name##_tile<Set, 1, V>(job, j, lane);                             \
-  }                                                                                             \
-  template <class Set>                                                                          \
-  void name(const Job& job) {                                                                   \
-    constexpr int64_t W = Set::kLanes;                                                          \
-    if (job.scores)                                                                             \
-      std::fill_n(job.scores->largest, job.lanes, std::numeric_limits<float>::lowest());        \
-    int64_t lane = 0;                                                                           \
-    for (; lane + Set::kVectors * W <= job.lanes; lane += Set::kVectors * W) {                  \
-      name##_strip<Set, Set::kVectors>(job, lane);                                              \
-    }                                                                                           \
-    for (; lane + 2 * W <= job.lanes; lane += 2 * W) name##_strip<Set, 2>(job, lane);           \
-    for (; lane < job.lanes; lane += W) name##_strip<Set, 1>(job, lane);                        \
+// The channels [begin, end) of a strip of lanes, and what its sums begin at.
+template <class Set, int V>
+struct Strip {
+  int64_t lane, begin, end;
+  typename Set::Sums base[V];   // that sum4() starts from
+  typename Set::Sums whole[V];  // that is added to the 32-bit sums
+};
+
+// K keys, V registers of lanes. A macro for each target: a function of another target is not
+// inlined.
+#define BRINE_CODE_TILES(name, target_set)                                                         \
+  template <class Set, int K, int V>                                                               \
+  [[gnu::target(target_set)]] void name##_tile(const Job& job, const Strip<Set, V>& strip,         \
+                                               int64_t key) {                                      \
+    constexpr int W = Set::kLanes;                                                                 \
+    const int64_t lanes = job.lanes, depth = job.depth;                                            \
+    typename Set::Sums sum[K][V];                                                                  \
+    _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                          \
+      _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] = strip.base[v];               \
+    }                                                                                              \
+    const int8_t* from = job.u + strip.begin * lanes + 4 * strip.lane;                             \
+    const uint8_t* codes_from = job.codes + key * depth;                                           \
+    for (int64_t c = strip.begin; c < strip.end; c += 4, from += 4 * lanes) {                      \
+      typename Set::Sums u[V];                                                                     \
+      _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) {                                        \
+        u[v] = Set::load(from + 4 * v * W);                                                        \
+        Set::keep(u[v]);                                                                           \
+      }                                                                                            \
+      _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                        \
+        int32_t four;                                                                              \
+        std::memcpy(&four, codes_from + k * depth + c, 4);                                         \
+        const typename Set::Sums codes = Set::all(four);                                           \
+        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] =                            \
+            Set::sum4(sum[k][v], codes, u[v]);                                                     \
+      }                                                                                            \
+    }                                                                                              \
+    int32_t* const out = job.out + key * lanes + strip.lane;                                       \
+    _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                          \
+      _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) {                                        \
+        sum[k][v] = Set::whole(sum[k][v]);                                                         \
+        if (Set::kCentred) sum[k][v] = Set::add(sum[k][v], strip.whole[v]);                        \
+        if (strip.begin > 0) sum[k][v] = Set::add(sum[k][v], Set::load(out + k * lanes + v * W));  \
+      }                                                                                            \
+    }                                                                                              \
+    if (!job.scores || strip.end < depth) {                                                        \
+      _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                        \
+        _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v)                                        \
+            Set::store(out + k * lanes + v * W, sum[k][v]);                                        \
+      }                                                                                            \
+      return;                                                                                      \
+    }                                                                                              \
+    const float* const steps = job.scores->steps + key;                                            \
+    const float* const offsets = job.scores->offsets + strip.lane;                                 \
+    float* const all_largest = job.scores->largest + strip.lane;                                   \
+    _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) {                                          \
+      typename Set::Floats offset, largest;                                                        \
+      std::memcpy(&offset, offsets + v * W, sizeof offset);                                        \
+      std::memcpy(&largest, all_largest + v * W, sizeof largest);                                  \
+      _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                        \
+        /* A cast: std::bit_cast would be a function of the program's own target. */               \
+        const auto whole = typename Set::Ints(sum[k][v]);                                          \
+        const auto y = (__builtin_convertvector(whole, typename Set::Floats) - offset) * steps[k]; \
+        largest = y > largest ? y : largest;                                                       \
+        std::memcpy(out + k * lanes + v * W, &y, sizeof y);                                        \
+      }                                                                                            \
+      std::memcpy(all_largest + v * W, &largest, sizeof largest);                                  \
+    }                                                                                              \
+  }                                                                                                \
+  template <class Set, int V>                                                                      \
+  [[gnu::target(target_set)]] void name##_strip(const Job& job, int64_t lane) {                    \
+    for (int64_t begin = 0; begin < job.depth; begin += Set::kChannels) {                          \
+      Strip<Set, V> strip{lane, begin, std::min(job.depth, begin + Set::kChannels), {}, {}};       \
+      if constexpr (Set::kCentred) {                                                               \
+        for (int v = 0; v < V; ++v) {                                                              \
+          typename Set::Sums sum = Set::zero();                                                    \
+          for (int64_t c = begin; c < strip.end; c += 4) {                                         \
+            sum = Set::sum4(sum, Set::all(0x08080808),                                             \
+                            Set::load(job.u + c * job.lanes + 4 * (lane + v * Set::kLanes)));      \
+          }                                                                                        \
+          strip.base[v] = Set::minus(sum);                                                         \
+          strip.whole[v] = Set::whole(sum);                                                        \
+        }                                                                                          \
+      }                                                                                            \
+      int64_t j = 0;                                                                               \
+      for (; j + Set::kKeys <= job.keys; j += Set::kKeys) {                                        \
+        name##_tile<Set, Set::kKeys, V>(job, strip, j);                                            \
+      }                                                                                            \
+      for (; j < job.keys; ++j) name##_tile<Set, 1, V>(job, strip, j);                             \
+    }                                                                                              \
+  }                                                                                                \
+  template <class Set>                                                                             \
+  void name(const Job& job) {                                                                      \
+    constexpr int64_t W = Set::kLanes;                                                             \
+    if (job.scores)                                                                                \
+      std::fill_n(job.scores->largest, job.lanes, std::numeric_limits<float>::lowest());           \
+    int64_t lane = 0;                                                                              \
+    for (; lane + Set::kVectors * W <= job.lanes; lane += Set::kVectors * W) {                     \
+      name##_strip<Set, Set::kVectors>(job, lane);                                                 \
+    }                                                                                              \
+    for (; lane + 2 * W <= job.lanes; lane += 2 * W) name##_strip<Set, 2>(job, lane);              \
+    for (; lane < job.lanes; lane += W) name##_strip<Set, 1>(job, lane);                           \
   }
 
 BRINE_CODE_TILES(vnni512, "avx512f,avx512bw,avx512vl,avx512vnni")

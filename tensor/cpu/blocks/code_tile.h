@@ -23,7 +23,8 @@ struct Scores {
 };
 
 // out [keys, lanes] = codes [keys, depth] times u, whose channels 4 i .. 4 i + 3 of lane l are the
-// bytes u[4 (i lanes + l)] .. + 3. depth is a multiple of 4, lanes of 16; depth <= 2^16.
+// bytes u[4 (i lanes + l)] .. + 3, from -127 to 127. depth is a multiple of 4, lanes of 16;
+// depth <= 2^16.
 void product(Engine engine, int64_t keys, int64_t lanes, int64_t depth, const uint8_t* codes,
              const int8_t* u, int32_t* out);
 // The same as scores [keys, lanes] = (sum - offset of the lane) * step of the key.
