@@ -29,7 +29,7 @@ int number_in(const char* variable) {
   return text && text[0] >= '0' && text[0] <= '9' ? std::atoi(text) : -1;
 }
 
-constexpr double kFarewellSeconds = 5;
+constexpr double kExitSeconds = 5;
 
 struct Sign {
   Launch::Kind kind;
@@ -137,7 +137,7 @@ std::string rank_prefix() {
 void let_first_speak() {
   const Launch launch = find_launch();
   if (launch.kind == Launch::Kind::open_mpi && launch.rank > 0 && !opened().tried)
-    std::this_thread::sleep_for(std::chrono::duration<double>(kFarewellSeconds));
+    std::this_thread::sleep_for(std::chrono::duration<double>(kExitSeconds));
 }
 
 void close_ranks() { opened().ranks.reset(); }

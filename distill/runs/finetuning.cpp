@@ -67,7 +67,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
       data::labels_of(task, what.task.data, data::split_named(task, what.task.train_split));
   make_task_model(*run, loaded, {task, task.labels, what.task.labels}, host);
   if (!what.tokenizer.empty() || !nn::is_model_path(what.model))
-    forget_other_tokens(*run, what.model);
+    clear_other_tokens(*run, what.model);
   run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};
   const int64_t most = *what.training.sequence_length;
   use_task(*run, what.task, read_train_split(*run, what.task, run->config, most, host), most, host);

@@ -108,7 +108,7 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   } else {
     make_new(*run, what, host.seed);
   }
-  if (!what.tokenizer.empty()) forget_other_tokens(*run, what.model);
+  if (!what.tokenizer.empty()) clear_other_tokens(*run, what.model);
   check(run->config.shape().causal, "train: next-token prediction needs a causal model");
   compare_vocabularies(run->config, *run->tokenizer, host.messages);
   const int64_t window = window_of(*what.training.sequence_length, run->config, "train");

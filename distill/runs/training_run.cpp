@@ -92,7 +92,7 @@ void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded)
   run.store = std::move(loaded.store);
 }
 
-void forget_other_tokens(TrainingRun& run, const std::string& model) {
+void clear_other_tokens(TrainingRun& run, const std::string& model) {
   const bool same_tokenizer =
       nn::is_model_path(model) && nn::is_tokenizer_of(*run.tokenizer, nn::resolve_model(model));
   if (!same_tokenizer) run.config.token_settings = {};

@@ -90,7 +90,7 @@ void refuse_other_attention(const std::set<std::string>& chosen, nn::ModelConfig
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded);
 
 // Clears what the files of `model` say about tokens, unless the run has that model's tokenizer.
-void forget_other_tokens(TrainingRun& run, const std::string& model);
+void clear_other_tokens(TrainingRun& run, const std::string& model);
 
 // Throws for a run directory that contains a run (without resume) or none (with resume), or
 // something else (data::refuse_occupied), or that another process uses; locks an existing one. Call

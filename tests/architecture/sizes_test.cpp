@@ -1,4 +1,5 @@
 // How long files and lines may be, how many files a folder has, and how a file begins.
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -73,6 +74,25 @@ TEST_CASE("the front page has at most 90 lines of 100 columns, 700 words") {
   CHECK(lines > 50);
   CHECK(lines <= 90);
   CHECK(words <= 700);
+}
+
+TEST_CASE("pages have lines of at most 100 columns, but for tables") {
+  namespace fs = std::filesystem;
+  const fs::path root = brine::test::source_dir();
+  size_t pages = 0;
+  for (const std::string folder :
+       {"apps", "autograd", "configs", "data", "distill", "docs", "nn", "sea", "tensor", "tests"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
+      if (entry.path().extension() != ".md") continue;
+      ++pages;
+      std::ifstream page(entry.path());
+      for (std::string line; std::getline(page, line);) {
+        const bool table = line.rfind("|", 0) == 0;
+        CHECK_MESSAGE((table || width(line) <= kLongestLine), entry.path().string(), ": ", line);
+      }
+    }
+  }
+  CHECK(pages > 20);
 }
 
 TEST_CASE("every source says on its first line what it is for") { hold(bad_beginning); }
