@@ -45,6 +45,15 @@ class Site(unittest.TestCase):
         text = script.linked(ROOT / "README.md", "[a](docs/guide.md#install) [b](scripts/style)", script.copies())
         self.assertEqual(text, "[a](guide.md#install) b (`scripts/style`)")
 
+    def test_a_notebook_becomes_a_page_with_its_pictures(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = script("site").notebook(ROOT / "apps/python/examples/attached_blocks.ipynb",
+                                           lambda n: Path(folder, f"x-{n}.png"))
+            self.assertEqual(Path(folder, "x-1.png").read_bytes()[1:4], b"PNG")
+        self.assertIn("```py\nbrine_sea.attach(model", page)
+        self.assertIn("```\nkeys read: ", page)
+        self.assertIn('<img src="x-1.png"', page)
+
 
 class Readmes(unittest.TestCase):
     def missing(self, folder, text):
