@@ -34,7 +34,7 @@ std::vector<Subcommand>& registry() {
 
 std::string overview() {
   std::string text =
-      "brine trains transformers and distills them into ones with sparse linear attention.\n\n"
+      "brine gives transformers attention that reads chosen keys, and trains them with it.\n\n"
       "Usage: brine SUBCOMMAND [OPTIONS]     brine SUBCOMMAND --help     brine --version\n\n";
   for (const Subcommand& command : subcommands()) {
     if (command.hidden) continue;
