@@ -45,7 +45,8 @@ const std::vector<uint8_t>& properties() {
     mark(kRemovedRanges, kRemoved);
     mark(kCjkRanges, kChinese);
     mark(kAccentRanges, kAccent);
-    mark(kMarkRanges, kCombining);
+    mark(kAccentRanges, kCombining);
+    mark(kNewMarkRanges, kCombining);
     mark(kPunctuationRanges, kPunctuation);
     mark(kInertRanges, kInert);
     mark(kSpaceRanges, kSpace);
