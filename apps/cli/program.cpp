@@ -10,7 +10,6 @@
 #include <new>
 #include <set>
 
-#include "apps/cli/hub_cache.h"
 #include "apps/cli/options.h"
 #include "apps/cli/ranks.h"
 #include "apps/cli/version.h"
@@ -26,6 +25,23 @@
 namespace brine {
 
 namespace {
+
+// The first of HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME/huggingface/hub and
+// HOME/.cache/huggingface/hub whose variable is set and not empty, as huggingface_hub chooses it.
+// Empty when none is.
+std::filesystem::path hub_cache() {
+  constexpr struct {
+    const char *variable, *below;
+  } places[] = {{"HF_HUB_CACHE", ""},
+                {"HF_HOME", "hub"},
+                {"XDG_CACHE_HOME", "huggingface/hub"},
+                {"HOME", ".cache/huggingface/hub"}};
+  for (const auto& [variable, below] : places) {
+    const char* value = std::getenv(variable);
+    if (value && *value) return *below ? std::filesystem::path(value) / below : value;
+  }
+  return {};
+}
 
 std::vector<Subcommand>& registry() {
   static std::vector<Subcommand> commands;

@@ -4,14 +4,213 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "data/io/printable.h"
 #include "data/weights/weight_file.h"
+#include "tensor/base/dtype.h"
 
 namespace brine::data {
+
+namespace {
+
+// Values of ggml's quantised blocks (docs/gguf.md and the descriptions of its quantisations).
+// x has any alignment; `blocks` blocks of 32 values, or of 256 for the types named _k, are written
+// to y. d and m are f16. Every product is exact in f32 but the last one of q6_k, so that all
+// compilers and instruction sets give the same bits.
+
+// 32 values share a scale d; 4 bits a value, the first 16 values in the low halves of 16 bytes.
+void dequantise_q4_0(const unsigned char* x, int64_t blocks, float* y);  // d (q - 8)
+
+void dequantise_q4_1(const unsigned char* x, int64_t blocks, float* y);  // d q + m
+
+// A fifth bit of each value in 4 more bytes.
+void dequantise_q5_0(const unsigned char* x, int64_t blocks, float* y);  // d (q - 16)
+
+void dequantise_q5_1(const unsigned char* x, int64_t blocks, float* y);  // d q + m
+
+void dequantise_q8_0(const unsigned char* x, int64_t blocks, float* y);  // d q, q signed
+
+float half_at(const unsigned char* x) {
+  f16 value;
+  std::memcpy(&value.bits, x, 2);
+  return float(value);
+}
+
+uint32_t word_at(const unsigned char* x) {
+  uint32_t value = 0;
+  std::memcpy(&value, x, 4);
+  return value;
+}
+
+int low(unsigned char byte) { return byte & 15; }
+int high(unsigned char byte) { return byte >> 4; }
+
+// Scale and minimum of group j of 8, each of 6 bits, from 12 bytes: the first four scales and
+// minima are the low 6 bits of bytes 0-3 and 4-7; the others have their low halves in bytes 8-11
+// and their upper two bits above those of the first ones.
+struct ScaleMinimum {
+  int scale, minimum;
+};
+ScaleMinimum six_bits(const unsigned char* s, int j) {
+  if (j < 4) return {s[j] & 63, s[j + 4] & 63};
+  return {low(s[j + 4]) | (s[j - 4] >> 6) << 4, high(s[j + 4]) | (s[j] >> 6) << 4};
+}
+
+// What q4_k and q5_k share: `fifth` has the fifth bit of value i of group j at bit j of byte i,
+// null if there is none.
+void dequantise_groups(const unsigned char* x, const unsigned char* fifth, const unsigned char* q,
+                       float* y) {
+  const float d = half_at(x), m = half_at(x + 2);
+  for (int j = 0; j < 8; ++j) {
+    const ScaleMinimum group = six_bits(x + 4, j);
+    const float scale = d * float(group.scale), minimum = m * float(group.minimum);
+    const unsigned char* four = q + j / 2 * 32;
+    for (int i = 0; i < 32; ++i) {
+      int value = j % 2 ? high(four[i]) : low(four[i]);
+      if (fifth) value |= (fifth[i] >> j & 1) << 4;
+      y[32 * j + i] = scale * float(value) - minimum;
+    }
+  }
+}
+
+void dequantise_q4_0(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 18, y += 32) {
+    const float d = half_at(x);
+    for (int i = 0; i < 16; ++i) {
+      y[i] = d * float(low(x[2 + i]) - 8);
+      y[16 + i] = d * float(high(x[2 + i]) - 8);
+    }
+  }
+}
+
+void dequantise_q4_1(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 20, y += 32) {
+    const float d = half_at(x), m = half_at(x + 2);
+    for (int i = 0; i < 16; ++i) {
+      y[i] = d * float(low(x[4 + i])) + m;
+      y[16 + i] = d * float(high(x[4 + i])) + m;
+    }
+  }
+}
+
+void dequantise_q5_0(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 22, y += 32) {
+    const float d = half_at(x);
+    const uint32_t fifth = word_at(x + 2);
+    for (int i = 0; i < 16; ++i) {
+      y[i] = d * float((low(x[6 + i]) | int(fifth >> i & 1) << 4) - 16);
+      y[16 + i] = d * float((high(x[6 + i]) | int(fifth >> (16 + i) & 1) << 4) - 16);
+    }
+  }
+}
+
+void dequantise_q5_1(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 24, y += 32) {
+    const float d = half_at(x), m = half_at(x + 2);
+    const uint32_t fifth = word_at(x + 4);
+    for (int i = 0; i < 16; ++i) {
+      y[i] = d * float(low(x[8 + i]) | int(fifth >> i & 1) << 4) + m;
+      y[16 + i] = d * float(high(x[8 + i]) | int(fifth >> (16 + i) & 1) << 4) + m;
+    }
+  }
+}
+
+void dequantise_q8_0(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 34, y += 32) {
+    const float d = half_at(x);
+    for (int i = 0; i < 32; ++i) y[i] = d * float(std::bit_cast<int8_t>(x[2 + i]));
+  }
+}
+
+// 8 groups of 32 values, each with a scale s and a minimum t of 6 bits: d s q - m t.
+void dequantise_q4_k(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 144, y += 256) dequantise_groups(x, nullptr, x + 16, y);
+}
+
+void dequantise_q5_k(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 176, y += 256) dequantise_groups(x, x + 16, x + 48, y);
+}
+
+// Values in two halves of 128: four runs of 32, whose low 4 bits are the low halves of 64 bytes and
+// then their high halves, and whose upper 2 bits are in 32 bytes, two bits a run.
+// 16 groups of 16 values, each with a signed scale s of 8 bits: d s (q - 32).
+void dequantise_q6_k(const unsigned char* x, int64_t blocks, float* y) {
+  for (; blocks > 0; --blocks, x += 210) {
+    const float d = half_at(x + 208);
+    for (int half = 0; half < 2; ++half) {
+      const unsigned char *four = x + 64 * half, *two = x + 128 + 32 * half;
+      for (int i = 0; i < 128; ++i) {
+        const unsigned char byte = four[i % 64];
+        const int bits = (i < 64 ? low(byte) : high(byte)) | (two[i % 32] >> (i / 32 * 2) & 3) << 4;
+        const auto scale = std::bit_cast<int8_t>(x[192 + 8 * half + i / 16]);
+        *y++ = d * float(scale) * float(bits - 32);
+      }
+    }
+  }
+}
+
+constexpr Dtype kValues = Dtype::f32;
+
+const GgufType kTypes[] = {
+    {0, "F32", 1, 4, Dtype::f32, nullptr},
+    {1, "F16", 1, 2, Dtype::f16, nullptr},
+    {30, "BF16", 1, 2, Dtype::bf16, nullptr},
+    {2, "Q4_0", 32, 18, kValues, dequantise_q4_0},
+    {3, "Q4_1", 32, 20, kValues, dequantise_q4_1},
+    {6, "Q5_0", 32, 22, kValues, dequantise_q5_0},
+    {7, "Q5_1", 32, 24, kValues, dequantise_q5_1},
+    {8, "Q8_0", 32, 34, kValues, dequantise_q8_0},
+    {12, "Q4_K", 256, 144, kValues, dequantise_q4_k},
+    {13, "Q5_K", 256, 176, kValues, dequantise_q5_k},
+    {14, "Q6_K", 256, 210, kValues, dequantise_q6_k},
+};
+
+// Types that are not read, for messages.
+const std::map<uint32_t, const char*>& other_types() {
+  static const std::map<uint32_t, const char*> all = {
+      {9, "Q8_1"},    {10, "Q2_K"},    {11, "Q3_K"},  {15, "Q8_K"},   {16, "IQ2_XXS"},
+      {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},
+      {22, "IQ2_S"},  {23, "IQ4_XS"},  {24, "I8"},    {25, "I16"},    {26, "I32"},
+      {27, "I64"},    {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},
+      {39, "MXFP4"},
+  };
+  return all;
+}
+
+}  // namespace
+
+const GgufType* find_gguf_type(uint32_t number) {
+  for (const GgufType& type : kTypes) {
+    if (type.number == number) return &type;
+  }
+  return nullptr;
+}
+
+std::string gguf_type_name(uint32_t number) {
+  if (const GgufType* type = find_gguf_type(number)) return type->name;
+  auto other = other_types().find(number);
+  return other != other_types().end() ? other->second : "type " + std::to_string(number);
+}
+
+std::string known_gguf_types() {
+  std::string out;
+  for (const GgufType& type : kTypes) out += (out.empty() ? "" : ", ") + std::string(type.name);
+  return out;
+}
+
+void read_gguf_row(const GgufType& type, const unsigned char* x, int64_t n, float* y) {
+  if (type.dequantise) {
+    type.dequantise(x, n / type.values, y);
+  } else {
+    convert_values(reinterpret_cast<unsigned char*>(y), Dtype::f32, x, type.dtype, n);
+  }
+}
+
 namespace {
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF", little endian

@@ -3,15 +3,238 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "data/io/file_io.h"
-#include "distill/evaluation/floors.h"
+#include "distill/evaluation/health/mask_health.h"
+#include "distill/evaluation/keys_read.h"
+#include "distill/evaluation/recall_observer.h"
+#include "distill/evaluation/sweep.h"
+#include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/texts.h"
 #include "distill/ranks/exchange.h"
 #include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
+
 namespace {
+
+// A student next to its floors and ceilings at equal keys read: the teacher under its top keys,
+// best columns or blocks, sinks + recent keys and the most recent keys, in perplexity and mask
+// recall.
+
+struct FloorRow {
+  std::string name;
+  int64_t k = 0;  // 0: all keys
+  double keys_read = 0;
+  std::optional<double> perplexity;   // none for random keys
+  std::optional<double> ratio;        // perplexity over the dense teacher's
+  std::optional<double> recall;       // none for the dense teacher
+  std::optional<MaskHealth> student;  // of the student's mask
+};
+
+// A way to choose k keys from the teacher's attention.
+struct Floor {
+  const char* name;
+  const char* method;  // attention method; null: no perplexity
+  recall::Way way;
+  int64_t sinks = -1;  // of the method recent: first blocks
+};
+constexpr Floor kTopKeys = {"teacher, top keys", "top", recall::kTopKeys},
+                kBestColumns = {"teacher, best columns", "best-columns", recall::kBestColumns},
+                kRandom = {"random keys", nullptr, recall::kRandom},
+                kWindows[] = {{"sinks + most recent", "recent", recall::kSinksRecent, 1},
+                              {"teacher, most recent", "recent", recall::kRecent, 0}};
+
+// Keys that a causal row reads: of its k, in blocks, those of the blocks that it sees a key of; the
+// mean over T rows.
+double mean_read(int64_t k, int64_t T, int64_t block = 1) {
+  double sum = 0;
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t seen = t / block + 1, kept = std::min(seen, (k + block - 1) / block);
+    sum += double((kept - 1) * block + t % block + 1);
+  }
+  return sum / double(T);
+}
+
+// The k in whole blocks whose rows read as many keys, as nearly as blocks allow.
+int64_t k_of_mean(double read, int64_t T, int64_t block = 1) {
+  int64_t k = block;
+  while (k < T && mean_read(k, T, block) < read) k += block;
+  const bool less =
+      k > block && read - mean_read(k - block, T, block) < mean_read(k, T, block) - read;
+  return less ? k - block : k;
+}
+
+// What a mask of chosen blocks has.
+constexpr const char* kBlockKeys[] = {"block", "tile", "sinks", "local"};
+
+data::Json settings_of(const nn::ModelConfig& config) {
+  data::Schema keys;
+  config.method().describe(keys);
+  return keys.to_json();
+}
+
+struct Table {
+  const nn::LoadedModel& student;
+  const WindowSource& windows;
+  const SweepRequest& request;
+  const std::function<void(const FloorRow&)>& measured;
+  nn::LoadedModel teacher = nn::load_model(request.teacher);
+  data::Json student_settings = settings_of(student.config);
+  double dense = 0;
+
+  EvaluateCall call(int64_t k, int64_t skip = 1) const {
+    return {.batch_size = request.batch_size,
+            .max_windows = request.max_windows,
+            .options = {.k = k, .query_skip = skip},
+            .ranks = request.ranks};
+  }
+
+  void row(const std::string& name, int64_t k, std::optional<double> perplexity,
+           std::optional<double> recall, double keys_read,
+           std::optional<MaskHealth> health = {}) const {
+    std::optional<double> ratio;
+    if (perplexity) ratio = *perplexity / dense;
+    measured({.name = name,
+              .k = k,
+              .keys_read = keys_read,
+              .perplexity = perplexity,
+              .ratio = ratio,
+              .recall = recall,
+              .student = health});
+  }
+
+  void measure_dense() {
+    dense = evaluate(*teacher.model, windows, call(0)).value();
+    row("teacher, dense", 0, dense, {}, keys_of_all(teacher.config.shape(), windows.window()));
+  }
+
+  // The student's perplexity and mask; `all` receives the sums of all layers.
+  void measure_student(int64_t k, int64_t skip, Recall& all) const {
+    std::string name = "student";
+    if (skip > 1) name += join(", query_skip ", skip);
+    measure_mask(name, student, nn::load_model(request.teacher), call(k, skip), all);
+  }
+
+  // The best blocks that could be chosen, in the form of the student's.
+  void measure_best_blocks(int64_t k) {
+    data::Json settings = data::Json::object();
+    for (const char* key : kBlockKeys) settings[key] = student_settings.at(key);
+    use_attention(teacher, "best-blocks", settings);
+    Recall all;
+    measure_mask("teacher, best blocks", teacher, nn::load_model(request.teacher), call(k), all);
+  }
+
+  // The perplexity of `model` and its mask next to a dense one.
+  void measure_mask(const std::string& name, const nn::LoadedModel& model, nn::LoadedModel of_dense,
+                    EvaluateCall call, Recall& all) const {
+    const int64_t k = call.options.k;
+    RecallObserver observer(std::move(of_dense), model, {.k = k});
+    call.observer = &observer;
+    call.before_batch = [&](const Batch& batch) { observer.begin(batch); };
+    call.measures = {&observer};
+    const double perplexity = evaluate(*model.model, windows, call).value();
+    const MaskHealth health = mask_health(observer.layers());
+    all = {};
+    for (const Recall& layer : observer.layers()) all += layer;
+    row(name, k, perplexity, health.recall, all.keys_read(), health);
+  }
+
+  void measure_floor(const Floor& floor, const std::string& name, int64_t k,
+                     const data::Json& settings, const Recall& all) {
+    if (!floor.method) return row(name, k, {}, all.mean(floor.way), mean_read(k, windows.window()));
+    use_attention(teacher, floor.method, settings);
+    const double perplexity = evaluate(*teacher.model, windows, call(k)).value();
+    const double read = keys_read(*teacher.model, windows.in_order(0, 1).ids, {.k = k});
+    row(name, k, perplexity, all.mean(floor.way), read);
+  }
+
+  // Those next to a student with k keys, whose masks are `all`.
+  void measure_floors(int64_t k, const Recall& all) {
+    const int64_t step = student.model->attention_traits().k_step, T = windows.window();
+    const int64_t as_many = step > 1 ? k_of_mean(all.keys_read(), T) : k;
+    if (std::ranges::all_of(kBlockKeys, [&](auto* key) { return student_settings.contains(key); }))
+      measure_best_blocks(k);
+    measure_floor(kTopKeys, kTopKeys.name, as_many, data::Json::object(), all);
+    if (step == 1) {
+      const int64_t columns = student.config.method().mask().columns.value_or(64);
+      measure_floor(kBestColumns, kBestColumns.name, k, {{"columns", columns}}, all);
+    }
+    const int64_t block = step > 1 ? step : recall::kSinks;
+    const int64_t of_window =
+        step > 1 ? k_of_mean(all.keys_read(), T, block) : (k + block - 1) / block * block;
+    for (const Floor& window : kWindows) {
+      const int64_t sinks = std::min(window.sinks, of_window / block - 1);
+      measure_floor(window, window.sinks ? join("teacher, ", block, " ", window.name) : window.name,
+                    of_window, {{"block", block}, {"sinks", sinks}}, all);
+    }
+    measure_floor(kRandom, kRandom.name, as_many, data::Json::object(), all);
+  }
+};
+
+std::string number(const char* format, const std::optional<double>& x) {
+  char text[400] = "";  // a diverged model has up to 309 digits
+  if (x) std::snprintf(text, sizeof text, format, *x);
+  return text;
+}
+
+std::string cells(const FloorRow& r, const std::string& between) {
+  std::optional<double> least, tenth, hit;
+  if (r.student) {
+    least = r.student->least;
+    tenth = r.student->tenth;
+    hit = r.student->top_hit;
+  }
+  std::string out = r.name + between + (r.k ? std::to_string(r.k) : "all");
+  out += between + number("%.1f", r.keys_read);
+  out += between + number("%.4f", r.perplexity) + between + number("%.4f", r.ratio);
+  for (const auto& x : {r.recall, least, tenth, hit}) out += between + number("%.3f", x);
+  return out;
+}
+
+// Every row, passed on as soon as it is measured: the dense teacher, then for each k the student
+// for each query_skip, the teacher under its top keys, best columns, sinks + recent, most recent
+// keys, and random keys. Rows of a student with blocks read more than k keys, those of their tile's
+// list: next to it are the best blocks with the same sharing, and the k of the other rows is that
+// with which they read as many keys. Sinks and recent keys are whole blocks of such a student's
+// size, of others of 4 keys. `student` is calibrated if it must be.
+void floors(const nn::LoadedModel& student, const WindowSource& windows,
+            const SweepRequest& request, const std::function<void(const FloorRow&)>& measured) {
+  check(!request.teacher.empty(), "sweep: --floors needs --teacher");
+  check(student.model->attention_traits().sparse, "sweep: attention '", student.config.attention,
+        "' keeps every key");
+  Table table{student, windows, request, measured};
+  table.measure_dense();
+  std::vector<int64_t> k = request.k;
+  if (k.empty()) k = {kept_keys_of(student.config, 0).value()};
+  for (int64_t keys : k) {
+    Recall all;
+    for (int64_t skip : request.query_skip) table.measure_student(keys, skip, all);
+    table.measure_floors(keys, all);
+  }
+}
+
+// Lines of a Markdown table, with their line end.
+std::string floor_title() {
+  return "| attention | k | keys read | perplexity | over dense | mask recall | least head | "
+         "10th percentile | top-1 hit |\n"
+         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+}
+
+std::string floor_line(const FloorRow& row) { return "| " + cells(row, " | ") + " |\n"; }
+
+// The same of a TSV file.
+std::string floor_tsv_title() {
+  return "attention\tk\tkeys_read\tperplexity\tover_dense\tmask_recall\tleast_head\tp10\t"
+         "top1_hit\n";
+}
+
+std::string floor_tsv_line(const FloorRow& row) { return cells(row, "\t") + "\n"; }
 
 std::string line_of(const SweepCell& c, const char* format, const char* recall_format,
                     bool recall) {

@@ -3,11 +3,117 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <numeric>
+#include <vector>
 
 #include "autograd/ops.h"
+#include "tensor/base/error.h"
 
 namespace brine::nn {
+
+namespace {
+
+// Bytes of the character that starts with `first`; 1 for an invalid start.
+size_t length_of(unsigned char first) {
+  return first >= 0xf0 && first < 0xf8 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 1;
+}
+
+// How many bytes at the end of `text` are a proper prefix of `stop`.
+size_t begun(std::string_view text, std::string_view stop) {
+  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
+    if (text.substr(text.size() - n) == stop.substr(0, n)) return n;
+  }
+  return 0;
+}
+
+}  // namespace
+
+size_t whole_characters(std::string_view text) {
+  // The last byte that is not a continuation byte starts the last character.
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xc0) == 0x80) continue;
+    const size_t wanted = byte >= 0xf8 ? 1 : length_of(byte);
+    return wanted > back ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
+bool TextStream::push(std::string_view bytes) {
+  if (stopped_) return true;
+  const size_t before = text_.size();
+  text_ += bytes;
+  size_t end = std::string::npos;
+  for (const std::string& stop : stops_) {
+    const size_t from = before < stop.size() ? 0 : before - stop.size() + 1;
+    end = std::min(end, text_.find(stop, from));
+  }
+  if (end == std::string::npos) return false;
+  text_.resize(end);
+  return stopped_ = true;
+}
+
+std::string TextStream::take(bool ended) {
+  size_t end = text_.size();
+  if (!ended && !stopped_) {
+    end = whole_characters(text_);
+    for (const std::string& stop : stops_) end = std::min(end, text_.size() - begun(text_, stop));
+  }
+  if (end <= shown_) return "";
+  std::string out = text_.substr(shown_, end - shown_);
+  shown_ = end;
+  return out;
+}
+
+// Temperature, top-k and top-p without sorting the vocabulary: only the needed tokens are taken
+// from a heap.
+
+int32_t sample(std::span<const float> logits, const Sampling& how, double uniform) {
+  int32_t best = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    check(!std::isnan(logits[i]), "sample: the logit of token ", i, " is NaN");
+    if (logits[i] > logits[size_t(best)]) best = int32_t(i);
+  }
+  const float max_logit = logits[size_t(best)];
+  check(std::isfinite(max_logit), "sample: the largest logit is ", max_logit);
+  if (how.temperature == 0) return best;
+
+  auto less_likely = [&](int32_t a, int32_t b) {
+    return logits[size_t(a)] < logits[size_t(b)] ||
+           (logits[size_t(a)] == logits[size_t(b)] && a > b);
+  };
+  std::vector<int32_t> left(logits.size());
+  std::iota(left.begin(), left.end(), 0);
+  if (how.top_k > 0 && size_t(how.top_k) < left.size()) {
+    std::nth_element(left.begin(), left.begin() + how.top_k, left.end(),
+                     [&](int32_t a, int32_t b) { return less_likely(b, a); });
+    left.resize(size_t(how.top_k));
+  }
+  std::vector<double> share(logits.size());
+  double all = 0;
+  for (int32_t id : left) {
+    all += share[size_t(id)] = std::exp(double(logits[size_t(id)] - max_logit) / how.temperature);
+  }
+  std::make_heap(left.begin(), left.end(), less_likely);
+  // The likeliest first, until they have enough of the mass; only these are sampled from.
+  const double enough = how.top_p * all;
+  std::vector<int32_t> kept;
+  double mass = 0;
+  while (!left.empty() && (kept.empty() || mass < enough)) {
+    std::pop_heap(left.begin(), left.end(), less_likely);
+    kept.push_back(left.back());
+    left.pop_back();
+    mass += share[size_t(kept.back())];
+  }
+  double at = uniform * mass;
+  for (int32_t id : kept) {
+    at -= share[size_t(id)];
+    if (at <= 0) return id;
+  }
+  return kept.back();
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;

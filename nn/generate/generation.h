@@ -1,19 +1,58 @@
 // Continuing prompts token by token, as a batch; each sequence ends by itself.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
-#include "nn/generate/sampling.h"
-#include "nn/generate/text_stream.h"
 #include "nn/models/model_state.h"
 
 namespace brine::nn {
+
+// A text that arrives in pieces of bytes, token by token, and is returned in whole characters; a
+// stop text ends it.
+
+class TextStream {
+ public:
+  explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  // Takes the bytes of a token. True when a stop text is complete: the whole text is then the part
+  // before the earliest one, and further tokens are ignored.
+  bool push(std::string_view bytes);
+  // The text that can be shown now and was not yet: whole UTF-8 characters, and nothing that may
+  // become the beginning of a stop text. `ended`: no more tokens follow, so all of it.
+  std::string take(bool ended);
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string text_;
+  size_t shown_ = 0;
+  bool stopped_ = false;
+};
+
+// The number of bytes at the start of `text` that are whole characters: a character cut off at the
+// end is excluded, invalid bytes count as characters.
+size_t whole_characters(std::string_view text);
+
+struct Sampling {
+  double temperature = 0.8;  // 0 takes the likeliest token
+  int64_t top_k = 0;         // only the k likeliest; 0 = all
+  double top_p = 0.95;       // then only the likeliest that have this share of the remaining mass
+};
+
+// One of the ids 0 .. logits.size() - 1, selected by a number `uniform` in (0, 1). Of equally
+// likely tokens the lower id counts as the likelier. Throws when a logit is NaN or all are
+// infinite.
+int32_t sample(std::span<const float> logits, const Sampling& how, double uniform);
 
 struct GenerationRequest {
   int64_t tokens = 64;  // to add to each prompt

@@ -12,9 +12,11 @@
 #include "data/io/json.h"
 #include "data/tokenizer/gguf/gguf_vocabulary.h"
 #include "data/weights/hub_cache.h"
+#include "nn/layers/low_rank.h"
 #include "nn/optim/parameter_store.h"
 
 namespace brine::nn {
+
 namespace fs = std::filesystem;
 namespace {
 
@@ -135,6 +137,19 @@ std::string tokenizer_warning(const ModelConfig& config, const data::Tokenizer& 
   return "AutoTokenizer of transformers 5 replaces every tokenizer of a qwen2 model by Qwen2's, "
          "which cuts texts differently from this one; load it by "
          "PreTrainedTokenizerFast.from_pretrained(DIR)";
+}
+
+LoadedModel merged_low_rank(const LoadedModel& model) {
+  check(model.config.lora_rank > 0, "export: ", model.directory,
+        " has no low-rank additions (lora_rank) to merge");
+  LoadedModel out;
+  out.config = model.config;
+  out.config.lora_rank = 0;
+  out.directory = model.directory;
+  out.model = make_model(out.config, Init{.random = {}, .device = Device::meta});
+  out.store = std::make_unique<ParameterStore>(*out.model, ParameterStore::Gradients::later);
+  load_state(*out.model, merge_low_rank(state_of(*model.model)), model.directory);
+  return out;
 }
 
 }  // namespace brine::nn

@@ -1,11 +1,80 @@
 // The light block over whole sequences.
 #include "sea/light/light.h"
 
+#include <algorithm>
+
 #include "autograd/ops.h"
 #include "sea/base/mask.h"
+#include "sea/columns/decode_state.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
+
+namespace {
+
+// R / 2 [heads, m, d] of a projection R [m, d].
+Tensor half_in_every_head(const nn::Init& init, int64_t heads, const Tensor& R) {
+  const Shape shape{heads, R.dim(0), R.dim(1)};
+  return Tensor::filled(shape, init.dtype, init.device, [&](const Tensor& y) {
+    dispatch_float(y.dtype(), [&]<class F>() {
+      for (int64_t i = 0; i < y.numel(); ++i) {
+        y.data<F>()[i] = F(R.data<double>()[i % R.numel()] / 2);
+      }
+    });
+  });
+}
+
+// Sums of units are kept in bf16 unless all is to be exact: that moves a share by a thousandth,
+// units by far more. But keys join a sum one by one, and one of many keys would not change any more
+// by a further one: `longest`, the keys of a unit at the model's last position, decides, since a
+// state must have the same bits in every capacity. Features without units follow the cache, except
+// that the largest do not fit into f16.
+Dtype type_of_features(const nn::StateRequest& r, int64_t longest, int64_t units) {
+  constexpr int64_t kFew = 8;
+  if (r.dtype != Dtype::f32 || r.cache == Dtype::f32) return r.dtype;
+  if (units == 0) return r.cache ? Dtype::bf16 : Dtype::f32;
+  return longest <= kFew ? Dtype::bf16 : Dtype::f32;
+}
+
+struct ShareState : StageState {
+  ShareState(Tensor& features, Tensor& borders, Tensor& width)
+      : features(features), borders(borders), width(width) {}
+  Tensor& features;  // psi_k of every token or its sums by units [B, G, rows, m]
+  // The sums at the borders of columns f64 [B, G, K + 1, .], and the width that they belong to, i64
+  // [B].
+  Tensor &borders, &width;
+};
+
+// The sums of keys at the borders of columns.
+struct MeanKeyState : StageState {
+  MeanKeyState(Tensor& borders, Tensor& width) : borders(borders), width(width) {}
+  Tensor &borders, &width;  // f64 [B, G, K + 1, .]; the width that they belong to, i64 [B]
+};
+
+}  // namespace
+
+PriorFeatures::PriorFeatures(nn::Init& init, int64_t heads, const Tensor& projection, bool rotary)
+    : weight(parameter("weight", half_in_every_head(init, heads, projection))),
+      bias(parameter("bias", init.zeros({heads, projection.dim(0)}), false)) {
+  if (!rotary) return;
+  content = parameter("content", init.normal({heads, projection.dim(0), projection.dim(1)}, 0.01));
+}
+
+Tensor PriorFeatures::operator()(const Tensor& x, const Tensor& x_content,
+                                 const Tensor& lengths) const {
+  check(!content || x_content.defined(),
+        "sea: the learned prior of a model with rotary positions needs q and k before rotation");
+  return exp_features(
+      x, content ? x_content : Tensor(),
+      {.weight = weight, .bias = bias, .content = content ? content->get().value : Tensor()},
+      lengths);
+}
+
+Tensor PriorPair::projection(nn::Init& init, const nn::AttentionShape& shape, int64_t features) {
+  const int64_t d = shape.head_size;
+  const RandomSlice slice = init.random.take(uint64_t(nn::random_projection_draws(features, d)));
+  return nn::random_projection(features, d, slice, Dtype::f64);
+}
 
 void HeadGates::run(Estimate& e, const Pass& pass) const {
   const CostScope part("gates");
@@ -64,6 +133,88 @@ Estimate LightEstimator::operator()(const LayerTokens& x, const Visibility& visi
       table_estimate(table_.bias, {shares_.gain, e.psi_q, e.psi_k}, {means_.gain, x.q, x.k},
                      visible, config_.prior_units, config_.least_share());
   return e;
+}
+
+void HeadGates::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
+  e.gates = gates_of_heads(gates_, tokens.x.q.dim(0), 1);
+}
+
+void LearnedFeatures::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
+  e.psi_q = pair_.query(tokens.x.q, tokens.x.q_content, {});
+  e.psi_k = pair_.key(tokens.x.k, tokens.x.k_content, {});
+}
+
+Tensor TableScores::step(const Tensor& /*scores*/, const Estimate& /*e*/,
+                         const NewTokens& /*tokens*/, int64_t /*first*/, int64_t count,
+                         StageState& /*kept*/) const {
+  return rows_from_table(bias, count, 1);
+}
+
+std::unique_ptr<StageState> ShareScores::make_state(SeaState& state,
+                                                    const nn::StateRequest& r) const {
+  const int64_t B = r.batch, G = shape_.groups(), K = config_.columns, u = config_.prior_units;
+  const std::string places = places_of_borders(config_);
+  const int64_t rows = u && r.capacity / K / 2 >= u ? 2 * u * K : r.capacity;
+  const Dtype type = type_of_features(r, math::unit_of_sums(shape_.max_positions, K, u), u);
+  Tensor& features = state.part("key_features" + places, {B, G, rows, features_}, type, 2,
+                                [K, u](int64_t tokens) { return unit_rows(tokens, K, u); });
+  Tensor& borders =
+      state.part("borders" + places, {B, G, K + 1, border_columns(features_)}, Dtype::f64);
+  return std::make_unique<ShareState>(features, borders,
+                                      state.part("border_width", {B}, Dtype::i64));
+}
+
+void ShareScores::fill(StageState& kept, const SeaState& state, const Prompts& prompts) const {
+  const Tensor& features = static_cast<ShareState&>(kept).features;
+  const Tensor psi_k = prompts.e.psi_k.detach().slice(3, 0, features.dim(3));
+  const int64_t B = psi_k.dim(0), K = config_.columns, u = config_.prior_units;
+  const Tensor to = features.slice(0, prompts.first, B);
+  if (u == 0) return copy_into(to.slice(2, 0, psi_k.dim(2)), psi_k);
+  std::vector<int64_t> units, rows;
+  for (int64_t b = 0; b < B; ++b) {
+    units.push_back(math::unit_of_sums(state.length(prompts.first + b), K, u));
+    rows.push_back(unit_rows(state.length(prompts.first + b), K, u));
+  }
+  const Tensor sums =
+      sum_units(psi_k, state.lengths().slice(0, prompts.first, B), Tensor::from(units, {B}),
+                *std::max_element(rows.begin(), rows.end()), psi_k.dtype());
+  for (int64_t b = 0; b < B; ++b) {
+    copy_into(to.slice(0, b, 1).slice(2, 0, rows[size_t(b)]),
+              sums.slice(0, b, 1).slice(2, 0, rows[size_t(b)]));
+  }
+}
+
+void ShareScores::append(const Estimate& e, const NewTokens& tokens, StageState& kept) const {
+  append_to_units(static_cast<ShareState&>(kept).features, e.psi_k, tokens.at, config_.columns,
+                  config_.prior_units);
+}
+
+Tensor ShareScores::step(const Tensor& scores, const Estimate& e, const NewTokens& tokens,
+                         int64_t first, int64_t count, StageState& kept) const {
+  auto& state = static_cast<ShareState&>(kept);
+  auto part = [&](const Tensor& t) { return t.slice(0, first, count); };
+  return performer_prior_step(part(state.borders), part(state.width), scores, gain, part(e.psi_q),
+                              part(state.features), part(tokens.state.lengths()),
+                              config_.least_share(), config_.prior_units);
+}
+
+std::unique_ptr<StageState> MeanKeyScores::make_state(SeaState& state,
+                                                      const nn::StateRequest& r) const {
+  Tensor& borders =
+      state.part("pooled_borders" + places_of_borders(config_),
+                 {r.batch, shape_.groups(), config_.columns + 1, border_columns(shape_.head_size)},
+                 Dtype::f64);
+  return std::make_unique<MeanKeyState>(borders, state.part("pooled_width", {r.batch}, Dtype::i64));
+}
+
+Tensor MeanKeyScores::step(const Tensor& scores, const Estimate& /*e*/, const NewTokens& tokens,
+                           int64_t first, int64_t count, StageState& kept) const {
+  const auto& state = static_cast<MeanKeyState&>(kept);
+  auto part = [&](const Tensor& t) { return t.slice(0, first, count); };
+  const Tensor pooled = pooled_scores_step(part(state.borders), part(state.width), part(tokens.x.q),
+                                           part(tokens.state.keys), part(tokens.state.lengths()),
+                                           config_.prior_units);
+  return add(scores, mul(pooled, reshape(gain, {1, gain.value.dim(0), 1, 1})));
 }
 
 }  // namespace brine::sea

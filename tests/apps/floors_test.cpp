@@ -76,9 +76,7 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   CHECK(std::stod(rows.at("student 2").at(6)) ==
         doctest::Approx(double(all.at("min"))).epsilon(1e-2));
   CHECK(rows.at("random keys 2").at(3).empty());
-  const Finished f = w.run("sweep --model student --data text.txt --floors");
-  CHECK(f.status == 1);
-  check_says(f.error, {"--floors", "--teacher"});
+  check_refusal(w.run("sweep --model student --data text.txt --floors"), {"--floors", "--teacher"});
 }
 
 TEST_CASE("eval: recall of the floors themselves; their upper bounds are reached") {
@@ -134,10 +132,8 @@ TEST_CASE("eval: a preset of an attention that was not trained decides its setti
   CHECK(recall("--columns 12") != light);
   // Columns that are given are not the preset's: 12 are coarser than 48.
   CHECK(recall("--preset light --columns 48") > light);
-  const Finished run =
-      world().run("eval --model student --data text.txt --attention sea --preset light");
-  CHECK(run.status == 1);
-  check_says(run.error, {"--preset", "own attention"});
+  check_refusal(world().run("eval --model student --data text.txt --attention sea --preset light"),
+                {"--preset", "own attention"});
 }
 
 TEST_CASE("--attention light and paper, or a method of these names, are sea with that preset") {

@@ -61,4 +61,10 @@ inline std::string refusal_in(const Finished& f) {
   return f.error;
 }
 
+// A command was refused with an error that says so.
+inline void check_refusal(const Finished& f, std::initializer_list<std::string> parts) {
+  CHECK(f.status == 1);
+  check_says(f.error, parts);
+}
+
 }  // namespace brine::tests

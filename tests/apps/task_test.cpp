@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 // Sentences whose label is whether they speak of a stone, in CoLA's files; a tokenizer; the sizes
 // of a small encoder; a model fine-tuned on them and a student of it.
-class TaskWorld {
+class TaskWorld : public Directory {
  public:
   TaskWorld() {
     data::BpeTrainOptions options;
@@ -27,8 +27,8 @@ class TaskWorld {
     options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
     data::BpeTrainer trainer(options);
     trainer.add(sample_text(60));
-    trainer.train()->save(scratch_ / "tok");
-    fs::create_directories(scratch_ / "glue/CoLA");
+    trainer.train()->save(path("tok"));
+    fs::create_directories(path("glue/CoLA"));
     write("glue/CoLA/train.tsv", rows(0, 160));
     std::string dev = rows(160, 60);
     dev.pop_back();  // the last newline is lost
@@ -49,23 +49,6 @@ class TaskWorld {
     return "distill --task cola --data glue --teacher teacher --steps 3 --columns 8 --k 3";
   }
 
-  Finished run(const std::string& arguments, const std::string& before = "") const {
-    std::string out = path("out.log"), error = path("err.log");
-    std::string command = "cd " + scratch_.path().string() + " && " + before + " " +
-                          brine::test::binary_dir() + "/brine " + arguments + " >" + out + " 2>" +
-                          error;
-    int code = std::system(("(" + command + ")").c_str());
-    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), read_all(error)};
-  }
-  Finished must(const std::string& arguments, const std::string& before = "") const {
-    Finished f = run(arguments, before);
-    REQUIRE_MESSAGE(f.status == 0, arguments << ": " << f.error);
-    return f;
-  }
-  std::string path(const std::string& name) const { return (scratch_ / name).string(); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-  }
   // The scores that `eval --task cola` prints for the dev split.
   Json score(const std::string& arguments) const {
     Json out = Json::parse(must("eval --task cola --data glue --json " + arguments).out);
@@ -83,8 +66,6 @@ class TaskWorld {
     }
     return out;
   }
-
-  test::Scratch scratch_;
 };
 
 const TaskWorld& tasks() {

@@ -31,7 +31,44 @@ inline std::string sample_text(int sentences) {
   return out;
 }
 
-class World {
+// A directory in which the program runs.
+class Directory {
+ public:
+  // Runs the program in this directory; `before` are shell commands ahead of it.
+  Finished run(const std::string& arguments, const std::string& before = "",
+               const std::string& target = "") const {
+    std::string out = path("../" + scratch_.path().filename().string() + ".out");
+    std::string error = out + ".err";
+    std::string command = "cd " + scratch_.path().string() + " && " + before + " " + program() +
+                          " " + arguments + " >" + (target.empty() ? out : target) + " 2>" + error;
+    int code = std::system(("(" + command + ")").c_str());
+    Finished done{WIFEXITED(code) ? WEXITSTATUS(code) : -1,
+                  target.empty() ? read_all(out) : std::string(), read_all(error)};
+    std::filesystem::remove(out);
+    std::filesystem::remove(error);
+    return done;
+  }
+  Finished must(const std::string& arguments, const std::string& before = "") const {
+    Finished f = run(arguments, before);
+    REQUIRE_MESSAGE(f.status == 0, arguments << ": " << f.error);
+    return f;
+  }
+  std::string path(const std::string& name) const { return (scratch_ / name).string(); }
+  void write(const std::string& name, const std::string& text) const { scratch_.write(name, text); }
+  // Content of every file, by name.
+  std::map<std::string, std::string> files() const {
+    std::map<std::string, std::string> out;
+    for (const auto& e : std::filesystem::recursive_directory_iterator(scratch_.path())) {
+      if (e.is_regular_file()) out[e.path().string()] = read_all(e.path());
+    }
+    return out;
+  }
+
+ private:
+  Scratch scratch_;
+};
+
+class World : public Directory {
  public:
   // `flags` follow the commands that compute with a model.
   explicit World(const std::string& flags = "") {
@@ -49,25 +86,6 @@ class World {
     must("export --checkpoint student --out export");
   }
 
-  // Runs the program in this directory; `before` are shell commands ahead of it.
-  Finished run(const std::string& arguments, const std::string& before = "",
-               const std::string& target = "") const {
-    std::string out = path("../" + scratch_.path().filename().string() + ".out");
-    std::string error = out + ".err";
-    std::string command = "cd " + scratch_.path().string() + " && " + before + " " + program() +
-                          " " + arguments + " >" + (target.empty() ? out : target) + " 2>" + error;
-    int code = std::system(("(" + command + ")").c_str());
-    Finished done{WIFEXITED(code) ? WEXITSTATUS(code) : -1,
-                  target.empty() ? read_all(out) : std::string(), read_all(error)};
-    std::filesystem::remove(out);
-    std::filesystem::remove(error);
-    return done;
-  }
-  Finished must(const std::string& arguments) const {
-    Finished f = run(arguments);
-    REQUIRE_MESSAGE(f.status == 0, arguments << ": " << f.error);
-    return f;
-  }
   static std::string train() {
     return "train --config model.toml --tokenizer tok --train text.txt";
   }
@@ -76,20 +94,6 @@ class World {
                              const std::string& teacher = "teacher") {
     return "distill --teacher " + teacher + " --data text.txt --batch-size 2 " + keys;
   }
-
-  std::string path(const std::string& name) const { return (scratch_ / name).string(); }
-  void write(const std::string& name, const std::string& text) const { scratch_.write(name, text); }
-  // Content of every file, by name.
-  std::map<std::string, std::string> files() const {
-    std::map<std::string, std::string> out;
-    for (const auto& e : std::filesystem::recursive_directory_iterator(scratch_.path())) {
-      if (e.is_regular_file()) out[e.path().string()] = read_all(e.path());
-    }
-    return out;
-  }
-
- private:
-  Scratch scratch_;
 };
 
 // Made once for all tests of the program.

@@ -71,7 +71,7 @@ const std::vector<Home>& homes() {
       {"cudnn", {"tensor/cuda/cudnn/"}},
       {"boost/", {"tests/cuda/emulator/"}},
       {"nettle/", {"data/codec/sha256.cpp"}},
-      {"utf8proc", {"data/io/utf8.cpp", "data/tokenizer/normalize/character_normalizer.cpp"}},
+      {"utf8proc", {"data/io/utf8.cpp", "data/tokenizer/normalize/normalizer.cpp"}},
   };
   return all;
 }

@@ -262,42 +262,18 @@ class SeaConfigMixin:
         return output
 
 
-class SeaLlamaConfig(SeaConfigMixin, LlamaConfig):
-    model_type = "llama"
-
-
-class SeaMistralConfig(SeaConfigMixin, MistralConfig):
-    model_type = "mistral"
-
-
-class SeaQwen2Config(SeaConfigMixin, Qwen2Config):
-    model_type = "qwen2"
-
-
-class SeaQwen3Config(SeaConfigMixin, Qwen3Config):
-    model_type = "qwen3"
-
-
-class SeaOPTConfig(SeaConfigMixin, OPTConfig):
-    model_type = "opt"
-
-
-class SeaGPT2Config(SeaConfigMixin, GPT2Config):
-    model_type = "gpt2"
-
-
-class SeaBertConfig(SeaConfigMixin, BertConfig):
-    model_type = "bert"
-
-
-for _config in (
-    SeaLlamaConfig,
-    SeaMistralConfig,
-    SeaQwen2Config,
-    SeaQwen3Config,
-    SeaOPTConfig,
-    SeaGPT2Config,
-    SeaBertConfig,
-):
+def config_of_students(base: type[PretrainedConfig]) -> type[PretrainedConfig]:
+    """The config class of a family's students, which files name as a class of this module."""
+    names = {"__module__": __name__, "model_type": base.model_type}
+    made: type[PretrainedConfig] = type(f"Sea{base.__name__}", (SeaConfigMixin, base), names)
+    globals()[made.__name__] = made
     # save_pretrained() then writes these files and auto_map, also for a model that the package made.
-    _config.register_for_auto_class()
+    made.register_for_auto_class()
+    return made
+
+
+# By model_type.
+CONFIGS = {
+    base.model_type: config_of_students(base)
+    for base in (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, OPTConfig, GPT2Config, BertConfig)
+}

@@ -47,15 +47,9 @@ from .blocks_brine_sea import BlockAttention
 from .columns_brine_sea import TILE as _TILE  # noqa: F401
 from .configuration_brine_sea import (
     BACKENDS,
+    CONFIGS,
     SECTION,
     BlockSettings,
-    SeaBertConfig,
-    SeaGPT2Config,
-    SeaLlamaConfig,
-    SeaMistralConfig,
-    SeaOPTConfig,
-    SeaQwen2Config,
-    SeaQwen3Config,
     Settings,
     Shape,
     is_of_block,
@@ -353,58 +347,32 @@ class SeaStudent:
         return (model, info) if report else model
 
 
-class SeaLlamaForCausalLM(SeaStudent, LlamaForCausalLM):
-    config_class = SeaLlamaConfig
-
-
-class SeaMistralForCausalLM(SeaStudent, MistralForCausalLM):
-    config_class = SeaMistralConfig
-
-
-class SeaQwen2ForCausalLM(SeaStudent, Qwen2ForCausalLM):
-    config_class = SeaQwen2Config
-
-
-class SeaQwen3ForCausalLM(SeaStudent, Qwen3ForCausalLM):
-    config_class = SeaQwen3Config
-
-
-class SeaOPTForCausalLM(SeaStudent, OPTForCausalLM):
-    config_class = SeaOPTConfig
-
-
-class SeaGPT2LMHeadModel(SeaStudent, GPT2LMHeadModel):
-    config_class = SeaGPT2Config
-
-
-class SeaBertModel(SeaStudent, BertModel):
-    config_class = SeaBertConfig
-
-
-class SeaBertForMaskedLM(SeaStudent, BertForMaskedLM):
-    config_class = SeaBertConfig
-
-
-class SeaBertForPreTraining(SeaStudent, BertForPreTraining):
-    config_class = SeaBertConfig
-
-
-class SeaBertForSequenceClassification(SeaStudent, BertForSequenceClassification):
-    config_class = SeaBertConfig
+def student_of(base: type[Any]) -> type[Any]:
+    """The student's class of a stock class, which files name as a class of this module."""
+    names = {"__module__": __name__, "config_class": CONFIGS[base.config_class.model_type]}
+    made: type[Any] = type(f"Sea{base.__name__}", (SeaStudent, base), names)
+    globals()[made.__name__] = made
+    return made
 
 
 # The class of a student by the stock class that config.json names, and the Auto class of both.
 STUDENTS: dict[str, tuple[type[Any], str]] = {
-    "LlamaForCausalLM": (SeaLlamaForCausalLM, "AutoModelForCausalLM"),
-    "MistralForCausalLM": (SeaMistralForCausalLM, "AutoModelForCausalLM"),
-    "Qwen2ForCausalLM": (SeaQwen2ForCausalLM, "AutoModelForCausalLM"),
-    "Qwen3ForCausalLM": (SeaQwen3ForCausalLM, "AutoModelForCausalLM"),
-    "OPTForCausalLM": (SeaOPTForCausalLM, "AutoModelForCausalLM"),
-    "GPT2LMHeadModel": (SeaGPT2LMHeadModel, "AutoModelForCausalLM"),
-    "BertModel": (SeaBertModel, "AutoModel"),
-    "BertForMaskedLM": (SeaBertForMaskedLM, "AutoModelForMaskedLM"),
-    "BertForPreTraining": (SeaBertForPreTraining, "AutoModelForPreTraining"),
-    "BertForSequenceClassification": (SeaBertForSequenceClassification, "AutoModelForSequenceClassification"),
+    base.__name__: (student_of(base), auto_class)
+    for auto_class, bases in {
+        "AutoModelForCausalLM": (
+            LlamaForCausalLM,
+            MistralForCausalLM,
+            Qwen2ForCausalLM,
+            Qwen3ForCausalLM,
+            OPTForCausalLM,
+            GPT2LMHeadModel,
+        ),
+        "AutoModel": (BertModel,),
+        "AutoModelForMaskedLM": (BertForMaskedLM,),
+        "AutoModelForPreTraining": (BertForPreTraining,),
+        "AutoModelForSequenceClassification": (BertForSequenceClassification,),
+    }.items()
+    for base in bases
 }
 for _student, _auto_class in STUDENTS.values():
     # save_pretrained() then writes these files and auto_map.

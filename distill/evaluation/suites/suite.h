@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/config/schema.h"
@@ -15,6 +16,26 @@
 #include "tensor/comm/communicator.h"
 
 namespace brine::distill {
+
+// The attention methods that a suite compares on the weights of one base model.
+
+// "recent:block=4:sinks=1:k=8": a registered method with settings of its config.
+struct Contender {
+  std::string name;    // as written
+  std::string method;  // as registered
+  std::vector<std::pair<std::string, std::string>> settings = {};
+};
+
+// Throws for an unknown method or setting, naming the known ones.
+Contender parse_contender(const std::string& text);
+
+// Full attention, the top keys, and recent keys with a sink block, as far as they are registered;
+// in blocks as large as a student's `step` of k, or of 4 keys.
+std::vector<std::string> default_contenders(int64_t step);
+
+// Gives a loaded model this attention, with the method's tensors, if any, at their initial
+// values.
+void use_contender(nn::LoadedModel& model, const Contender& contender);
 
 struct SuiteGrid {
   std::string suite;               // "ruler"; empty: none

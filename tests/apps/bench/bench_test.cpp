@@ -92,15 +92,11 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   for (const char* block : {"flash, softmax over all keys", "block, its own masks"}) {
     for (const char* pass : {", fwd", ", fwd + bwd"}) CHECK(names.count(join(block, pass)) == 1);
   }
-  Finished f = w.run("bench trained --quick --model teacher --data text.txt");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "needs a causal student with a mask"));
-  f = w.run("bench trained");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "--model RUN and --data TEXT"));
-  f = w.run("bench train --quick --model student");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "--model has no effect without the suite generate or trained"));
+  check_refusal(w.run("bench trained --quick --model teacher --data text.txt"),
+                {"needs a causal student with a mask"});
+  check_refusal(w.run("bench trained"), {"--model RUN and --data TEXT"});
+  check_refusal(w.run("bench train --quick --model student"),
+                {"--model has no effect without the suite generate or trained"});
 }
 
 TEST_CASE("bench: trained measures students with grouped keys, of columns and of blocks") {
@@ -135,9 +131,8 @@ TEST_CASE("bench: generate with weights in 16 bits, which no other suite has") {
                          "text.txt --tokens 40 --weights bf16")
                       .out);
   CHECK(out.at("rows").size() == 15);
-  const Finished f = w.run("bench train --quick --weights bf16");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "--weights has no effect without the suite generate"));
+  check_refusal(w.run("bench train --quick --weights bf16"),
+                {"--weights has no effect without the suite generate"});
 }
 
 TEST_CASE("bench: generate compares a model's own attention with full attention") {
@@ -374,9 +369,7 @@ TEST_CASE("bench: a table without --json, every suite without a name, an unknown
   Finished f = run_brine("bench train --quick --quiet");
   CHECK(f.status == 0);
   CHECK(f.out.find("encoder layer") != std::string::npos);
-  f = run_brine("bench trai");
-  CHECK(f.status == 1);
-  CHECK(f.error.find("train") != std::string::npos);
+  check_refusal(run_brine("bench trai"), {"train"});
 }
 
 }  // namespace brine::tests

@@ -91,9 +91,8 @@ TEST_CASE("export for transformers: an adapter has the sources, too") {
 
 TEST_CASE("export for transformers: other attention is refused by name, and writes nothing") {
   const World& w = world();
-  const Finished dense = w.run("export --checkpoint teacher --out hf-dense --format transformers");
-  CHECK(dense.status == 1);
-  check_says(dense.error, {"'flash' attention is not supported", "without --format"});
+  check_refusal(w.run("export --checkpoint teacher --out hf-dense --format transformers"),
+                {"'flash' attention is not supported", "without --format"});
   CHECK_FALSE(fs::exists(w.path("hf-dense")));
   CHECK(w.run("export --checkpoint student --out hf-no --format onnx").status == 1);
 }

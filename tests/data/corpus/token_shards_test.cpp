@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/corpus/corpus.h"
-#include "data/corpus/tokenize_files.h"
+#include "data/corpus/tokenize_request.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/data/io/gzip.h"
 #include "tests/messages.h"

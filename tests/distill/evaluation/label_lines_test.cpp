@@ -1,5 +1,5 @@
 // Labels of lines: a tab makes a pair for every classifier.
-#include "distill/evaluation/tasks/label_lines.h"
+#include "distill/evaluation/tasks/prediction.h"
 
 #include <doctest/doctest.h>
 

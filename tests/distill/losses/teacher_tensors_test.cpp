@@ -1,6 +1,6 @@
 // Two teacher tensors and two losses that exist only in this file: registered here, they are
 // computed, dumped, read, configured and refused by name without a change anywhere else.
-#include "distill/teachers/teacher_layer.h"
+#include "distill/teachers/teacher.h"
 
 #include <filesystem>
 

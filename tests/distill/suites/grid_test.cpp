@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "distill/evaluation/suites/contender.h"
+#include "distill/evaluation/suites/suite.h"
 #include "tests/data/suites/solving.h"
 #include "tests/distill/setup.h"
 #include "tests/refusals.h"

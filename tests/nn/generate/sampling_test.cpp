@@ -1,5 +1,5 @@
 // Sampling: which tokens may be drawn, how often, and errors; where a stream of text may be cut.
-#include "nn/generate/sampling.h"
+#include "nn/generate/generation.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,6 @@
 #include <map>
 #include <vector>
 
-#include "nn/generate/text_stream.h"
 #include "tensor/base/random.h"
 #include "tests/messages.h"
 

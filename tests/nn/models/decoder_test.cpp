@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "nn/io/extend.h"
-#include "nn/models/decoder/rope.h"
+#include "nn/models/decoder/decoder.h"
 #include "nn/models/hf_config.h"
 #include "nn/models/model_state.h"
 #include "tests/nn/io/model_dirs.h"
