@@ -462,49 +462,38 @@ class SeaAttention(nn.Module):
         tokens before their rotation. store: the cache, if there is one.
         """
         with torch.autocast(q.device.type, enabled=False):
-            return self.attention(q, k, v, visible, content, store)
-
-    def attention(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visible: Tensor | None,
-        content: tuple[Tensor, Tensor] | None,
-        store: Store | None,
-    ) -> Tensor:
-        given = v.dtype
-        q, k, v = of_one_type(q, k, v)
-        if q.dtype.itemsize < 4:
-            q, k, v = q.float(), k.float(), v.float()
-            content = content and (content[0].float(), content[1].float())
-        padding = None if visible is None else Padding.of(visible)
-        x = self.inputs(q, k, v, padding, content, store)
-        rows = x.rows
-        z = None
-        if self.settings.mixes:
-            values = torch.cat([self.identity(rows, k.shape[2], v).expand_as(x.v), x.v], -1)
-            eps = 0.0 if self.settings.features == "softmax" else 1e-6
-            context = linear_attention(x.phi_q, x.phi_k, values, rows, eps)
-            new_values = x.v if rows.whole else v[:, :, -q.shape[2] :]
-            z = self.mixed(context, new_values.repeat_interleave(self.shape.heads // self.shape.groups, 1))
-        # The mask has no gradient; in an encoder the average reads the estimate, too.
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not rows.causal):
-            if isinstance(self.decoder, ScoreTable):
-                decoded = self.decoder.bias.to(q.dtype)[None, :, None].expand(len(q), -1, q.shape[2], -1)
-            else:
-                assert z is not None
-                decoded = self.decoded(z, rows, padding, store)
-            scores = self.scores(x, decoded)
-            if self.query_skip > 1:
-                scores = self.repeated(scores, rows, padding, store)
-            estimate = self.column_softmax(scores, rows.widths)
-        with torch.no_grad():
-            selected = self.select(estimate.detach(), rows)
-        if self.capture is not None:
-            self.capture.update(scores=scores, estimate=estimate, selected=selected)
-        y = self.output(x, estimate, selected, z)
-        return (padding.unpacked(y) if rows.whole and padding else y).to(given)
+            given = v.dtype
+            q, k, v = of_one_type(q, k, v)
+            if q.dtype.itemsize < 4:
+                q, k, v = q.float(), k.float(), v.float()
+                content = content and (content[0].float(), content[1].float())
+            padding = None if visible is None else Padding.of(visible)
+            x = self.inputs(q, k, v, padding, content, store)
+            rows = x.rows
+            z = None
+            if self.settings.mixes:
+                values = torch.cat([self.identity(rows, k.shape[2], v).expand_as(x.v), x.v], -1)
+                eps = 0.0 if self.settings.features == "softmax" else 1e-6
+                context = linear_attention(x.phi_q, x.phi_k, values, rows, eps)
+                new_values = x.v if rows.whole else v[:, :, -q.shape[2] :]
+                z = self.mixed(context, new_values.repeat_interleave(self.shape.heads // self.shape.groups, 1))
+            # The mask has no gradient; in an encoder the average reads the estimate, too.
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not rows.causal):
+                if isinstance(self.decoder, ScoreTable):
+                    decoded = self.decoder.bias.to(q.dtype)[None, :, None].expand(len(q), -1, q.shape[2], -1)
+                else:
+                    assert z is not None
+                    decoded = self.decoded(z, rows, padding, store)
+                scores = self.scores(x, decoded)
+                if self.query_skip > 1:
+                    scores = self.repeated(scores, rows, padding, store)
+                estimate = self.column_softmax(scores, rows.widths)
+            with torch.no_grad():
+                selected = self.select(estimate.detach(), rows)
+            if self.capture is not None:
+                self.capture.update(scores=scores, estimate=estimate, selected=selected)
+            y = self.output(x, estimate, selected, z)
+            return (padding.unpacked(y) if rows.whole and padding else y).to(given)
 
     def output(self, x: Inputs, estimate: Tensor, selected: Tensor, z: Tensor | None) -> Tensor:
         """C_sea (section 3), [B, H, R, d]."""

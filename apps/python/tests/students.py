@@ -109,3 +109,12 @@ def read_config(directory: Path) -> dict[str, Any]:
 def batch(rows: int = 2, tokens: int = 40) -> torch.Tensor:
     torch.manual_seed(11)
     return torch.randint(3, VOCABULARY, (rows, tokens))
+
+
+def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-5) -> bool:
+    return torch.allclose(a, b, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+def logits(model: Any, ids: torch.Tensor, mask: torch.Tensor | None = None, **inputs: Any) -> torch.Tensor:
+    return model(input_ids=ids, attention_mask=mask, **inputs).logits

@@ -18,8 +18,9 @@ transformers = pytest.importorskip("transformers")
 if int(transformers.__version__.split(".")[0]) < 5:
     pytest.skip("attach() needs transformers 5", allow_module_level=True)
 
+from rows import Results
 from safetensors.torch import load_file, save_file
-from students import BLOCKS, LIGHT, SIZES, VOCABULARY, batch, dense_class
+from students import BLOCKS, LIGHT, SIZES, VOCABULARY, batch, close, dense_class, logits
 from students import make as make_student
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -91,15 +92,6 @@ def shaken(model, by=0.3):
 
 def make(family, settings, attention="sdpa", **changes):
     return shaken(brine_sea.attach(dense(family, attention), OF[settings] | changes))
-
-
-def close(a, b, tolerance=1e-5):
-    return torch.allclose(a, b, rtol=0, atol=tolerance)
-
-
-@torch.no_grad()
-def logits(model, ids, mask=None, **inputs):
-    return model(input_ids=ids, attention_mask=mask, **inputs).logits
 
 
 def cache_of(model):
@@ -384,18 +376,11 @@ def test_other_layers_stay_dense(family, layers, attention):
 
 def test_no_mask_of_all_pairs_if_every_layer_has_a_block():
     model, ids = make("olmo2", "blocks"), batch(1, 120)
-    mask, sizes = torch.ones_like(ids), []
+    mask = torch.ones_like(ids)
     mask[0, 0] = 0
-
-    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            out = function(*args, **(kwargs or {}))
-            sizes.extend(x.shape for x in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(x))
-            return out
-
-    with Sizes():
+    with Results() as results:
         logits(model, ids, mask)
-    assert not [shape for shape in sizes if tuple(shape[-2:]) == (120, 120)]
+    assert not [shape for shape in results.shapes if tuple(shape[-2:]) == (120, 120)]
 
 
 def test_layers_with_a_window():

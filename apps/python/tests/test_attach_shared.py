@@ -16,8 +16,8 @@ transformers = pytest.importorskip("transformers")
 if int(transformers.__version__.split(".")[0]) < 5:
     pytest.skip("attach() needs transformers 5", allow_module_level=True)
 
-from students import BLOCKS, batch
-from test_attach import DECODERS, EACH, OF, cache_of, close, dense, each_decoder, each_model, logits, make
+from students import BLOCKS, batch, close, logits
+from test_attach import DECODERS, EACH, OF, cache_of, dense, each_decoder, each_model, make
 
 import brine_sea
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-h5py = pytest.importorskip("h5py")
+pytest.importorskip("h5py")
 pytest.importorskip("transformers")
+
+from rows import DOUBLE, Results, in_pieces, inputs_of, read_golden, widened
 
 from brine_sea import attention_brine_sea as block
 from brine_sea import columns_brine_sea as columns
@@ -16,7 +18,6 @@ from brine_sea.configuration_brine_sea import SeaSettings, Shape
 
 FILES = (Path(__file__).parents[3] / "tests" / "golden").glob("*.h5")
 GOLDEN = sorted(path for path in FILES if not path.name.startswith("blocks_"))
-DOUBLE = torch.float64
 
 
 def settings_in(config) -> SeaSettings:
@@ -50,11 +51,7 @@ class Golden:
     """A golden file: the block with its weights in f64, and its inputs."""
 
     def __init__(self, path: Path):
-        with h5py.File(path) as file:
-            self.tensors = {}
-            file.visititems(lambda name, x: self.tensors.update({name: x[()]}) if isinstance(x, h5py.Dataset) else None)
-            config = dict(file["config"].attrs)
-        self.config = config
+        self.tensors, config = read_golden(path)
         heads, d, tokens = int(config["H"]), int(config["d"]), int(config["T"])
         weights = {
             n.removeprefix("weights/"): torch.tensor(x) for n, x in self.tensors.items() if n.startswith("weights/")
@@ -116,19 +113,10 @@ def test_single_tokens_equal_the_whole(path):
     if not golden.block.shape.causal:
         pytest.skip("an encoder")
     whole = golden()
-    pieces, cache = [], {}
-
-    def store(slot, new):
-        cache[slot] = torch.cat([cache[slot], new], 2) if slot in cache else new
-        return cache[slot]
-
-    steps = [0, 5, 6, 7, 11] + list(range(12, whole.shape[1] + 1))
-    for a, b in zip(steps[:-1], steps[1:], strict=True):
-        visible = None if golden.visible is None else golden.visible[:, :b]
-        content = golden.content and tuple(x[:, :, a:b] for x in golden.content)
-        y = golden.block(golden.q[:, :, a:b], golden.k[:, :, :b], golden.v[:, :, :b], visible, content, store)
-        pieces.append(y.transpose(1, 2).flatten(2))
-    assert torch.allclose(torch.cat(pieces, 1), whole, rtol=0, atol=1e-10)
+    ends = [5, 6, 7, 11, *range(12, whole.shape[1] + 1)]
+    inputs = golden.q, golden.k, golden.v
+    y = in_pieces(golden.block, inputs, golden.visible, ends, content=golden.content)
+    assert torch.allclose(y.transpose(1, 2).flatten(2), whole, rtol=0, atol=1e-10)
 
 
 @cases()
@@ -198,24 +186,13 @@ ENCODERS = {
 }
 
 
-def inputs_of(tokens, groups=2, batch=2):
-    torch.manual_seed(5)
-    q = torch.randn(batch, 4, tokens, 8, dtype=DOUBLE)
-    k, v = (torch.randn(batch, groups, tokens, 8, dtype=DOUBLE) for _ in range(2))
-    return q, k, v
-
-
 @pytest.mark.parametrize("causal, name", [(True, n) for n in SETTINGS] + [(False, n) for n in ENCODERS])
 def test_padding_on_any_side_changes_nothing(causal, name):
     made = random_block(causal, **(SETTINGS if causal else ENCODERS)[name])
     q, k, v = inputs_of(53, batch=1)
     plain = made(q, k, v)
     for places in (range(53), range(9, 62), [*range(3, 20), *range(24, 60)]):
-        visible = torch.zeros(1, 64, dtype=torch.bool)
-        visible[:, list(places)] = True
-        wide = [torch.full((1, x.shape[1], 64, 8), 7.0, dtype=DOUBLE) for x in (q, k, v)]
-        for to, x in zip(wide, (q, k, v), strict=True):
-            to[:, :, visible[0]] = x
+        wide, visible = widened((q, k, v), places)
         y = made(*wide, visible)
         assert torch.allclose(y[:, :, visible[0]], plain, rtol=0, atol=1e-10)
         assert not y[:, :, ~visible[0]].any()
@@ -228,18 +205,8 @@ def test_steps_with_padding_equal_the_whole(name):
     visible = torch.ones(2, 70, dtype=torch.bool)
     visible[0, :11], visible[1, 40:43] = False, False
     whole = made(q, k, v, visible)
-    cache = {}
-
-    def store(slot, new):
-        cache[slot] = torch.cat([cache[slot], new], 2) if slot in cache else new
-        return cache[slot]
-
-    steps = [0, 30, 31, 39, 50, *range(51, 71)]
-    parts = [
-        made(q[:, :, a:b], k[:, :, :b], v[:, :, :b], visible[:, :b], None, store)
-        for a, b in zip(steps[:-1], steps[1:], strict=True)
-    ]
-    assert torch.allclose(torch.cat(parts, 2), whole, rtol=0, atol=1e-10)
+    y = in_pieces(made, (q, k, v), visible, [30, 31, 39, 50, *range(51, 71)])
+    assert torch.allclose(y, whole, rtol=0, atol=1e-10)
 
 
 def skipped_scores(made, q, k, v, skip):
@@ -277,29 +244,13 @@ def test_skipped_queries_take_the_scores_before_them(causal, name, skip):
     rows = torch.arange(1, 54).expand(2, -1) if causal else torch.full((2, 53), 53)
     assert torch.allclose(made.capture["estimate"], made.column_softmax(wanted, rows), rtol=0, atol=1e-10)
     # With padding, and of a causal model in pieces from a cache, nothing changes.
-    visible = torch.zeros(2, 64, dtype=torch.bool)
     places = [*range(3, 20), *range(24, 60)]
-    visible[:, places] = True
-    wide = [torch.full((2, x.shape[1], 64, 8), 7.0, dtype=DOUBLE) for x in (q, k, v)]
-    for to, x in zip(wide, (q, k, v), strict=True):
-        to[:, :, places] = x
+    wide, visible = widened((q, k, v), places)
     assert torch.allclose(made(*wide, visible)[:, :, places], y, rtol=0, atol=1e-10)
     if not causal:
         return
-    for mask, (a, b, c) in ((None, (q, k, v)), (visible, wide)):
-        cache = {}
-
-        def store(slot, new, cache=cache):
-            cache[slot] = torch.cat([cache[slot], new], 2) if slot in cache else new
-            return cache[slot]
-
-        end = a.shape[2]
-        steps = [0, 27, 28, 30, 37, *range(38, end + 1)]
-        parts = [
-            made(a[:, :, i:j], b[:, :, :j], c[:, :, :j], None if mask is None else mask[:, :j], None, store)
-            for i, j in zip(steps[:-1], steps[1:], strict=True)
-        ]
-        whole = torch.cat(parts, 2)
+    for mask, inputs in ((None, (q, k, v)), (visible, wide)):
+        whole = in_pieces(made, inputs, mask, [27, 28, 30, 37, *range(38, inputs[0].shape[2] + 1)])
         assert torch.allclose(whole if mask is None else whole[:, :, places], y, rtol=0, atol=1e-10)
 
 
@@ -348,20 +299,13 @@ def test_memory_is_linear(monkeypatch):
     """No tensor of a pass has as many elements as a map of T x T."""
     made = random_block(**SETTINGS["light"]).float()
     q, k, v = (x.float() for x in inputs_of(400, batch=1))
-    sizes = []
-
-    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            out = function(*args, **(kwargs or {}))
-            sizes.extend(x.numel() for x in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(x))
-            return out
 
     entries = 400 * 4 * 8 * 8  # rows, heads, keys, head size
     monkeypatch.setattr(columns, "TILE", 1 << 14)
-    with torch.no_grad(), Sizes():
+    with torch.no_grad(), Results() as results:
         made(q, k, v)
-    assert max(sizes) <= entries * 1.5
-    assert max(sizes) < 4 * 400 * 400
+    assert results.largest <= entries * 1.5
+    assert results.largest < 4 * 400 * 400
 
 
 @pytest.mark.parametrize(

@@ -8,25 +8,23 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-h5py = pytest.importorskip("h5py")
+pytest.importorskip("h5py")
 pytest.importorskip("transformers")
+
+from rows import DOUBLE, Cache, Results, in_pieces, inputs_of, read_golden, widened
 
 from brine_sea import blocks_brine_sea as blocks
 from brine_sea.configuration_brine_sea import BlockSettings, Shape
 
 FILES = Path(__file__).parents[3] / "tests" / "golden"
 GOLDEN = [*sorted(FILES.glob("blocks_codes_*.h5")), FILES / "blocks_window_t50.h5"]
-DOUBLE = torch.float64
 
 
 class Golden:
     """A golden file: the block with its scales, in f64 or f32, and its inputs."""
 
     def __init__(self, path: Path, kind=DOUBLE):
-        with h5py.File(path) as file:
-            self.tensors = {}
-            file.visititems(lambda name, x: self.tensors.update({name: x[()]}) if isinstance(x, h5py.Dataset) else None)
-            config = dict(file["config"].attrs)
+        self.tensors, config = read_golden(path)
         counts = {name: int(config[name]) for name in ("block", "sinks", "local", "tile", "columns", "candidates")}
         own = int(config["chosen"]) + counts["sinks"] + counts["local"] + 1
         shape = Shape(
@@ -52,40 +50,19 @@ class Golden:
         return self.block(self.q, self.k, self.v, self.visible)
 
 
-class Cache:
-    """The tensors of a cache, by the number of a slot."""
+def pieces_of(made, inputs, visible, ends, cache=None):
+    """in_pieces(), and what was captured: bits [B, G, R, N]."""
+    found, count = {"candidates": [], "chosen": [], "kept": []}, -(-inputs[1].shape[2] // made.settings.block)
 
-    def __init__(self):
-        self.tensors = {}
-
-    def __call__(self, slot, new, kept=None):
-        known = self.tensors.get(slot)
-        if not new.shape[2]:
-            return new if known is None else known
-        if known is not None and kept != 0:
-            new = torch.cat([known[:, :, :kept], new], 2)
-        self.tensors[slot] = new
-        return new
-
-    def cut(self, tokens):
-        """As a DynamicCache does: as many rows are removed of every tensor, of sums over blocks, too."""
-        self.tensors = {slot: x[:, :, :-tokens] for slot, x in self.tensors.items()}
-
-
-def in_pieces(made, inputs, visible, ends, cache=None):
-    """The outputs of passes to the ends of `ends`, one after another, and what was captured: bits [B, G, R, N]."""
-    q, k, v = inputs
-    cache, parts, found, start = cache or Cache(), [], {"candidates": [], "chosen": [], "kept": []}, 0
-    count = -(-k.shape[2] // made.settings.block)
-    for end in ends:
-        made.capture = {}
-        seen = None if visible is None else visible[:, :end]
-        parts.append(made(q[:, :, start:end], k[:, :, :end], v[:, :, :end], seen, None, cache))
+    def keep():
         for name, pieces in found.items():
             bits = made.capture[name]
             pieces.append(torch.nn.functional.pad(bits, (0, count - bits.shape[-1])))
-        start = end
-    return torch.cat(parts, 2), {name: torch.cat(pieces, 2) for name, pieces in found.items()}
+        made.capture = {}
+
+    made.capture = {}
+    y = in_pieces(made, inputs, visible, ends, cache, after=keep)
+    return y, {name: torch.cat(pieces, 2) for name, pieces in found.items()}
 
 
 def cases():
@@ -126,7 +103,7 @@ def test_pieces_equal_the_whole(path, ends):
     whole, count = golden(), golden.q.shape[2]
     wanted = golden.block.capture
     ends = [end for end in ends if end < count] + [count]
-    y, found = in_pieces(golden.block, (golden.q, golden.k, golden.v), golden.visible, ends)
+    y, found = pieces_of(golden.block, (golden.q, golden.k, golden.v), golden.visible, ends)
     assert torch.allclose(y, whole, rtol=0, atol=1e-12)
     if golden.visible is None:  # else each piece has another packed order
         for name, bits in wanted.items():
@@ -153,13 +130,6 @@ def random_block(name="all are candidates", groups=2, causal=True, **changes):
     made = blocks.BlockAttention(shape, BlockSettings(**(SETTINGS[name] | changes))).to(DOUBLE)
     made.key_scale.copy_(torch.rand(groups, 8) + 0.5)
     return made
-
-
-def inputs_of(tokens, groups=2, batch=2):
-    torch.manual_seed(5)
-    q = torch.randn(batch, 4, tokens, 8, dtype=DOUBLE)
-    k, v = (torch.randn(batch, groups, tokens, 8, dtype=DOUBLE) for _ in range(2))
-    return [q, k, v]
 
 
 def names():
@@ -332,11 +302,7 @@ def test_padding_on_any_side_changes_nothing(name):
     cotangent = torch.randn_like(plain)
     wanted = torch.autograd.grad((plain * cotangent).sum(), inputs)
     for places in PLACES:
-        visible = torch.zeros(1, 64, dtype=torch.bool)
-        visible[:, list(places)] = True
-        wide = [torch.full((1, x.shape[1], 64, 8), 7.0, dtype=DOUBLE) for x in inputs]
-        for to, x in zip(wide, inputs, strict=True):
-            to[:, :, visible[0]] = x.detach()
+        wide, visible = widened(inputs, places)
         y = made(*(x.requires_grad_() for x in wide), visible)
         assert torch.allclose(y[:, :, visible[0]], plain, rtol=0, atol=1e-12)
         assert not y[:, :, ~visible[0]].any()
@@ -364,7 +330,7 @@ def test_pieces_with_padding_equal_the_whole(name):
     visible[0, :11], visible[1, 40:43] = False, False
     whole = made(*inputs, visible)
     for ends in ([30, 31, 39, 50, *range(51, 71)], range(1, 71), [20, 69, 70]):
-        y, _ = in_pieces(made, inputs, visible, ends)
+        y = in_pieces(made, inputs, visible, ends)
         assert torch.allclose(y, whole, rtol=0, atol=1e-12)
 
 
@@ -379,7 +345,7 @@ def test_pasts_that_are_far_apart_change_nothing(name, monkeypatch):
     for b, start in ((0, 0), (1, 84)):
         alone = made(*(x[b : b + 1, :, start:] for x in inputs))
         assert torch.allclose(whole[b : b + 1, :, start:], alone, rtol=0, atol=1e-12)
-    y, _ = in_pieces(made, inputs, visible, range(85, 91))
+    y = in_pieces(made, inputs, visible, range(85, 91))
     assert torch.allclose(y, whole, rtol=0, atol=1e-12)
 
 
@@ -417,20 +383,13 @@ def test_steps_read_copies_and_not_all_keys():
     made, inputs = random_block("first pass", candidates=3, k=64), inputs_of(200)
     cache = Cache()
     in_pieces(made, [x[:, :, :181] for x in inputs], None, [180, 181], cache)
-    sizes = []
-
-    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            out = function(*args, **(kwargs or {}))
-            sizes.extend(x.numel() for x in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(x))
-            return out
-
     made.capture = None
-    with Sizes():
+    with Results() as results:
         q, k, v = inputs
         made(q[:, :, 181:182], k[:, :, :182], v[:, :, :182], None, None, cache)
     views = {2 * 2 * 182 * 8, 2 * 2 * 181 * 8}  # of keys and values
-    assert max(size for size in sizes if size not in views) <= 2 * 2 * (182 // 8) * 8 * 8  # the codes, a view
+    codes = 2 * 2 * (182 // 8) * 8 * 8  # a view
+    assert max(x.numel() for x in results.shapes if x.numel() not in views) <= codes
 
 
 @names()
@@ -459,22 +418,14 @@ def test_memory_is_linear(monkeypatch):
     """No tensor of a pass has as many elements as a map of T x T."""
     made = random_block("levels").float()
     q, k, v = (x.float() for x in inputs_of(400, batch=1))
-    sizes = []
-
-    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            out = function(*args, **(kwargs or {}))
-            sizes.extend(x.numel() for x in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(x))
-            return out
-
     monkeypatch.setattr(blocks, "SCORED", 1 << 12)
     monkeypatch.setattr(blocks, "GATHERED", 1 << 12)
-    with Sizes():
+    with Results() as results:
         made(q, k, v)
     # q, or the keys' places of all tiles
     kept = 2 * (400 // 4) * 4 * (2 + 4 * 2)
-    assert max(sizes) <= max(400 * 4 * 8, kept)
-    assert max(sizes) < 400 * 400
+    assert results.largest <= max(400 * 4 * 8, kept)
+    assert results.largest < 400 * 400
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from test_blocks import Cache
+from rows import Cache
 
 from brine_sea import blocks_brine_sea as blocks
 from brine_sea import native_brine_sea as native

@@ -1,0 +1,84 @@
+"""What the tests of single blocks share: inputs, caches, passes in pieces, and the sizes of results."""
+
+from __future__ import annotations
+
+import torch
+
+DOUBLE = torch.float64
+
+
+def read_golden(path):
+    """The tensors of a golden file by name, and its config."""
+    import h5py
+
+    tensors = {}
+    with h5py.File(path) as file:
+        file.visititems(lambda name, x: tensors.update({name: x[()]}) if isinstance(x, h5py.Dataset) else None)
+        return tensors, dict(file["config"].attrs)
+
+
+def inputs_of(tokens, groups=2, batch=2):
+    torch.manual_seed(5)
+    q = torch.randn(batch, 4, tokens, 8, dtype=DOUBLE)
+    k, v = (torch.randn(batch, groups, tokens, 8, dtype=DOUBLE) for _ in range(2))
+    return [q, k, v]
+
+
+def widened(inputs, places, tokens=64):
+    """The inputs with their tokens at `places` among others of padding, and the bits of these places."""
+    visible = torch.zeros(len(inputs[0]), tokens, dtype=torch.bool)
+    visible[:, list(places)] = True
+    wide = [torch.full((*x.shape[:2], tokens, x.shape[3]), 7.0, dtype=x.dtype) for x in inputs]
+    for to, x in zip(wide, inputs, strict=True):
+        to[:, :, visible[0]] = x.detach()
+    return wide, visible
+
+
+class Cache:
+    """The tensors of a cache, by the number of a slot."""
+
+    def __init__(self):
+        self.tensors = {}
+
+    def __call__(self, slot, new, kept=None):
+        known = self.tensors.get(slot)
+        if not new.shape[2]:
+            return new if known is None else known
+        if known is not None and kept != 0:
+            new = torch.cat([known[:, :, :kept], new], 2)
+        self.tensors[slot] = new
+        return new
+
+    def cut(self, tokens):
+        """As a DynamicCache does: as many rows are removed of every tensor, of sums over blocks, too."""
+        self.tensors = {slot: x[:, :, :-tokens] for slot, x in self.tensors.items()}
+
+
+def in_pieces(made, inputs, visible, ends, cache=None, content=None, after=lambda: None):
+    """The outputs of passes to the ends of `ends`, one after another; after() follows each."""
+    q, k, v = inputs
+    cache, parts, start = cache or Cache(), [], 0
+    for end in ends:
+        seen = None if visible is None else visible[:, :end]
+        of_new = content and tuple(x[:, :, start:end] for x in content)
+        parts.append(made(q[:, :, start:end], k[:, :, :end], v[:, :, :end], seen, of_new, cache))
+        after()
+        start = end
+    return torch.cat(parts, 2)
+
+
+class Results(torch.utils._python_dispatch.TorchDispatchMode):
+    """The shapes of the results of all operations inside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        self.shapes += [x.shape for x in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(x)]
+        return out
+
+    @property
+    def largest(self):
+        return max(shape.numel() for shape in self.shapes)
