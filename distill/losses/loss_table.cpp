@@ -1,4 +1,4 @@
-// The six losses of docs/method.md section 4, and those that are registered.
+// The losses of docs/method.md section 4, and those that are registered.
 #include "distill/losses/loss_table.h"
 
 #include "autograd/ops.h"
