@@ -3,7 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/bench/report.h"
+#include "apps/bench/suites.h"
 #include "apps/cli/unused_flags.h"
 #include "data/io/json.h"
 #include "tensor/device/allocator.h"

@@ -5,12 +5,28 @@
 #include <string>
 #include <vector>
 
-#include "apps/inspect/text_input.h"
 #include "apps/report/charts.h"
+#include "data/config/schema.h"
 #include "distill/inputs/models.h"
 #include "distill/maps/text_pass.h"
+#include "nn/io/model_io.h"
 
 namespace brine::report {
+
+// The one text that goes through a model: given as text, as ids, or as a window of files.
+struct TextInput {
+  std::string text;               // with the tokens that the tokenizer adds
+  std::string tokens;             // ids, "1,2,3"
+  std::vector<std::string> data;  // a window of these text files
+  int64_t window = 0;             // number of the window in the files
+  int64_t sequence_length = 0;    // tokens of a window; 0 = the model's positions
+  int64_t k = 0;                  // kept keys; 0: as trained
+
+  void describe(data::Schema& s);
+  int sources() const { return int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()); }
+  // Exactly one of text, tokens and data must be given; `command` starts the message otherwise.
+  std::vector<int32_t> ids(const nn::LoadedModel& model, const std::string& command) const;
+};
 
 // What a report is made from: paths on the command line, recognised by their content.
 

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "apps/bench/parts/block.h"
-#include "apps/bench/report.h"
 #include "apps/bench/suites.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tests/apps/world.h"
