@@ -79,20 +79,23 @@ TEST_CASE("the front page has at most 90 lines of 100 columns, 700 words") {
 TEST_CASE("pages have lines of at most 100 columns, but for tables") {
   namespace fs = std::filesystem;
   const fs::path root = brine::test::source_dir();
-  size_t pages = 0;
+  std::vector<fs::path> pages;
+  for (const auto& entry : fs::directory_iterator(root)) pages.push_back(entry.path());
   for (const std::string folder :
        {"apps", "autograd", "configs", "data", "distill", "docs", "nn", "sea", "tensor", "tests"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-      if (entry.path().extension() != ".md") continue;
-      ++pages;
-      std::ifstream page(entry.path());
-      for (std::string line; std::getline(page, line);) {
-        const bool table = line.rfind("|", 0) == 0;
-        CHECK_MESSAGE((table || width(line) <= kLongestLine), entry.path().string(), ": ", line);
-      }
+      pages.push_back(entry.path());
     }
   }
-  CHECK(pages > 20);
+  std::erase_if(pages, [](const fs::path& page) { return page.extension() != ".md"; });
+  CHECK(pages.size() > 20);
+  for (const fs::path& path : pages) {
+    std::ifstream page(path);
+    for (std::string line; std::getline(page, line);) {
+      const bool table = line.rfind("|", 0) == 0;
+      CHECK_MESSAGE((table || width(line) <= kLongestLine), path.string(), ": ", line);
+    }
+  }
 }
 
 TEST_CASE("every source says on its first line what it is for") { hold(bad_beginning); }
