@@ -72,7 +72,7 @@ void plain(const Job& job) {
 #define BRINE_AVX2 [[gnu::target("avx2"), gnu::always_inline]] inline
 
 // An instruction set: registers of kLanes sums. sum4() adds the products of four channels, exactly
-// for at most kChannels from base() on; whole() makes 32-bit sums of them.
+// for at most kChannels from Strip::base on; whole() makes 32-bit sums of them.
 struct Vnni512 {
   using Sums = __m512i;
   typedef float Floats __attribute__((vector_size(64)));
@@ -152,7 +152,6 @@ struct Strip {
       _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] = strip.base[v];               \
     }                                                                                              \
     const int8_t* from = job.u + strip.begin * lanes + 4 * strip.lane;                             \
-    const uint8_t* codes_from = job.codes + key * depth;                                           \
     for (int64_t c = strip.begin; c < strip.end; c += 4, from += 4 * lanes) {                      \
       typename Set::Sums u[V];                                                                     \
       _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) {                                        \
@@ -160,9 +159,7 @@ struct Strip {
         Set::keep(u[v]);                                                                           \
       }                                                                                            \
       _Pragma("GCC unroll 8") for (int k = 0; k < K; ++k) {                                        \
-        int32_t four;                                                                              \
-        std::memcpy(&four, codes_from + k * depth + c, 4);                                         \
-        const typename Set::Sums codes = Set::all(four);                                           \
+        const typename Set::Sums codes = Set::all(job.codes_at(key + k, c));                       \
         _Pragma("GCC unroll 4") for (int v = 0; v < V; ++v) sum[k][v] =                            \
             Set::sum4(sum[k][v], codes, u[v]);                                                     \
       }                                                                                            \
