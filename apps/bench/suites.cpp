@@ -1,4 +1,5 @@
-// The suites of `brine bench`: which there are, what each needs, which of them a call runs.
+// The suites of `brine bench`: which there are, what each needs, which of them a call runs; their
+// rows as a table and as JSON.
 #include "apps/bench/suites.h"
 
 #include <algorithm>

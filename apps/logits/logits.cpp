@@ -1,4 +1,4 @@
-// What `brine logits` computes: a model's logits of a prompt or of windows of text.
+// What `brine logits` computes: a model's logits of a prompt or of windows of text, and their file.
 #include "apps/logits/logits.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Golden files compared in the wanted types, with a line for each dataset.
+// Golden files: their cases, what Brine computes of them, and a line for each dataset.
 #include "apps/verify/verify.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Describing fields, and setting them with strict types and ranges.
+// Describing fields, setting them with strict types and ranges, and comparing settings.
 #include "data/config/schema.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// What a tokenisation is: files, how their text is joined, the token between documents.
+// What a tokenisation is: files, how their text is joined, the token between documents; and the
+// threads that do it.
 #include "data/corpus/tokenize_request.h"
 
 #include <exception>

@@ -1,5 +1,5 @@
 // Random access to a dump: a few shards stay open, each compared with the manifest when it is
-// opened.
+// opened. A thread reads batches ahead.
 #include "data/dump/dump_reader.h"
 
 #include <algorithm>

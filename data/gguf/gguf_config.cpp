@@ -1,4 +1,4 @@
-// Metadata of GGUF under the keys of Hugging Face's config.json.
+// Metadata of GGUF under the keys of Hugging Face's config.json, and names of tensors.
 #include "data/gguf/gguf_config.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// config.json of Hugging Face from a GGUF file's metadata.
+// config.json of Hugging Face from a GGUF file's metadata, and the names of its tensors.
 #pragma once
 
 #include <set>

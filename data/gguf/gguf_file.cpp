@@ -1,5 +1,5 @@
-// The header of a GGUF file. Layout: magic, version, counts, metadata, descriptions of tensors,
-// padding, data.
+// The header of a GGUF file, its types and the values of quantised blocks. Layout: magic, version,
+// counts, metadata, descriptions of tensors, padding, data.
 #include "data/gguf/gguf_file.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The records of a PyTorch file put together: storages, and the tensors in them.
+// The records of a PyTorch file, a zip archive, and the tensors in their storages.
 #include "data/torch/torch_file.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Mixed windows: lengths by step, places in the text by a permutation for each length.
+// Mixed windows: lengths by step, places in the text by a permutation for each length, and windows
+// that train retrieval.
 #include "distill/batches/mixed_source.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A sweep over text files: what it is, its table for people and its TSV file.
+// A sweep over text files: what it is, its floors and ceilings, its table and its TSV file.
 #include "distill/evaluation/sweep_text.h"
 
 #include <algorithm>

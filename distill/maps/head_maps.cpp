@@ -1,4 +1,4 @@
-// Maps of the heads of a layer, row by row.
+// Maps of the heads of a layer, row by row, from the tensors of one sequence.
 #include "distill/maps/head_maps.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The online teacher.
+// The teacher that runs beside the student, and the tensors computed of a layer.
 #include "distill/teachers/teacher.h"
 
 #include <cmath>

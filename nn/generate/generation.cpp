@@ -1,4 +1,4 @@
-// The loop of generation.
+// The loop of generation, the choice of a token, and texts that arrive in pieces.
 #include "nn/generate/generation.h"
 
 #include <algorithm>

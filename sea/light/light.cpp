@@ -1,4 +1,4 @@
-// The light block over whole sequences.
+// The light block over whole sequences and token by token, and the features of its prior.
 #include "sea/light/light.h"
 
 #include <algorithm>

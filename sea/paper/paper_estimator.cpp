@@ -1,4 +1,4 @@
-// The paper's estimator over whole sequences.
+// The paper's estimator over whole sequences and token by token.
 #include "sea/paper/paper_estimator.h"
 
 #include "autograd/ops.h"

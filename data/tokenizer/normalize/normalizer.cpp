@@ -1,4 +1,4 @@
-// The stages of normalization, one after the other.
+// The stages of normalization, one after the other; those that look at single characters first.
 #include "data/tokenizer/normalize/normalizer.h"
 
 #include <utf8proc.h>

@@ -1,4 +1,4 @@
-// Runs a suite: prompts once, then every method at every k.
+// Runs a suite: prompts once, then every method at every k; which methods are compared.
 #include "distill/evaluation/suites/suite.h"
 
 #include <algorithm>

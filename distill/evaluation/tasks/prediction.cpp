@@ -1,4 +1,4 @@
-// What a prediction is: labels for lines of text.
+// What a prediction is: labels for lines of text, which are read strictly.
 #include "distill/evaluation/tasks/prediction.h"
 
 #include <algorithm>

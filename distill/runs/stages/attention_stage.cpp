@@ -1,4 +1,5 @@
-// Stage `attention`: the teacher's layers, and the losses of the student's blocks on their inputs.
+// Stage `attention`: the teacher's layers, from a model or a dump, and the losses of the student's
+// blocks on their inputs.
 #include "distill/runs/stages/attention_stage.h"
 
 #include <numeric>

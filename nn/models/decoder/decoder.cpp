@@ -1,4 +1,4 @@
-// The decoder and its layers, put together as the family's DecoderKind says.
+// The decoder and its layers, put together as the family's DecoderKind says, and its rotary angles.
 #include "nn/models/decoder/decoder.h"
 
 #include <algorithm>
