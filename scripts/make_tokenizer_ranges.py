@@ -7,7 +7,7 @@ unicodedata2 (18.0 was used).
     scripts/make_tokenizer_ranges.py > data/tokenizer/normalize/tokenizer_ranges.h
 """
 import unicodedata2 as unicode
-from make_unicode_ranges import ranges, write
+from make_unicode_ranges import runs, write
 from tokenizers import normalizers, pre_tokenizers
 
 CHARACTERS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -19,7 +19,17 @@ def bert(**on):
 
 
 def chosen(test):
-    return ranges(lambda c: not 0xD800 <= c < 0xE000 and test(chr(c)))
+    return runs(lambda c: not 0xD800 <= c < 0xE000 and test(chr(c)))
+
+
+def lower_runs(pairs):
+    out = []
+    for c, low in pairs:
+        if out and out[-1][1] == c - 1 and low - c == out[-1][2] - out[-1][0]:
+            out[-1][1] = c
+        else:
+            out.append([c, c, low])
+    return [f"{{0x{first:x}, 0x{last:x}, 0x{low:x}}}" for first, last, low in out]
 
 
 def main():
@@ -39,22 +49,23 @@ def main():
     print("// Which characters Hugging Face's `tokenizers` treats in which way; made by\n"
           "// scripts/make_tokenizer_ranges.py.\n#pragma once\n\n"
           '#include "data/unicode/unicode_ranges.h"\n\nnamespace brine::data {\n\n'
-          "struct CharPair {\n  uint32_t from, to;\n};\n\n// clang-format off")
-    write("kRemovedRanges", "Dropped by BERT's cleaning.",
+          "struct LowerRun {\n  uint32_t first, last, lower;  // lower: of the first\n};\n\n// clang-format off")
+    write("kRemovedRuns", "Dropped by BERT's cleaning.",
           chosen(lambda c: clean("a" + c + "b") == "ab"))
-    write("kCjkRanges", "Set apart by BERT as Chinese characters.",
+    write("kCjkRuns", "Set apart by BERT as Chinese characters.",
           chosen(lambda c: cjk("a" + c) == "a " + c + " "))
-    write("kAccentRanges", "Dropped by BERT as accents.",
+    write("kAccentRuns", "Dropped by BERT as accents.",
           chosen(lambda c: accents("a" + c) == "a"))
-    write("kNewMarkRanges",
+    write("kNewMarkRuns",
           "Dropped by StripAccents, too, whose table is of a newer version of Unicode.",
           chosen(lambda c: strip("a" + c) == "a" and accents("a" + c) != "a"))
-    write("kPunctuationRanges", "Words by themselves in BERT's pre-tokenisation.",
+    write("kPunctuationRuns", "Words by themselves in BERT's pre-tokenisation.",
           chosen(lambda c: len(words("a" + c + "b")) == 3))
-    write("kInertRanges", "Neither decomposed nor reordered, being too new.",
+    write("kInertRuns", "Neither decomposed nor reordered, being too new.",
           chosen(inert))
-    write("kLowerPairs", "Lower case that versions before Unicode 17 lack.",
-          [(ord(c), ord(lower(c))) for c in CHARACTERS if lower(c) != c.lower()], "CharPair")
+    write("kLowerRuns", "Lower case that versions before Unicode 17 lack.",
+          lower_runs([(ord(c), ord(lower(c))) for c in CHARACTERS if lower(c) != c.lower()]),
+          "LowerRun")
     print("\n// clang-format on\n\n}  // namespace brine::data")
 
 

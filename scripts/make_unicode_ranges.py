@@ -13,22 +13,21 @@ SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
          0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
 
 
-def ranges(chosen):
-    out = []
+def runs(chosen):
+    """The lengths of the runs of characters outside, inside, outside... up to the last one inside."""
+    out = [0]
     for c in range(0x110000):
-        if chosen(c):
-            if out and out[-1][1] == c - 1:
-                out[-1][1] = c
-            else:
-                out.append([c, c])
-    return out
+        if chosen(c) != (len(out) % 2 == 0):
+            out.append(0)
+        out[-1] += 1
+    return out[:len(out) // 2 * 2]
 
 
-def write(name, comment, found, kind="CharRange"):
+def write(name, comment, items, kind="uint32_t"):
     print(f"\n// {comment}\ninline constexpr {kind} {name}[] = {{")
     line = "   "
-    for first, last in found:
-        item = f" {{0x{first:x}, 0x{last:x}}},"
+    for item in items:
+        item = f" {item},"
         if len(line) + len(item) > 100:
             print(line)
             line = "   "
@@ -41,14 +40,18 @@ def main():
         sys.exit(f"make_unicode_ranges: these are the tables of Unicode {unicode.unidata_version}, "
                  "wanted 16.0.0")
     print("// Unicode 16.0's letters, numbers and white space; made by "
-          "scripts/make_unicode_ranges.py.\n#pragma once\n\n#include <cstdint>\n\n"
+          "scripts/make_unicode_ranges.py.\n#pragma once\n\n#include <cstdint>\n#include <span>\n\n"
           "namespace brine::data {\n\n"
-          "struct CharRange {\n  uint32_t first, last;  // both belong to it\n};\n\n"
+          "// Calls f(c) for every character c of a set below: the lengths of the runs of characters\n"
+          "// outside, inside, outside... of it, from U+0000 on.\n"
+          "template <class F>\nvoid each_char(std::span<const uint32_t> runs, F&& f) {\n"
+          "  uint32_t c = 0;\n  for (size_t i = 0; i < runs.size(); ++i) {\n"
+          "    for (const uint32_t end = c + runs[i]; c < end; ++c)\n      if (i % 2) f(c);\n  }\n}\n\n"
           "// clang-format off")
     category = lambda c: unicode.category(chr(c))[0]
-    write("kLetterRanges", "General category L.", ranges(lambda c: category(c) == "L"))
-    write("kNumberRanges", "General category N.", ranges(lambda c: category(c) == "N"))
-    write("kSpaceRanges", "Property White_Space.", ranges(lambda c: c in SPACE))
+    write("kLetterRuns", "General category L.", runs(lambda c: category(c) == "L"))
+    write("kNumberRuns", "General category N.", runs(lambda c: category(c) == "N"))
+    write("kSpaceRuns", "Property White_Space.", runs(lambda c: c in SPACE))
     print("\n// clang-format on\n\n}  // namespace brine::data")
 
 

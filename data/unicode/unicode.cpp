@@ -1,43 +1,34 @@
 // The lookup of character classes, and characters written as UTF-8.
 #include "data/unicode/unicode.h"
 
-#include <algorithm>
 #include <array>
+#include <iterator>
+#include <numeric>
 
 #include "data/unicode/unicode_ranges.h"
 
 namespace brine::data {
 namespace {
 
-constexpr uint32_t kPlane = 0x10000;
+// The last letter is after the last number and the last space.
+constexpr uint32_t kClassEnd = std::accumulate(std::begin(kLetterRuns), std::end(kLetterRuns), 0u);
 
-template <size_t N>
-bool in_ranges(const CharRange (&ranges)[N], uint32_t c) {
-  auto after = std::upper_bound(ranges, ranges + N, c,
-                                [](uint32_t value, const CharRange& r) { return value < r.first; });
-  return after != ranges && c <= after[-1].last;
-}
-
-// One byte for each character of the first plane, which has nearly all text.
-std::array<CharClass, kPlane> first_plane() {
-  std::array<CharClass, kPlane> table{};
-  auto mark = [&](const auto& ranges, CharClass value) {
-    for (CharRange r : ranges)
-      for (uint32_t c = r.first; c <= r.last && c < kPlane; ++c) table[c] = value;
+std::array<CharClass, kClassEnd> classes() {
+  std::array<CharClass, kClassEnd> table{};
+  auto mark = [&](std::span<const uint32_t> runs, CharClass value) {
+    each_char(runs, [&](uint32_t c) { table.at(c) = value; });
   };
-  mark(kLetterRanges, CharClass::kLetter);
-  mark(kNumberRanges, CharClass::kNumber);
-  mark(kSpaceRanges, CharClass::kSpace);
+  mark(kLetterRuns, CharClass::kLetter);
+  mark(kNumberRuns, CharClass::kNumber);
+  mark(kSpaceRuns, CharClass::kSpace);
   return table;
 }
 
 }  // namespace
 
 CharClass char_class(uint32_t c) {
-  static const std::array<CharClass, kPlane> table = first_plane();
-  if (c < kPlane) return table[c];
-  if (in_ranges(kLetterRanges, c)) return CharClass::kLetter;
-  return in_ranges(kNumberRanges, c) ? CharClass::kNumber : CharClass::kOther;
+  static const std::array<CharClass, kClassEnd> table = classes();
+  return c < kClassEnd ? table[c] : CharClass::kOther;
 }
 
 void append_utf8(std::string& out, uint32_t c) {

@@ -38,18 +38,17 @@ enum Property : uint8_t {
 const std::vector<uint8_t>& properties() {
   static const auto table = [] {
     std::vector<uint8_t> out(0x110000);
-    auto mark = [&](const auto& ranges, Property property) {
-      for (CharRange r : ranges)
-        for (uint32_t c = r.first; c <= r.last; ++c) out[c] = uint8_t(out[c] | property);
+    auto mark = [&](std::span<const uint32_t> runs, Property property) {
+      each_char(runs, [&](uint32_t c) { out[c] = uint8_t(out[c] | property); });
     };
-    mark(kRemovedRanges, kRemoved);
-    mark(kCjkRanges, kChinese);
-    mark(kAccentRanges, kAccent);
-    mark(kAccentRanges, kCombining);
-    mark(kNewMarkRanges, kCombining);
-    mark(kPunctuationRanges, kPunctuation);
-    mark(kInertRanges, kInert);
-    mark(kSpaceRanges, kSpace);
+    mark(kRemovedRuns, kRemoved);
+    mark(kCjkRuns, kChinese);
+    mark(kAccentRuns, kAccent);
+    mark(kAccentRuns, kCombining);
+    mark(kNewMarkRuns, kCombining);
+    mark(kPunctuationRuns, kPunctuation);
+    mark(kInertRuns, kInert);
+    mark(kSpaceRuns, kSpace);
     return out;
   }();
   return table;
@@ -61,9 +60,8 @@ bool has(uint32_t c, Property property) {
 }
 
 uint32_t lower(uint32_t c) {
-  auto known = std::lower_bound(std::begin(kLowerPairs), std::end(kLowerPairs), c,
-                                [](const CharPair& p, uint32_t value) { return p.from < value; });
-  if (known != std::end(kLowerPairs) && known->from == c) return known->to;
+  for (const LowerRun& run : kLowerRuns)
+    if (c >= run.first && c <= run.last) return run.lower + (c - run.first);
   return uint32_t(utf8proc_tolower(utf8proc_int32_t(c)));
 }
 
