@@ -1,6 +1,6 @@
 # Writes a C++ source with the text of files, for cmake -P: OUT is the source, FILES a list of
 # NAME=PATH separated by '|'.
-set(text "// Made by cmake/EmbedFiles.cmake.\n#include \"apps/report/page_files.h\"\n\n")
+set(text "// Made by cmake/EmbedFiles.cmake.\n#include \"apps/report/report.h\"\n\n")
 string(APPEND text "#include \"tensor/base/error.h\"\n\nnamespace brine::report {\n\n")
 string(APPEND text "std::string_view page_file(std::string_view name) {\n")
 string(REPLACE "|" ";" files "${FILES}")

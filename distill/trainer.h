@@ -8,15 +8,17 @@
 #include <vector>
 
 #include "data/checkpoint/checkpoint.h"
+#include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
 #include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/log/log.h"
 #include "distill/losses/losses.h"
+#include "nn/models/model.h"
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
-#include "nn/optim/schedule.h"
+#include "nn/optim/parameter_store.h"
 #include "tensor/comm/slot_tree.h"
 
 namespace brine::distill {
@@ -142,5 +144,11 @@ void check_configuration(const std::string& run_dir, data::Json before, data::Js
 
 // The files of a checkpoint without an optimizer's moments; `state` becomes trainer.json.
 std::vector<data::CheckpointFile> checkpoint_files(TrainerParts& parts, const data::Json& state);
+
+// Sets the parameters of the store and the buffers. Other parameters are constants, whose memory
+// may be another model's: the file must have the same bits. Throws for missing and unknown tensors,
+// unless `may_be_missing`.
+void load_weights(const data::Safetensors& file, nn::Model& model, const nn::ParameterStore& store,
+                  const std::function<bool(const std::string&)>& may_be_missing = {});
 
 }  // namespace brine::distill

@@ -12,7 +12,6 @@
 
 #include "apps/cli/options.h"
 #include "apps/cli/ranks.h"
-#include "apps/cli/version.h"
 #include "apps/terminal/terminal.h"
 #include "autograd/compute_type.h"
 #include "data/io/file_io.h"

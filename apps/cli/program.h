@@ -86,6 +86,9 @@ struct RegisterSubcommand {
   }
 };
 
+// The output of `brine --version`: version, compiler, libraries and CPU features, one per line.
+std::string version_text();
+
 // Runs `brine words...`. An error is one line on stderr and status 1.
 int run_program(const std::vector<std::string>& words);
 

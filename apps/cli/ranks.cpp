@@ -3,12 +3,17 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "apps/terminal/terminal.h"
+#include "data/io/json.h"
+#include "distill/ranks/exchange.h"
 #include "tensor/comm/mpi.h"
 #include "tensor/comm/nccl.h"
+#include "tensor/comm/shared_work.h"
 #include "tensor/device/device.h"
 
 namespace brine {
@@ -153,6 +158,34 @@ void end_ranks(int status) {
     }
   }
   if (opened().ranks && opened().ranks->size() > 1) opened().ranks->abort(status);
+}
+
+namespace {
+
+// No standard output of any rank but the first.
+class QuietOthers {
+ public:
+  explicit QuietOthers(bool is_first) : before_(is_first ? nullptr : std::cout.rdbuf(nullptr)) {}
+  ~QuietOthers() {
+    if (before_) std::cout.rdbuf(before_);
+  }
+  QuietOthers(const QuietOthers&) = delete;
+  QuietOthers& operator=(const QuietOthers&) = delete;
+
+ private:
+  std::streambuf* before_;
+};
+
+}  // namespace
+
+int run_divided(const RunContext& context, const std::function<int(Communicator&)>& body) {
+  Communicator& ranks = process_ranks();
+  distill::compare_texts(ranks, "program", "brine " BRINE_VERSION " of commit " + commit_name());
+  distill::compare_settings(ranks, "configuration", json_text(context.keys.to_json()));
+  const QuietOthers quiet(ranks.is_first());
+  int status = 0;
+  do_work(ranks, context.command, [&] { status = body(ranks); });
+  return status;
 }
 
 }  // namespace brine

@@ -1,8 +1,11 @@
-// The processes that a launcher (mpirun, srun) started together for one run.
+// The processes that a launcher (mpirun, srun) started together for one run, and subcommands whose
+// work they divide.
 #pragma once
 
+#include <functional>
 #include <string>
 
+#include "apps/cli/program.h"
 #include "tensor/comm/communicator.h"
 
 namespace brine {
@@ -37,5 +40,10 @@ void let_first_speak();
 void close_ranks();
 // Ends all ranks, if there are several, after an error of this one.
 void end_ranks(int status);
+
+// Compares program and keys of all ranks, then calls `body` on each and returns its status. An
+// error of any rank ends all with one line, wherever the others are: all exchanges in `body` are
+// those of tensor/comm/shared_work.h. Only the first rank prints.
+int run_divided(const RunContext& context, const std::function<int(Communicator&)>& body);
 
 }  // namespace brine

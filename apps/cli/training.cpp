@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "apps/cli/ranks.h"
-#include "apps/terminal/commit.h"
 #include "apps/terminal/stop_signals.h"
 #include "apps/terminal/terminal.h"
 #include "data/io/human.h"

@@ -1,6 +1,4 @@
 // Version, compiler, libraries and CPU features, for bug reports.
-#include "apps/cli/version.h"
-
 #include <oneapi/dnnl/dnnl_version.h>
 
 // Debian has a separate folder for it.
@@ -11,7 +9,8 @@
 #endif
 
 #include "apps/cli/cpu_check.h"
-#include "apps/terminal/commit.h"
+#include "apps/cli/program.h"
+#include "apps/terminal/terminal.h"
 #include "tensor/base/error.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/device.h"

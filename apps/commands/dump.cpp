@@ -1,5 +1,5 @@
 // brine dump: runs a teacher over text and stores what distillation needs in HDF5.
-#include "apps/cli/divided.h"
+#include "apps/cli/ranks.h"
 #include "apps/cli/unused_flags.h"
 #include "apps/terminal/stop_signals.h"
 #include "apps/terminal/terminal.h"

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/divided.h"
+#include "apps/cli/ranks.h"
 #include "apps/cli/unused_flags.h"
 #include "apps/evaluation/print.h"
 #include "apps/terminal/terminal.h"

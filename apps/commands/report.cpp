@@ -5,7 +5,6 @@
 
 #include "apps/cli/program.h"
 #include "apps/cli/unused_flags.h"
-#include "apps/terminal/commit.h"
 #include "apps/terminal/terminal.h"
 #include "data/io/file_io.h"
 #include "data/io/human.h"

@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "apps/cli/divided.h"
+#include "apps/cli/ranks.h"
 #include "apps/cli/unused_flags.h"
 #include "apps/terminal/terminal.h"
 #include "distill/evaluation/sweep_text.h"

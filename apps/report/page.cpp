@@ -3,7 +3,6 @@
 
 #include "apps/evaluation/print.h"
 #include "apps/report/pack.h"
-#include "apps/report/page_files.h"
 #include "apps/report/report.h"
 #include "data/io/json.h"
 

@@ -1,17 +1,55 @@
 // brine report: what a report is asked for, and its parts.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "apps/report/charts.h"
 #include "data/config/schema.h"
+#include "data/io/json.h"
+#include "distill/evaluation/recall.h"
 #include "distill/inputs/models.h"
-#include "distill/maps/text_pass.h"
+#include "distill/log/log.h"
+#include "distill/maps/head_maps.h"
 #include "nn/io/model_io.h"
 
 namespace brine::report {
+
+// The line charts of a report, as the data that page/charts.js draws.
+struct Line {
+  std::string name;
+  std::map<double, double> points = {};
+};
+
+struct Chart {
+  std::string section;                // of the page: "curves", "health" or "trade"
+  std::string title, x, y;            // x and y: what is on the axes
+  bool log_x = false, log_y = false;  // if the numbers span a decade
+  std::vector<Line> lines = {};
+  std::string note = {};  // what was measured, in a sentence
+
+  // A number that is not finite has no place and is left out.
+  void add(const std::string& line, double x_value, double y_value);
+};
+using Charts = std::vector<Chart>;
+
+// Long lines become means of neighbours.
+data::Json to_json(const Chart& chart);
+
+// A chart for each value that any of the runs logged, and one for the values by layer of each run
+// ("layer.3.recall").
+void add_curves(Charts& charts, const std::string& run, const std::vector<distill::LogRecord>& log);
+
+// Mask recall by layer next to its floors and ceilings with as many keys; `name` is the student's.
+Chart health_chart(const std::string& name, const std::vector<distill::Recall>& layers);
+
+// Of a table that `brine sweep --out` wrote, with floors or without; `file` starts messages about
+// lines that are not of such a table.
+Charts sweep_charts(const std::string& file, const std::string& text);
+// Whether a text begins like such a table.
+bool is_sweep(const std::string& text);
 
 // The one text that goes through a model: given as text, as ids, or as a window of files.
 struct TextInput {
@@ -82,6 +120,10 @@ struct Report {
 
 // Reads the inputs and runs the text through the first model. `command` is shown on the page.
 Report gather(const Request& request, const std::string& command, const std::string& program);
+
+// The files of the page, which the build embeds into the program, those of apps/report/page:
+// "page.html", "page.css", "maps.js"... Throws for another name.
+std::string_view page_file(std::string_view name);
 
 // The page: one HTML file without references to others. Maps become coarser until it has at most
 // request.max_bytes bytes; throws if it is larger without maps.

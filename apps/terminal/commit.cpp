@@ -1,7 +1,7 @@
 // The commit of the program, from a header that the build writes.
-#include "apps/terminal/commit.h"
-
 #include <brine_commit.h>
+
+#include "apps/terminal/terminal.h"
 
 namespace brine {
 

@@ -1,4 +1,5 @@
-// The log on stderr. Results are printed on stdout, everything else in the log.
+// The log on stderr, and the commit of the program. Results are printed on stdout, everything else
+// in the log.
 #pragma once
 
 #include <string>
@@ -8,6 +9,10 @@
 #include "tensor/base/error.h"
 
 namespace brine {
+
+// The commit that the program was built from, its first 12 digits; "-changed" after it when files
+// had changes, "unknown" outside a repository.
+std::string commit_name();
 
 // detail is printed only with --verbose; lines have no level `nothing`, which drops all of them
 enum class LogLevel { detail, info, warning, nothing };

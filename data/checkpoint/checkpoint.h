@@ -2,6 +2,7 @@
 // the last intact one. The layout is described in docs/formats.md.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,5 +71,13 @@ struct LatestCheckpoint {
 // Throws NewerCheckpoint when a newer version wrote one of those that it examines: falling back to
 // an earlier one would lose that work.
 LatestCheckpoint latest_good_checkpoint(const Path& run_dir);
+
+// Directories that already are something: a model, a run, a dump, token shards, a tokenizer.
+enum class Holding : uint8_t { model, shards, run, tokenizer };
+
+// Throws when the directory `out`, which need not exist, has a file by which a program knows one of
+// these, unless its kind is in `allowed`: a program that reads the directory later would find that
+// file and not what is written now. A run has a tokenizer.
+void refuse_occupied(const Path& out, std::initializer_list<Holding> allowed = {});
 
 }  // namespace brine::data

@@ -9,7 +9,7 @@
 
 #include "data/gguf/gguf_model.h"
 #include "data/io/json.h"
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 #include "data/safetensors/safetensors.h"
 #include "data/torch/torch_file.h"
 
@@ -64,7 +64,7 @@ void check_shards(const std::string& index, const Path& directory,
               missing.size() == 1 ? "is" : "are", " missing: ", list);
 }
 
-std::unique_ptr<WeightFile> open(const Path& file) {
+std::unique_ptr<WeightFile> open_weights(const Path& file) {
   if (is_gguf(file)) return std::make_unique<GgufModel>(file);
   if (file.extension() == ".bin") return std::make_unique<TorchFile>(file);
   return std::make_unique<Safetensors>(file);
@@ -89,7 +89,7 @@ WeightFiles::WeightFiles(const Path& path) {
   if (source_.ends_with(".index.json")) {
     open_index(path);
   } else {
-    files_.push_back(open(first));
+    files_.push_back(open_weights(first));
   }
   for (const auto& file : files_) {
     size_t begin = entries_.size();
@@ -107,7 +107,7 @@ void WeightFiles::open_index(const Path& directory) {
   check_shards(source_, directory, shards);
   std::map<std::string, std::string> shard_of;
   for (const auto& [shard, tensors] : shards) {
-    std::unique_ptr<WeightFile> file = open(directory / shard);
+    std::unique_ptr<WeightFile> file = open_weights(directory / shard);
     for (const std::string& name : tensors) {
       check_format(file->contains(name), source_, ": tensor '", shown(name),
                    "' is not in its shard ", shard);

@@ -1,8 +1,9 @@
-// SHA-256 by nettle, which uses the CPU's SHA instructions if available.
+// SHA-256 by nettle, which uses the CPU's SHA instructions if available, and CRC-32C by table.
 #include "data/codec/sha256.h"
 
 #include <nettle/sha2.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -58,6 +59,27 @@ std::string sha256_file(const std::string& path) {
     hash.update(buffer.data(), count);
   check(!std::ferror(file.get()), path, ": cannot be read: ", std::strerror(errno));
   return hash.hex();
+}
+
+namespace {
+
+constexpr std::array<uint32_t, 256> make_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+    table[i] = crc;
+  }
+  return table;
+}
+constexpr std::array<uint32_t, 256> kTable = make_table();
+
+}  // namespace
+
+uint32_t crc32c(std::string_view bytes, uint32_t before) {
+  uint32_t crc = ~before;
+  for (char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ uint8_t(c)) & 255];
+  return ~crc;
 }
 
 }  // namespace brine::data

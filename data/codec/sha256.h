@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), updated piece by piece: checksums of shards and checkpoints, and the hashes
-// by which a dump identifies its teacher and its tokenizer.
+// Checksums: CRC-32C, and SHA-256 (FIPS 180-4), updated piece by piece, of shards and checkpoints,
+// by which a dump also identifies its teacher and its tokenizer.
 #pragma once
 
 #include <array>
@@ -29,5 +29,15 @@ std::string sha256_hex(std::string_view bytes);
 
 // Hashes the file at `path`; throws Error naming it when it cannot be read.
 std::string sha256_file(const std::string& path);
+
+// The CRC-32C (Castagnoli) of `bytes`, the checksum of TFRecord framing and of Brine's small
+// records; to continue over more bytes pass the result as `before`.
+uint32_t crc32c(std::string_view bytes, uint32_t before = 0);
+
+// TFRecord's masked form, safe to store next to the bytes that it covers.
+inline uint32_t masked_crc32c(std::string_view bytes) {
+  uint32_t crc = crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
 
 }  // namespace brine::data

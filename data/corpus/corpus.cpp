@@ -8,7 +8,6 @@
 #include "data/codec/sha256.h"
 #include "data/corpus/joined_lines.h"
 #include "data/corpus/token_shards.h"
-#include "data/corpus/token_shards_format.h"
 #include "data/io/file_io.h"
 #include "data/io/utf8.h"
 #include "tensor/base/error.h"

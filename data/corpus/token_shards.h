@@ -3,13 +3,15 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "data/codec/sha256.h"
-#include "data/codec/verified_files.h"
 #include "data/config/named.h"
 #include "data/corpus/token_source.h"
 #include "data/io/file_io.h"
@@ -50,6 +52,41 @@ TokenManifest read_token_manifest(const Path& dir);
 bool is_token_shards(const Path& dir);
 // Tokens, documents, shards and the separator in words; `tokenizer` spells it.
 std::string describe(const TokenManifest& manifest, const Tokenizer& tokenizer);
+
+// Files of a directory whose checksums were compared, remembered beside them, so that a large file
+// is hashed when it is new or has changed, not at every start.
+enum class Hashing : uint8_t { changed, all };  // files that are new or have changed; every file
+
+// What is remembered is the file kVerifiedFiles of the directory. One that cannot be read remembers
+// nothing, in a directory that cannot be written nothing is remembered: files are hashed then.
+inline constexpr const char* kVerifiedFiles = "verified.json";
+
+class VerifiedFiles {
+ public:
+  explicit VerifiedFiles(const std::filesystem::path& dir, Hashing hashing = Hashing::changed);
+
+  // Whether the file has this checksum (64 hex digits). It is not read if it had it before and its
+  // size and time of change (ctime, which copying and setting its dates change, too) are the same.
+  bool has(const std::string& name, const std::string& sha256);
+  // Remembers what has() found, replacing the file at once: several processes may do so together.
+  void keep();
+
+  uint64_t hashed_bytes() const { return hashed_; }  // by has()
+
+ private:
+  struct State {
+    int64_t bytes = -1, changed = 0;  // ctime in nanoseconds; bytes -1: there is no such file
+    std::string sha256 = {};
+    bool operator==(const State&) const = default;
+  };
+  static State state_of(const std::filesystem::path& path);
+
+  std::filesystem::path dir_;
+  Hashing hashing_;
+  std::map<std::string, State> files_ = {};
+  bool new_ = false;  // files_ differs from what is stored
+  uint64_t hashed_ = 0;
+};
 
 // The tokens of a directory of shards. Windows are copied, and their pages released, so that the
 // memory of a reader does not grow with the amount it has read.
@@ -102,5 +139,12 @@ class TokenShardWriter {
   int64_t shard_tokens_;  // tokens of a shard
   std::unique_ptr<OpenFile> shard_, starts_;
 };
+
+// Names that the writer and the reader share.
+inline constexpr const char* kTokenFormat = "brine-tokens";
+inline constexpr const char* kTokenManifest = "manifest.json";
+inline constexpr const char* kTokenStarts = "documents.u64";
+// The types of stored tokens, by the bytes of a token.
+inline constexpr Named<int64_t> kTokenTypes[] = {{2, "u16"}, {4, "u32"}};
 
 }  // namespace brine::data

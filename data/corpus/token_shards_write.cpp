@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "data/corpus/token_shards.h"
-#include "data/corpus/token_shards_format.h"
 #include "data/io/json.h"
 
 namespace brine::data {

@@ -2,12 +2,14 @@
 #include "data/dump/dump.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "data/config/schema_text.h"
 #include "data/dump/dump_fields.h"
+#include "tensor/functions/top_logits.h"
 
 namespace brine::data {
 namespace {
@@ -270,6 +272,21 @@ void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& 
   compare("teacher", spec.teacher_hash, source.teacher_hash);
   compare("tokenizer", spec.tokenizer_hash, source.tokenizer_hash);
   if (spec.has_windows()) compare("corpus", spec.corpus_hash, source.corpus_hash);
+}
+
+void keep_top_logits(DumpBatch& batch, const Tensor& logits, int64_t n) {
+  check(logits.defined() && logits.rank() == 3 && logits.dtype() == Dtype::f32,
+        "keep_top_logits: the logits must be f32 [B, T, V]");
+  int64_t vocab = logits.dim(2);
+  check(n >= 1 && n <= vocab, "keep_top_logits: ", n, " of ", vocab, " logits");
+  const int64_t B = logits.dim(0), T = logits.dim(1);
+  const TopLogits top = largest_logits(logits, n);
+  batch.tensors["logits"] = top.values.view({B, T, n});
+  batch.tensors["logit_ids"] = top.ids.view({B, T, n});
+  batch.tensors["lse"] = top.lse.view({B, T});
+  const float* lse = top.lse.data<float>();
+  for (int64_t r = 0; r < B * T; ++r)
+    check(std::isfinite(lse[r]), "keep_top_logits: row ", r, " of the logits is not finite");
 }
 
 }  // namespace brine::data

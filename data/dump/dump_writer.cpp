@@ -18,7 +18,6 @@
 #include "data/codec/sha256.h"
 #include "data/dump/dump_shard.h"
 #include "data/io/bounded_queue.h"
-#include "data/io/directory_lock.h"
 #include "data/io/temporary.h"
 
 namespace brine::data {

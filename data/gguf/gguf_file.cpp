@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 #include "data/weights/weight_file.h"
 #include "tensor/base/dtype.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {

@@ -2,14 +2,77 @@
 // config.json and its vocabulary.
 #pragma once
 
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
-#include "data/gguf/gguf_config.h"
+#include "data/config/schema.h"
 #include "data/gguf/gguf_file.h"
+#include "data/gguf/gguf_metadata.h"
 #include "data/weights/weight_file.h"
 
 namespace brine::data {
+
+// Names and layout of a model's tensors: from GGUF's architectures to Hugging Face's checkpoints.
+
+// How the rows of a tensor in a GGUF file become those of Hugging Face's.
+enum class GgufLayout {
+  same,
+  query_pairs,  // of each head, rows 2i and 2i + 1 are the features i and i + d/2
+  key_pairs,    // the same for the heads of keys
+  transposed,   // GPT-2's Conv1D has [inputs, outputs]
+};
+
+struct GgufArchitecture {
+  struct Name {
+    const char* gguf;
+    const char* hf;
+    GgufLayout layout = GgufLayout::same;  // of weights; of biases unless `transposed`
+  };
+
+  std::string name;                // general.architecture, and model_type of config.json
+  std::string hf_class;            // "architectures" of config.json
+  std::string blocks;              // "model.layers.": in front of a block's number
+  std::vector<Name> outer, inner;  // without ".weight" and ".bias"; inner: of a block
+};
+
+// An Error starting with `file` for a name that is not supported.
+const GgufArchitecture& gguf_architecture(const std::string& file, const std::string& name);
+
+struct HfName {
+  std::string name;
+  GgufLayout layout = GgufLayout::same;
+};
+// Hugging Face's name of a tensor; an unknown one stays as it is.
+HfName hf_name(const GgufArchitecture& architecture, const std::string& name);
+
+// What the metadata does not say.
+struct GgufFacts {
+  std::set<std::string> tensors;    // names in the file
+  uint64_t vocabulary = 0;          // rows of the embedding
+  bool tied = false;                // the head is the embedding
+  std::vector<float> rope_factors;  // rope_freqs.weight: what divides each rotary frequency
+  bool has_factors() const { return !rope_factors.empty(); }
+};
+
+// Heads of queries, of keys and values, and features of a head of queries.
+struct GgufHeads {
+  int64_t queries, keys, size;
+};
+GgufHeads gguf_heads(const GgufMetadata& metadata, const std::string& architecture);
+
+// The keys of the config.json of Llama, Qwen 2, Qwen 3 or GPT-2. Throws an Error that names a
+// missing key, a setting that cannot be expressed, or a key that is not known and whose value is
+// not that without effect.
+Json gguf_config(const GgufMetadata& metadata, const GgufArchitecture& architecture,
+                 const GgufFacts& facts);
+
+// "rope_scaling" with the factors of rope_freqs.weight, null if these are all 1: Llama 3's scaling
+// with the constants of all of its models (low_freq_factor 1, high_freq_factor 4). Throws if they
+// are not that. `context`: the length before scaling, if the file has it, otherwise 8192.
+Json llama3_scaling(const std::string& file, const std::vector<float>& factors, double theta,
+                    int64_t context);
 
 // Weights are dequantised when they are read, by several threads. Rows of queries and keys that the
 // file has in the order of rotary pairs come in that of Hugging Face, weights of GPT-2 as

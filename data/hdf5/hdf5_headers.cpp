@@ -1,13 +1,14 @@
-// Checks of the sizes in the superblock, object headers and groups of "HDF5 File Format
+// Checks of the sizes in the superblock, object headers, groups and messages of "HDF5 File Format
 // Specification Version 3.0".
 #include "data/hdf5/hdf5_headers.h"
 
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <span>
 #include <vector>
 
-#include "data/hdf5/hdf5_messages.h"
+#include "tensor/base/error.h"
 
 namespace brine::data::hdf5 {
 namespace {
@@ -20,6 +21,174 @@ constexpr size_t kMostNodes = 1 << 20;  // of a tree of names
 // The bytes that are read of all headers: each of a valid file is read about once.
 constexpr uint64_t kMostReads = 16, kAlwaysRead = uint64_t(16) << 20;
 constexpr uint64_t kBytesOfRead = 256;  // what a read costs, in bytes
+
+constexpr int kDeepestHdf5 = 16;  // nested datatypes, chained headers
+
+[[noreturn]] void refuse_header(const std::string& where, const char* what) {
+  throw Error(where + ": damaged object header: " + what, ErrorKind::format);
+}
+
+// Bytes that are consumed from the front; reading beyond the end throws.
+class Cursor {
+ public:
+  Cursor(const std::string& where, std::span<const char> bytes) : where_(where), bytes_(bytes) {}
+
+  size_t left() const { return bytes_.size(); }
+  std::span<const char> take(uint64_t count, const char* what) {
+    if (count > bytes_.size()) refuse_header(where_, what);
+    const auto front = bytes_.first(size_t(count));
+    bytes_ = bytes_.subspan(size_t(count));
+    return front;
+  }
+  void skip(uint64_t count, const char* what) { take(count, what); }
+  // Little endian.
+  uint64_t number(int bytes, const char* what) {
+    uint64_t value = 0;
+    const auto from = take(uint64_t(bytes), what);
+    for (int i = bytes; i-- > 0;) value = value << 8 | static_cast<unsigned char>(from[size_t(i)]);
+    return value;
+  }
+  // A text that ends with a NUL, padded to a multiple of `unit` bytes.
+  void text(size_t unit, const char* what) {
+    const auto nul = std::find(bytes_.begin(), bytes_.end(), '\0');
+    if (nul == bytes_.end()) refuse_header(where_, what);
+    const size_t size = size_t(nul - bytes_.begin()) + 1;
+    skip((size + unit - 1) / unit * unit, what);
+  }
+  const std::string& where() const { return where_; }
+
+ private:
+  const std::string& where_;
+  std::span<const char> bytes_;
+};
+
+uint64_t padded(uint64_t size, bool to_eight) { return to_eight ? (size + 7) / 8 * 8 : size; }
+
+uint64_t product(const std::string& where, uint64_t a, uint64_t b) {
+  uint64_t out = 0;
+  if (__builtin_mul_overflow(a, b, &out)) refuse_header(where, "an impossible number of elements");
+  return out;
+}
+
+// The number of bytes in which libhdf5 writes a number up to `largest`.
+int width_of(uint64_t largest) {
+  int bytes = 1;
+  while (largest >>= 8) ++bytes;
+  return bytes;
+}
+
+enum TypeClass {
+  kFixed,
+  kFloating,
+  kTime,
+  kString,
+  kBits,
+  kOpaque,
+  kCompound,
+  kReference,
+  kEnum,
+  kVariable,
+  kArray
+};
+
+// Each of these reads a message's content and throws if it ends too early. Returns the size of an
+// element.
+uint64_t check_datatype(Cursor& m, int depth = 0) {
+  constexpr const char* kWhat = "a datatype does not fit its message";
+  if (depth > kDeepestHdf5) refuse_header(m.where(), "datatypes are nested too deeply");
+  const uint64_t kind = m.number(1, kWhat), flags = m.number(3, kWhat), size = m.number(4, kWhat);
+  const uint64_t version = kind >> 4, members = flags & 0xffff;
+  const size_t unit = version < 3 ? 8 : 1;
+  switch (kind & 15) {
+    case kFixed:
+    case kBits:
+      m.skip(4, kWhat);
+      break;
+    case kFloating:
+      m.skip(12, kWhat);
+      break;
+    case kTime:
+      m.skip(2, kWhat);
+      break;
+    case kOpaque:
+      m.skip(flags & 0xff, kWhat);
+      break;
+    case kCompound:
+      for (uint64_t i = 0; i < members; ++i) {
+        m.text(unit, kWhat);
+        m.skip(version < 3 ? 4 : uint64_t(width_of(size)), kWhat);
+        if (version == 1) m.skip(28, kWhat);
+        check_datatype(m, depth + 1);
+      }
+      break;
+    case kEnum: {
+      const uint64_t base = check_datatype(m, depth + 1);
+      for (uint64_t i = 0; i < members; ++i) m.text(unit, kWhat);
+      m.skip(product(m.where(), members, base), kWhat);
+      break;
+    }
+    case kVariable:
+      check_datatype(m, depth + 1);
+      break;
+    case kArray: {
+      const uint64_t axes = m.number(1, kWhat);
+      m.skip(version < 3 ? 3 + 8 * axes : 4 * axes, kWhat);
+      check_datatype(m, depth + 1);
+      break;
+    }
+    default:  // strings and references have nothing more; libhdf5 refuses other classes
+      break;
+  }
+  return size;
+}
+
+// Returns the number of elements.
+uint64_t check_dataspace(Cursor& m, int length_bytes) {
+  constexpr const char* kWhat = "a dataspace does not fit its message";
+  const uint64_t version = m.number(1, kWhat), axes = m.number(1, kWhat),
+                 flags = m.number(1, kWhat);
+  const uint64_t kind = m.number(1, kWhat);
+  if (version == 1) m.skip(4, kWhat);
+  uint64_t elements = version >= 2 && kind == 2 ? 0 : 1;
+  for (uint64_t i = 0; i < axes; ++i)
+    elements = product(m.where(), elements, m.number(length_bytes, kWhat));
+  if (flags & 1) m.skip(axes * uint64_t(length_bytes), kWhat);
+  if (version == 1 && flags & 2) m.skip(axes * uint64_t(length_bytes), kWhat);
+  return elements;
+}
+
+void check_fill_value(Cursor& m, bool old) {
+  constexpr const char* kWhat = "a fill value does not fit its message";
+  bool may_be_negative = false;  // which means that there is none
+  if (!old) {
+    const uint64_t version = m.number(1, kWhat), flags = m.number(1, kWhat);
+    if (version >= 3 && (flags & 0x20) == 0) return;
+    if (version < 3) {
+      m.skip(1, kWhat);
+      if (m.number(1, kWhat) == 0 && version == 2) return;
+      may_be_negative = true;
+    }
+  }
+  const uint64_t size = m.number(4, kWhat);
+  if (!may_be_negative || size <= INT32_MAX) m.skip(size, kWhat);
+}
+
+void check_filters(Cursor& m) {
+  constexpr const char* kWhat = "a filter does not fit its message";
+  const uint64_t version = m.number(1, kWhat), count = m.number(1, kWhat);
+  if (version == 1) m.skip(6, kWhat);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t id = m.number(2, kWhat);
+    const uint64_t name = version == 1 || id >= 256 ? m.number(2, kWhat) : 0;
+    m.skip(2, kWhat);
+    const uint64_t values = m.number(2, kWhat);
+    if (name > 0) {
+      const auto text = m.take(padded(name, version == 1), kWhat);
+      if (std::find(text.begin(), text.end(), '\0') == text.end()) refuse_header(m.where(), kWhat);
+    }
+    m.skip(4 * values + (version == 1 && values % 2 ? 4 : 0), kWhat);
+  }
+}
 
 }  // namespace
 

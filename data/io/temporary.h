@@ -1,6 +1,8 @@
-// Temporary files and directories: next to their target, locked while in use, swept when stale.
+// Temporary files and directories: next to their target, locked while in use, swept when stale; and
+// locks of directories.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "data/io/file_io.h"
@@ -43,5 +45,20 @@ void remove_atomic(const Path& path);
 // Removes the temporaries in `dir` that no running process has locked; returns their names. A
 // directory that does not exist has none.
 std::vector<Path> remove_stale_temporaries(const Path& dir);
+
+// A flock on the directory itself for the lifetime of the object: no file remains, and the
+// system releases the lock of a process that ends. On a file system without locks nothing is
+// locked.
+class DirectoryLock {
+ public:
+  // Throws "DIR: another process WHAT" when another one has the lock ("is writing this dump").
+  DirectoryLock(const Path& dir, const std::string& what);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
 
 }  // namespace brine::data

@@ -1,4 +1,4 @@
-// Text in UTF-8: the check that it is well-formed, and text files.
+// Text in UTF-8: the check that it is well-formed, text files, and text in error messages.
 #pragma once
 
 #include <cstddef>
@@ -27,5 +27,9 @@ inline bool is_utf8(std::string_view text) { return find_invalid_utf8(text) == k
 // The text at `path` without a leading byte order mark. A missing or empty file and invalid UTF-8
 // are errors; the latter names the offset of the first invalid byte.
 std::string read_text(const std::string& path);
+
+// The text with the bytes of control characters and line breaks (also U+0080 to U+009f, U+2028 and
+// U+2029) and those that are not UTF-8 as "\x0a".
+std::string shown(std::string_view text);
 
 }  // namespace brine::data

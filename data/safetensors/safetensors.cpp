@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 #include "data/safetensors/safetensors_header.h"
 
 namespace brine::data {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 
 namespace brine::data {
 namespace {

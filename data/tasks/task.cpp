@@ -1,7 +1,6 @@
 // The table of tasks.
 #include "data/tasks/task.h"
 
-#include "data/tasks/lra/lra_tokenizers.h"
 #include "data/tasks/task_readers.h"
 #include "tensor/base/error.h"
 

@@ -27,5 +27,8 @@ TaskExamples read_books(const Task& task, const Path& dir, const TaskSplit& spli
 // et al., ICLR 2021) publishes them and `brine lra listops` writes them. Round brackets are left
 // out; a row whose Target is not the value of its expression is an error.
 TaskExamples read_listops(const Task& task, const Path& dir, const TaskSplit& split);
+// The tokenizer of models of ListOps that start without weights, with a token for each word: [PAD]
+// [UNK] [CLS] [SEP] [MASK], then the 15 of listops_tokens().
+std::unique_ptr<Tokenizer> listops_tokenizer();
 
 }  // namespace brine::data

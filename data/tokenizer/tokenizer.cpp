@@ -7,7 +7,6 @@
 #include "data/gguf/gguf_file.h"
 #include "data/io/file_io.h"
 #include "data/tokenizer/bpe/bpe.h"
-#include "data/tokenizer/gguf/gguf_vocabulary.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/wordpiece.h"

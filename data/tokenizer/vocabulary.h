@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "data/gguf/gguf_metadata.h"
+#include "data/io/file_io.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace brine::data {
@@ -24,6 +26,12 @@ struct VocabularyMetadata {
   bool add_eos = false, add_space_prefix = false;
   std::string chat_template;
 };
+
+// The vocabulary in a file's metadata; an Error if there is none.
+VocabularyMetadata gguf_vocabulary(const GgufMetadata& metadata);
+// The same for the file at `path`, of which only the header is read.
+bool has_gguf_vocabulary(const Path& path);
+VocabularyMetadata gguf_vocabulary(const Path& path);
 
 // The tokenizer of a byte-level BPE ("gpt2") with the pre-tokenizer "smollm", "gpt-2", "llama-bpe"
 // or "qwen2", or a name that llama.cpp reads like one of them; any other model or pre-tokenizer is

@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {

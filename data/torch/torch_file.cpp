@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/io/file_io.h"
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 #include "data/safetensors/safetensors_header.h"
 #include "data/torch/state_dict.h"
 #include "tensor/base/parallel.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 #include "tensor/base/parallel.h"
 
 namespace brine::data {

@@ -3,9 +3,10 @@
 
 #include <functional>
 #include <span>
+#include <string>
 
 #include "distill/batches/batch.h"
-#include "distill/ranks/measure.h"
+#include "nn/models/model.h"
 #include "nn/models/model_state.h"
 #include "tensor/comm/communicator.h"
 
@@ -15,6 +16,17 @@ struct Perplexity {
   double nll = 0;        // mean negative log-likelihood of a predicted token, natural logarithm
   int64_t tokens = 0;    // predicted tokens
   double value() const;  // exp(nll)
+};
+
+// What an evaluation counts besides its result, batch by batch, in parts that are sent between
+// ranks.
+class BatchMeasure {
+ public:
+  virtual ~BatchMeasure() = default;
+  // What was counted since the last call; resets the counts.
+  virtual std::string take() = 0;
+  // Adds what take() gave, on this rank or another one.
+  virtual void add(const std::string& part) = 0;
 };
 
 struct EvaluateCall {
@@ -46,5 +58,29 @@ struct StridedWindows {
 };
 Perplexity evaluate_strided(nn::Model& model, std::span<const int32_t> tokens,
                             const StridedWindows& windows, const EvaluateCall& call);
+
+// The keys that rows read, by which masks are compared.
+// A mean over layers, heads and rows: of a mask of blocks the keys of the tile's list up to the
+// row, of another mask those of the row.
+class KeysRead : public nn::LayerObserver, public BatchMeasure {
+ public:
+  // A mask of blocks gives its counts alone: its keys would take more memory than the model.
+  void prepare(nn::Tap& tap) const override { tap.request("kept_keys"); }
+  Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
+  std::string take() override;
+  void add(const std::string& part) override;
+  double mean() const { return sum_.rows > 0 ? sum_.keys / sum_.rows : 0; }
+
+ private:
+  struct Sum {
+    double keys = 0, rows = 0;
+  };
+  Sum sum_;
+};
+
+// Of full attention over windows of T tokens.
+double keys_of_all(const nn::ModelShape& shape, int64_t T);
+// Of a pass over ids [1, T]; 0 for a method that is neither full nor a mask.
+double keys_read(nn::Model& model, const Tensor& ids, const nn::RuntimeOptions& options = {});
 
 }  // namespace brine::distill

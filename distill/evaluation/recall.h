@@ -40,7 +40,7 @@ namespace brine::distill {
 struct Recall {
   std::array<std::vector<double>, recall::kWays> sums;  // [way][head]
   int64_t rows = 0;                                     // per head
-  // Of all rows, not only of those counted above: the keys that they read (keys_read.h).
+  // Of all rows, not only of those counted above: the keys that they read (KeysRead).
   double read = 0;
   int64_t all_rows = 0;
 

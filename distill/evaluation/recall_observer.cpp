@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "distill/evaluation/health/mask_health.h"
-#include "distill/teachers/self_teacher.h"
+#include "distill/teachers/teacher.h"
 
 namespace brine::distill {
 namespace {

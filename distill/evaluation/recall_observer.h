@@ -9,7 +9,6 @@
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall.h"
 #include "distill/inputs/models.h"
-#include "distill/ranks/measure.h"
 #include "distill/teachers/teacher.h"
 #include "nn/attention/observer.h"
 #include "nn/io/model_io.h"

@@ -2,6 +2,7 @@
 #include "distill/evaluation/sweep_text.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -10,18 +11,84 @@
 #include <vector>
 
 #include "data/io/file_io.h"
+#include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/health/mask_health.h"
-#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/recall_observer.h"
-#include "distill/evaluation/sweep.h"
 #include "distill/evaluation/tasks/task_report.h"
-#include "distill/inputs/texts.h"
+#include "distill/inputs/models.h"
 #include "distill/ranks/exchange.h"
 #include "tensor/comm/shared_work.h"
+#include "tensor/device/allocator.h"
 
 namespace brine::distill {
 
 namespace {
+
+// The teacher, from the first recall on, and the bytes that are alive without it.
+struct SweepTeacher {
+  std::string path;  // empty: none
+  std::unique_ptr<RecallObserver> recall = {};
+  int64_t live_without = 0;
+};
+
+// In a separate pass: the teacher's time and memory do not count for the model.
+double recall_of(const nn::LoadedModel& m, const WindowSource& windows, EvaluateCall call,
+                 SweepTeacher& teacher) {
+  if (!teacher.recall) {
+    teacher.live_without = allocator_stats().live;
+    teacher.recall = RecallObserver::make(teacher.path, m, {});
+  }
+  teacher.recall->restart(call.options.k);
+  call.observer = teacher.recall.get();
+  call.before_batch = [&](const Batch& batch) { teacher.recall->begin(batch); };
+  call.measures = {teacher.recall.get()};
+  evaluate(*m.model, windows, call);
+  return teacher.recall->rows().back().mean[recall::kMask];
+}
+
+SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const EvaluateCall& call,
+                  SweepTeacher& teacher) {
+  const int64_t of_teacher = teacher.recall ? allocator_stats().live - teacher.live_without : 0;
+  EvaluateCall warm = call;  // fills caches before timing starts
+  warm.max_windows = std::min(call.batch_size, windows.size());
+  warm.ranks = nullptr;
+  evaluate(*m.model, windows, warm);
+  SweepCell cell{.k = call.options.k, .query_skip = call.options.query_skip};
+  cell.keys_read = keys_read(*m.model, windows.in_order(0, 1).ids, call.options);
+  reset_peak();
+  const auto start = std::chrono::steady_clock::now();
+  cell.perplexity = evaluate(*m.model, windows, call).value();
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+  const int64_t count =
+      call.max_windows ? std::min(call.max_windows, windows.size()) : windows.size();
+  cell.ms = time.count() / double(count);
+  cell.bytes = double(allocator_stats().peak_live - of_teacher);
+  if (!teacher.path.empty()) cell.recall = recall_of(m, windows, call, teacher);
+  return cell;
+}
+
+// The k to measure at. The model's attention must be sparse.
+std::vector<int64_t> ks_of(const nn::LoadedModel& model, const SweepRequest& request) {
+  check(model.model->attention_traits().sparse, "sweep: attention '", model.config.attention,
+        "' keeps every key");
+  return request.k.empty() ? std::vector{kept_keys_of(model.config, 0).value()} : request.k;
+}
+
+// Every cell, passed on as soon as it is measured: for each k every query_skip.
+void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
+           const std::function<void(const SweepCell&)>& measured) {
+  SweepTeacher teacher{.path = request.teacher};
+  for (int64_t keys : ks_of(model, request)) {
+    for (int64_t skip : request.query_skip) {
+      measured(measure(model, windows,
+                       {.batch_size = request.batch_size,
+                        .max_windows = request.max_windows,
+                        .options = {.k = keys, .query_skip = skip},
+                        .ranks = request.ranks},
+                       teacher));
+    }
+  }
+}
 
 // A student next to its floors and ceilings at equal keys read: the teacher under its top keys,
 // best columns or blocks, sinks + recent keys and the most recent keys, in perplexity and mask
@@ -206,12 +273,9 @@ std::string cells(const FloorRow& r, const std::string& between) {
 void floors(const nn::LoadedModel& student, const WindowSource& windows,
             const SweepRequest& request, const std::function<void(const FloorRow&)>& measured) {
   check(!request.teacher.empty(), "sweep: --floors needs --teacher");
-  check(student.model->attention_traits().sparse, "sweep: attention '", student.config.attention,
-        "' keeps every key");
+  const std::vector<int64_t> k = ks_of(student, request);
   Table table{student, windows, request, measured};
   table.measure_dense();
-  std::vector<int64_t> k = request.k;
-  if (k.empty()) k = {kept_keys_of(student.config, 0).value()};
   for (int64_t keys : k) {
     Recall all;
     for (int64_t skip : request.query_skip) table.measure_student(keys, skip, all);
@@ -219,22 +283,13 @@ void floors(const nn::LoadedModel& student, const WindowSource& windows,
   }
 }
 
-// Lines of a Markdown table, with their line end.
-std::string floor_title() {
-  return "| attention | k | keys read | perplexity | over dense | mask recall | least head | "
-         "10th percentile | top-1 hit |\n"
-         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
-}
-
-std::string floor_line(const FloorRow& row) { return "| " + cells(row, " | ") + " |\n"; }
-
-// The same of a TSV file.
-std::string floor_tsv_title() {
-  return "attention\tk\tkeys_read\tperplexity\tover_dense\tmask_recall\tleast_head\tp10\t"
-         "top1_hit\n";
-}
-
-std::string floor_tsv_line(const FloorRow& row) { return cells(row, "\t") + "\n"; }
+// Of a Markdown table, and of a TSV file.
+constexpr const char* kFloorTitle =
+    "| attention | k | keys read | perplexity | over dense | mask recall | least head | "
+    "10th percentile | top-1 hit |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+constexpr const char* kFloorTsvTitle =
+    "attention\tk\tkeys_read\tperplexity\tover_dense\tmask_recall\tleast_head\tp10\ttop1_hit\n";
 
 std::string line_of(const SweepCell& c, const char* format, const char* recall_format,
                     bool recall) {
@@ -255,11 +310,11 @@ void write_table(const TextSweep& what, const std::string& tsv) {
 
 void write_floors(const nn::LoadedModel& model, const WindowSource& windows, const TextSweep& what,
                   std::ostream& table) {
-  std::string tsv = floor_tsv_title();
-  table << floor_title() << std::flush;
+  std::string tsv = kFloorTsvTitle;
+  table << kFloorTitle << std::flush;
   floors(model, windows, what.grid, [&](const FloorRow& row) {
-    table << floor_line(row) << std::flush;
-    tsv += floor_tsv_line(row);
+    table << "| " << cells(row, " | ") << " |\n" << std::flush;
+    tsv += cells(row, "\t") + "\n";
   });
   write_table(what, tsv);
 }

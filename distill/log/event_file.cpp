@@ -12,7 +12,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "data/codec/crc32c.h"
+#include "data/codec/sha256.h"
 
 namespace brine::distill {
 namespace {

@@ -1,10 +1,12 @@
 // The log of a run: JSON lines, TensorBoard events and the terminal, written by the same three
-// calls.
+// calls; and lines that are read back.
 #pragma once
 
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "data/config/schema.h"
 #include "data/io/file_io.h"
@@ -55,5 +57,18 @@ int trim_log(const data::Path& log, int64_t last_step);
 
 // Whether the log of a run contains an evaluation at this step.
 bool has_evaluation(const data::Path& run_dir, int64_t step);
+
+struct LogRecord {
+  LogLine type = LogLine::step;
+  int64_t step = 0;
+  double time = 0;  // seconds since 1970
+  // The numbers of a step or an evaluation in their order; NaN and infinities too.
+  Values values = {};
+  std::string text = {};  // of an event
+};
+
+// Every line of a file. A last line without its end, which a killed run leaves, is dropped; any
+// other that is not a line of a log is Error("FILE:LINE: ...").
+std::vector<LogRecord> read_log(const data::Path& file);
 
 }  // namespace brine::distill

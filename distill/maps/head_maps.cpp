@@ -164,4 +164,103 @@ int64_t coarser_cells(int64_t tokens, int64_t cells) {
   return cells % 2 == 0 ? cells / 2 : 0;
 }
 
+Blocks::Blocks(int64_t items, int64_t cells) : items_(items), cells_(cells) {
+  check(cells > 0 && cells <= items, "maps: ", cells, " cells for ", items, " tokens");
+}
+
+bool Blocks::refines(const Blocks& coarse) const {
+  if (coarse.items_ != items_ || coarse.cells_ > cells_) return false;
+  for (int64_t c = 0; c < coarse.cells_; ++c) {
+    const int64_t at = coarse.begin(c);
+    if (begin(of(at)) != at) return false;
+  }
+  return true;
+}
+
+void CellMap::add(int64_t row, int64_t begin, int64_t end, float value) {
+  float* sums = &sum_[size_t(tokens_.of(row) * tokens_.cells())];
+  while (begin < end) {
+    const int64_t c = tokens_.of(begin), stop = std::min(end, tokens_.begin(c + 1));
+    sums[c] += value * float(stop - begin);
+    begin = stop;
+  }
+}
+
+void CellMap::add_row(int64_t row, const float* values, int64_t n) {
+  float* sums = &sum_[size_t(tokens_.of(row) * tokens_.cells())];
+  for (int64_t c = 0; c < tokens_.cells() && tokens_.begin(c) < n; ++c) {
+    const int64_t end = std::min(tokens_.begin(c + 1), n);
+    float total = 0;
+    for (int64_t j = tokens_.begin(c); j < end; ++j) total += values[j];
+    sums[c] += total;
+  }
+}
+
+CellMap CellMap::coarser(const Blocks& tokens) const {
+  check(tokens_.refines(tokens), "maps: ", tokens.cells(), " cells are not made of ",
+        tokens_.cells());
+  CellMap out(tokens);
+  for (int64_t r = 0; r < tokens_.cells(); ++r) {
+    for (int64_t c = 0; c < tokens_.cells(); ++c) {
+      const int64_t row = tokens.of(tokens_.begin(r)), column = tokens.of(tokens_.begin(c));
+      out.sum_[size_t(row * tokens.cells() + column)] += sum(r, c);
+    }
+  }
+  return out;
+}
+
+namespace {
+
+// Collects a model's layers; its mask recall is counted next to the teacher.
+class Observer : public nn::LayerObserver {
+ public:
+  Observer(const nn::LoadedModel& model, const TextPass& pass)
+      : causal_(model.config.shape().causal), maps_(pass.maps) {
+    if (!model.model->attention_traits().sparse) return;
+    recall_ =
+        RecallObserver::make(pass.teacher.empty() ? kSelf : pass.teacher, model, {.k = pass.k});
+    recall_->watch = [this](int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
+      maps_.add(layer, view_of(tap, attention_of(teacher), causal_));
+    };
+  }
+
+  void begin(const Batch& batch) {
+    if (recall_) recall_->begin(batch);
+  }
+  void prepare(nn::Tap& tap) const override { tap.request(nn::kProbabilities); }
+  Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
+    if (recall_) return recall_->observe(layer, tap, output);
+    maps_.add(layer, view_of(tap, {.map = {}, .q = tap.get("q"), .k = tap.get("k")}, causal_));
+    return {};
+  }
+  TextAttention take() {
+    return {maps_.take(), recall_ ? recall_->layers() : std::vector<Recall>()};
+  }
+
+ private:
+  bool causal_;
+  MapCollector maps_;
+  std::unique_ptr<RecallObserver> recall_;
+};
+
+}  // namespace
+
+TextAttention attend_to_text(nn::LoadedModel& model, const TextPass& pass) {
+  const int64_t T = int64_t(pass.ids.size());
+  const nn::ModelShape shape = model.config.shape();
+  check(T > 0, "report: the text has no tokens");
+  check(T <= shape.max_positions, "report: ", T, " tokens, but the model has ", shape.max_positions,
+        " positions");
+  for (const int32_t id : pass.ids) {
+    check(id >= 0 && id < shape.vocab_size, "report: token ", id, " is outside the vocabulary of ",
+          shape.vocab_size);
+  }
+  NoGrad off;
+  Observer observer(model, pass);
+  const Tensor ids = Tensor::from(pass.ids, {1, T});
+  observer.begin({.ids = ids, .lengths = {}, .windows = {0}, .tokens = T});
+  model.model->hidden({.ids = ids, .options = {.k = pass.k}, .observer = &observer});
+  return observer.take();
+}
+
 }  // namespace brine::distill

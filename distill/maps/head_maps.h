@@ -1,15 +1,69 @@
-// The maps of every layer and head for one text, averaged down to cells.
+// The maps of every layer and head for one text, averaged down to cells: the mass of each block of
+// queries on each block of keys, so that a map of any length becomes a picture without cutting it.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <set>
+#include <string>
 #include <vector>
 
-#include "distill/maps/cell_map.h"
+#include "distill/evaluation/recall_observer.h"
 #include "nn/attention/observer.h"
+#include "tensor/base/error.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine::distill {
+
+// `items` tokens in `cells` blocks whose sizes differ by one at most.
+class Blocks {
+ public:
+  Blocks() = default;
+  Blocks(int64_t items, int64_t cells);
+
+  int64_t cells() const { return cells_; }
+  int64_t begin(int64_t cell) const { return cell * items_ / cells_; }
+  int64_t size(int64_t cell) const { return begin(cell + 1) - begin(cell); }
+  // The largest c with begin(c) <= item.
+  int64_t of(int64_t item) const { return ((item + 1) * cells_ - 1) / items_; }
+  // Whether every block of `coarse` is made of whole blocks of this.
+  bool refines(const Blocks& coarse) const;
+
+ private:
+  int64_t items_ = 0, cells_ = 0;
+};
+
+// Entries of a T x T matrix added into cells. All numbers are f32.
+class CellMap {
+ public:
+  CellMap() = default;
+  explicit CellMap(const Blocks& tokens)
+      : tokens_(tokens), sum_(size_t(tokens.cells() * tokens.cells())) {}
+
+  bool empty() const { return sum_.empty(); }
+  const Blocks& tokens() const { return tokens_; }
+
+  // The same value for the columns [begin, end) of a row.
+  void add(int64_t row, int64_t begin, int64_t end, float value);
+  // The entries [0, n) of a row.
+  void add_row(int64_t row, const float* values, int64_t n);
+
+  float sum(int64_t row_cell, int64_t column_cell) const {
+    return sum_[size_t(row_cell * tokens_.cells() + column_cell)];
+  }
+  // Mean over a cell's rows of the sum over its columns: the mass that a query of the block puts on
+  // the block of keys. Without averaging it is the entry.
+  float mass(int64_t row_cell, int64_t column_cell) const {
+    return sum(row_cell, column_cell) / float(tokens_.size(row_cell));
+  }
+
+  // The same map with larger cells; throws unless these consist of whole cells.
+  CellMap coarser(const Blocks& tokens) const;
+
+ private:
+  Blocks tokens_;
+  std::vector<float> sum_;
+};
 
 // What pictures of a layer's attention are made from: the tensors of one sequence.
 
@@ -98,5 +152,21 @@ class MapCollector {
 int64_t cells_at_most(int64_t tokens, int64_t most);
 // The next larger cells that consist of whole ones of `cells`; 0: there are none.
 int64_t coarser_cells(int64_t tokens, int64_t cells);
+
+// One text through a model next to its teacher.
+struct TextPass {
+  std::vector<int32_t> ids = {};  // one sequence
+  int64_t k = 0;                  // kept keys; 0: as trained
+  std::string teacher = {};       // of a model with a mask: a directory or file, or kSelf
+  MapRequest maps = {};
+};
+
+struct TextAttention {
+  TextMaps maps;
+  std::vector<Recall> recall;  // by layer; empty without a mask
+};
+
+// Runs the model. A method without a mask has the maps of its dense attention only.
+TextAttention attend_to_text(nn::LoadedModel& model, const TextPass& pass);
 
 }  // namespace brine::distill

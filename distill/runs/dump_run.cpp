@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "data/checkpoint/occupied.h"
+#include "data/checkpoint/checkpoint.h"
 #include "data/corpus/permutation.h"
 #include "data/dump/dump_writer.h"
 #include "data/io/human.h"

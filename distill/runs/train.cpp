@@ -12,7 +12,6 @@
 #include "distill/log/device_memory.h"
 #include "distill/losses/loss_table.h"
 #include "distill/ranks/exchange.h"
-#include "distill/runs/memory_check.h"
 #include "distill/runs/training_run.h"
 #include "nn/models/model_costs.h"
 #include "tensor/comm/shared_work.h"

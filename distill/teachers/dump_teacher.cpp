@@ -8,7 +8,7 @@
 
 #include "autograd/ops.h"
 #include "distill/batches/task_source.h"
-#include "distill/teachers/dump_check.h"
+#include "distill/teachers/dump_batch.h"
 
 namespace brine::distill {
 namespace {

@@ -1,6 +1,7 @@
 // The teacher that runs beside the student, and the tensors computed of a layer.
 #include "distill/teachers/teacher.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -209,5 +210,77 @@ Tensor OnlineTeacher::class_logits() {
 }
 
 Tensor Teacher::class_logits() { throw Error("teacher: has no class logits"); }
+
+void SelfTeacher::require(const TeacherNeeds& needs) {
+  auto has = [](const std::string& part) { return part == data::part::attention; };
+  for (const TeacherNeed& need : needs) {
+    check(!sources_of(need.part, has).empty(), "teacher: 'self' has no ", need.part,
+          " of its own; set losses.", need.losses.empty() ? "" : need.losses[0], " to 0");
+  }
+}
+
+void SelfTeacher::observe_student(int64_t layer, const nn::Tap& student) {
+  layer_ = layer;
+  student_ = {};
+  student_["query"] = student.get("q").detach();
+  student_["key"] = student.get("k").detach();
+}
+
+TeacherLayer SelfTeacher::layer(int64_t i) {
+  check(i == layer_, "teacher: 'self' has only the layer that runs, ", layer_, ", not ", i);
+  return student_;
+}
+
+TopLogits SelfTeacher::logits(int64_t, int64_t) {
+  throw Error("teacher: 'self' has no logits of its own");
+}
+
+namespace {
+
+// Of the output [1, T, C] of a layer.
+MassiveActivation largest_of(const Tensor& output, int64_t layer) {
+  const int64_t T = output.dim(1), C = output.dim(2);
+  const std::vector<double> x = output.to(Device{}).to_vector();
+  MassiveActivation out{.layer = layer};
+  double first = 0, others = 0;
+  for (int64_t i = 0; i < T * C; ++i) (i < C ? first : others) += x[size_t(i)] * x[size_t(i)];
+  for (int64_t i = 0; i < C; ++i) {
+    if (std::abs(x[size_t(i)]) <= std::abs(out.value)) continue;
+    out.feature = i;
+    out.value = x[size_t(i)];
+  }
+  out.usual = std::sqrt(others / double((T - 1) * C));
+  out.share = first / std::max(first + others, 1e-300);
+  return out;
+}
+
+}  // namespace
+
+std::string MassiveActivation::text() const {
+  auto rounded = [](double v) { return std::round(v * 100) / 100; };
+  return join("feature ", feature, " of the first token is ", rounded(value), " in layer ", layer,
+              ", the other tokens' are about ", rounded(usual));
+}
+
+std::optional<MassiveActivation> massive_activation(nn::Model& teacher) {
+  constexpr int64_t kTokens = 64;
+  const nn::ModelShape& shape = teacher.shape();
+  const int64_t T = std::min(kTokens, shape.max_positions);
+  if (!shape.causal || T < 2) return std::nullopt;
+  NoGrad off;
+  // The first token has them whatever the text is.
+  nn::ModelCall call{.ids = Tensor::empty({1, T}, Dtype::i32)};
+  for (int64_t i = 0; i < T; ++i)
+    call.ids.data<int32_t>()[i] = int32_t((i + 1) * 7919 % shape.vocab_size);
+  MassiveActivation largest;
+  Tensor x = teacher.embed(call);
+  for (int64_t i = 0; i < shape.layers; ++i) {
+    x = teacher.layer(i, x, call, nullptr).detach();
+    const MassiveActivation here = largest_of(x, i);
+    if (here.share > largest.share) largest = here;
+  }
+  if (largest.share <= 0.5) return std::nullopt;
+  return largest;
+}
 
 }  // namespace brine::distill

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -116,5 +117,38 @@ class OnlineTeacher : public Teacher {
   std::map<int64_t, Tensor> kept_;  // inputs of layers before it
   Tensor finished_;                 // [B, T, C] for the heads, when they are requested
 };
+
+// A student that is the teacher of itself, for models of which no second copy fits into memory. The
+// teacher's attention is the student's dense attention, by rows from q and k without their
+// gradients. There are no attention outputs, layer outputs or logits: losses that need them are
+// refused.
+class SelfTeacher : public Teacher {
+ public:
+  void require(const TeacherNeeds& needs) override;
+  void begin(const Batch&) override { student_ = {}; }
+  void observe_student(int64_t layer, const nn::Tap& student) override;
+  TeacherLayer layer(int64_t i) override;
+  TopLogits logits(int64_t first, int64_t rows) override;
+
+ private:
+  int64_t layer_ = -1;
+  TeacherLayer student_;
+};
+
+// A massive activation of a teacher (Sun et al. 2024): a few features of the first token that are
+// thousands of times as large as others, in most pretrained decoders.
+struct MassiveActivation {
+  int64_t layer = 0, feature = 0;  // of the first token in the layer's output
+  double value = 0;
+  double usual = 0;  // root of the mean square of the other tokens' features
+  double share = 0;  // of the first token in the squares of all tokens
+
+  std::string text() const;  // "feature 12 of the first token is 1300 in layer 3, others .8"
+};
+
+// That of the layer where the first of 64 tokens has the largest share in the squares, if it is
+// more than half. Squared distances of layer outputs (the loss kd) are then of that token alone.
+// Empty for an encoder.
+std::optional<MassiveActivation> massive_activation(nn::Model& teacher);
 
 }  // namespace brine::distill

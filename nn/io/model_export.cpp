@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "data/checkpoint/occupied.h"
+#include "data/checkpoint/checkpoint.h"
 #include "data/checkpoint/weights.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"

@@ -10,7 +10,7 @@
 #include "data/gguf/gguf_file.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
-#include "data/tokenizer/gguf/gguf_vocabulary.h"
+#include "data/tokenizer/vocabulary.h"
 #include "data/weights/hub_cache.h"
 #include "nn/layers/low_rank.h"
 #include "nn/optim/parameter_store.h"

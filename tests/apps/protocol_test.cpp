@@ -1,5 +1,5 @@
 // The named protocols of `brine eval`: their output, and that they cut the text as documented.
-#include "distill/evaluation/protocol.h"
+#include "distill/evaluation/evaluate_text.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

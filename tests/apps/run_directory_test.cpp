@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "data/io/directory_lock.h"
+#include "data/io/temporary.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
 

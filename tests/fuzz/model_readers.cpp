@@ -10,7 +10,7 @@
 #include "data/gguf/gguf_model.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
-#include "data/tokenizer/gguf/gguf_vocabulary.h"
+#include "data/tokenizer/vocabulary.h"
 #include "data/torch/state_dict.h"
 #include "data/torch/torch_file.h"
 #include "nn/models/model_config.h"

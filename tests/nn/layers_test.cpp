@@ -3,8 +3,6 @@
 
 #include <cmath>
 
-#include "nn/layers/conv.h"
-#include "nn/layers/feed_forward.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

@@ -4,7 +4,6 @@
 #include <map>
 
 #include "nn/layers/layers.h"
-#include "nn/optim/schedule.h"
 #include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"

@@ -4,7 +4,7 @@
 #include "apps/terminal/terminal.h"
 #include "data/corpus/corpus.h"
 #include "data/io/utf8.h"
-#include "distill/evaluation/keys_read.h"
+#include "distill/evaluation/evaluate.h"
 #include "nn/io/extend.h"
 
 namespace brine::bench {

@@ -3,7 +3,7 @@
 
 #include "apps/cli/program.h"
 #include "apps/terminal/terminal.h"
-#include "data/tasks/lra/lra_data.h"
+#include "data/tasks/lra/listops.h"
 
 namespace brine {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "apps/cli/program.h"
 #include "apps/terminal/terminal.h"
-#include "data/checkpoint/occupied.h"
+#include "data/checkpoint/checkpoint.h"
 #include "data/tokenizer/bpe/bpe.h"
 
 namespace brine {

@@ -4,7 +4,6 @@
 #include <span>
 
 #include "data/io/json.h"
-#include "data/io/printable.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/post_processor.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "data/io/printable.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/regex/regex.h"
 #include "tensor/base/error.h"

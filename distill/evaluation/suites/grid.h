@@ -8,7 +8,6 @@
 
 #include "distill/evaluation/suites/solver.h"
 #include "distill/evaluation/suites/suite.h"
-#include "distill/evaluation/suites/suite_result.h"
 
 namespace brine::distill {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "distill/batches/task_source.h"
+#include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/tasks/metrics.h"
-#include "distill/ranks/measure.h"
 #include "nn/models/family.h"
 #include "tensor/comm/communicator.h"
 

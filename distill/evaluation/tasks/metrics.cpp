@@ -192,4 +192,14 @@ std::vector<int64_t> confusion(int64_t classes, Scores predicted, Scores truth) 
   return out;
 }
 
+Interval wilson(double mean, int64_t n) {
+  check(n >= 0 && mean >= 0 && mean <= 1, "wilson: a mean of ", mean, " over ", n, " trials");
+  if (n == 0) return {};
+  constexpr double z = 1.959963984540054;  // of 97.5 %
+  const double N = double(n), z2 = z * z;
+  const double center = (mean + z2 / (2 * N)) / (1 + z2 / N);
+  const double half = z / (1 + z2 / N) * std::sqrt(mean * (1 - mean) / N + z2 / (4 * N * N));
+  return {std::max(0., center - half), std::min(1., center + half)};
+}
+
 }  // namespace brine::distill

@@ -6,10 +6,19 @@
 #include <span>
 
 #include "data/tasks/task.h"
-#include "distill/evaluation/tasks/interval.h"
 #include "distill/log/values.h"
 
 namespace brine::distill {
+
+// A confidence interval of a mean score.
+struct Interval {
+  double low = 0, high = 1;
+};
+
+// The 95 % score interval of Wilson (1927) of a share among n independent trials. For a mean of n
+// scores between 0 and 1 it is at least as wide as theirs, whose variance is at most that of hits
+// and misses. n = 0: [0, 1].
+Interval wilson(double mean, int64_t n);
 
 // Classes as numbers from 0 on. Both spans of a metric have the same size, at least 1.
 using Classes = std::span<const int32_t>;

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "distill/batches/batch.h"
+#include "distill/evaluation/recall.h"
+#include "distill/log/values.h"
 #include "distill/losses/losses.h"
 #include "distill/teachers/dump_teacher.h"
 #include "nn/models/model.h"
+#include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
 
 namespace brine::distill {
@@ -94,6 +97,27 @@ class AttentionStage : public StepObjective {
   nn::Model& student_;
   LossConfig config_;
   std::vector<int64_t> layers_;
+};
+
+// Losses and mask recall of the blocks of a student, by layer, on the teacher's activations.
+class BlockReport {
+ public:
+  // Recall is measured when the student's attention method has a mask.
+  explicit BlockReport(const nn::ModelConfig& student);
+
+  // `share` of the batch in all rows.
+  void add(const BlockView& view, double share);
+  // "block_loss", the mean over the layers, "worst_loss" and "worst_layer"; the health of the
+  // masks, "block_mask_recall" and so on; for each layer "layer.N.loss", "layer.N.recall".
+  Values values() const;
+
+ private:
+  struct Layer {
+    double loss = 0;
+    Recall recall;
+  };
+  std::optional<SelectConfig> select_;
+  std::vector<Layer> layers_;
 };
 
 }  // namespace brine::distill

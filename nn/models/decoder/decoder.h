@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/config/schema.h"
-#include "nn/layers/feed_forward.h"
+#include "nn/layers/layers.h"
 #include "nn/models/family.h"
 #include "tensor/tensor.h"
 

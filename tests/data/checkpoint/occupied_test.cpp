@@ -1,5 +1,5 @@
 // Directories that already are a model, a run, a dump or a tokenizer.
-#include "data/checkpoint/occupied.h"
+#include "data/checkpoint/checkpoint.h"
 
 #include <doctest/doctest.h>
 

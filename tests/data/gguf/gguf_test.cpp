@@ -6,7 +6,7 @@
 
 #include "data/gguf/gguf_model.h"
 #include "data/safetensors/safetensors.h"
-#include "data/tokenizer/gguf/gguf_vocabulary.h"
+#include "data/tokenizer/vocabulary.h"
 #include "tests/data/gguf/gguf_bytes.h"
 #include "tests/paths.h"
 #include "tests/refusals.h"

@@ -3,7 +3,6 @@
 
 #include <fstream>
 
-#include "data/codec/crc32c.h"
 #include "data/codec/sha256.h"
 #include "tensor/base/error.h"
 #include "tests/scratch.h"

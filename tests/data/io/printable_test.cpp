@@ -1,5 +1,5 @@
 // Text of files in messages.
-#include "data/io/printable.h"
+#include "data/io/utf8.h"
 
 #include <doctest/doctest.h>
 

@@ -8,8 +8,8 @@
 
 #include "data/codec/sha256.h"
 #include "data/io/json.h"
-#include "data/tasks/lra/lra_data.h"
-#include "data/tasks/lra/lra_tokenizers.h"
+#include "data/tasks/lra/listops.h"
+#include "data/tasks/task_readers.h"
 #include "data/tasks/task_tokens.h"
 #include "tests/data/tasks/task_files.h"
 #include "tests/messages.h"

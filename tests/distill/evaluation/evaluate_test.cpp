@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "distill/evaluation/keys_read.h"
 #include "distill/evaluation/recall_observer.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"

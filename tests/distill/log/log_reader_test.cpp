@@ -1,5 +1,5 @@
 // Logs read back, whole and damaged.
-#include "distill/log/log_reader.h"
+#include "distill/log/log.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // The student as its own teacher: the same losses as from its dense maps, written down beforehand.
-#include "distill/teachers/self_teacher.h"
+#include "distill/teachers/teacher.h"
 
 #include "tests/distill/losses/evaluated.h"
 #include "tests/distill/setup.h"

@@ -8,7 +8,6 @@
 #include "data/hdf5/hdf5_file.h"
 #include "distill/losses/loss_table.h"
 #include "distill/runs/settings/training_settings.h"
-#include "distill/teachers/self_teacher.h"
 #include "tests/distill/losses/evaluated.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"

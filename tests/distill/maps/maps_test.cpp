@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include "autograd/ops.h"
-#include "distill/maps/text_pass.h"
 #include "tests/sparse_oracle.h"
 
 namespace brine::test {

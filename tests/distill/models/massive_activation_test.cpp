@@ -1,5 +1,5 @@
 // Massive activations: where they are found, and where not.
-#include "distill/teachers/massive_activation.h"
+#include "distill/teachers/teacher.h"
 
 #include <doctest/doctest.h>
 

@@ -10,7 +10,7 @@
 #include "distill/changed_settings.h"
 #include "distill/runs/distillation.h"
 #include "distill/runs/finetuning.h"
-#include "distill/runs/memory_check.h"
+#include "distill/runs/training_run.h"
 #include "nn/io/shared_student.h"
 #include "tensor/device/allocator.h"
 #include "tests/distill/attention_keys.h"

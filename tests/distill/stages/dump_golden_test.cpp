@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include "distill/teachers/dump_batch.h"
-#include "distill/teachers/dump_check.h"
 #include "nn/io/model_io.h"
 #include "tests/distill/setup.h"
 #include "tests/paths.h"

@@ -8,7 +8,7 @@
 #include "distill/runs/distillation.h"
 #include "distill/runs/dump_run.h"
 #include "distill/runs/stages/attention_stage.h"
-#include "distill/teachers/dump_check.h"
+#include "distill/teachers/dump_batch.h"
 #include "nn/io/shared_student.h"
 #include "tests/distill/attention_keys.h"
 #include "tests/distill/runs.h"

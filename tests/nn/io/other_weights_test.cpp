@@ -1,7 +1,7 @@
 // Models from pytorch_model.bin and from GGUF files: the same as from safetensors, bit for bit.
 #include <cstring>
 
-#include "data/tokenizer/gguf/gguf_vocabulary.h"
+#include "data/tokenizer/vocabulary.h"
 #include "tensor/device/allocator.h"
 #include "tests/nn/io/model_dirs.h"
 #include "tests/refusals.h"

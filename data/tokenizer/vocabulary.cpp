@@ -1,5 +1,5 @@
 // The vocabulary in a GGUF file's metadata.
-#include "data/tokenizer/gguf/gguf_vocabulary.h"
+#include "data/tokenizer/vocabulary.h"
 
 #include "data/gguf/gguf_file.h"
 #include "tensor/base/error.h"
