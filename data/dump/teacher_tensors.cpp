@@ -12,91 +12,69 @@ namespace {
 
 using Type = TeacherTensor::Type;
 
-auto content_is(DumpContent content) {
+using Stored = std::function<bool(const DumpSpec&)>;
+using Axes = std::vector<Axis>;
+
+Stored content_is(DumpContent content) {
   return [content](const DumpSpec& s) { return s.content == content; };
+}
+
+TeacherTensor of_layers(const char* name, const char* part, Axes shape, Stored stored,
+                        Type type = Type::as_dump) {
+  return {.name = name,
+          .part = part,
+          .shape = std::move(shape),
+          .type = type,
+          .stored = std::move(stored)};
+}
+
+TeacherTensor narrow(TeacherTensor tensor) {
+  tensor.narrow = true;
+  return tensor;
+}
+
+TeacherTensor of_model(const char* name, const char* part, const char* dataset, Axes shape,
+                       Type type, Stored stored) {
+  TeacherTensor tensor = of_layers(name, part, std::move(shape), std::move(stored), type);
+  tensor.dataset = dataset;
+  tensor.of_layer = false;
+  return tensor;
 }
 
 // The tensors of the format: docs/formats.md describes them in this order.
 std::deque<TeacherTensor> format_tensors() {
   using enum Axis;
-  auto with_logits = [](const DumpSpec& s) { return s.logits != DumpLogits::none; };
+  const Stored maps = content_is(DumpContent::maps), qk = content_is(DumpContent::qk),
+               pooled = content_is(DumpContent::pooled);
+  const Stored with_logits = [](const DumpSpec& s) { return s.logits != DumpLogits::none; };
   return {
-      {.name = "attention",
-       .part = part::attention,
-       .shape = {heads, tokens, keys},
-       .stored = content_is(DumpContent::maps)},
-      {.name = "query",
-       .part = part::attention,
-       .shape = {heads, tokens, head_size},
-       .narrow = true,
-       .stored = content_is(DumpContent::qk)},
-      {.name = "key",
-       .part = part::attention,
-       .shape = {key_heads, tokens, head_size},
-       .narrow = true,
-       .stored = content_is(DumpContent::qk)},
-      {.name = "value",
-       .part = part::values,
-       .shape = {key_heads, tokens, head_size},
-       .narrow = true,
-       .stored = [](const DumpSpec& s) { return s.value; }},
-      {.name = "tau",
-       .part = part::pooled,
-       .shape = {heads, tokens, columns},
-       .stored = content_is(DumpContent::pooled)},
-      {.name = "t_log_t",
-       .part = part::pooled,
-       .shape = {heads, tokens},
-       .type = Type::f32,
-       .stored = content_is(DumpContent::pooled)},
-      {.name = "t_square",
-       .part = part::pooled,
-       .shape = {heads, tokens},
-       .type = Type::f32,
-       .stored = content_is(DumpContent::pooled)},
+      of_layers("attention", part::attention, {heads, tokens, keys}, maps),
+      narrow(of_layers("query", part::attention, {heads, tokens, head_size}, qk)),
+      narrow(of_layers("key", part::attention, {key_heads, tokens, head_size}, qk)),
+      narrow(of_layers("value", part::values, {key_heads, tokens, head_size},
+                       [](const DumpSpec& s) { return s.value; })),
+      of_layers("tau", part::pooled, {heads, tokens, columns}, pooled),
+      of_layers("t_log_t", part::pooled, {heads, tokens}, pooled, Type::f32),
+      of_layers("t_square", part::pooled, {heads, tokens}, pooled, Type::f32),
       {.name = "attention_output",  // heads concatenated, before the output projection; the
                                     // format's earlier name is "context"
        .part = part::attention_outputs,
        .dataset = "context",
        .shape = {tokens, Axis::context},
        .stored = [](const DumpSpec& s) { return s.context; }},
-      {.name = "output",
-       .part = part::layer_outputs,
-       .shape = {tokens, hidden},
-       .stored = [](const DumpSpec& s) { return s.output; }},
-      {.name = "logits",  // the n largest in descending order, or all
-       .part = part::logits,
-       .dataset = "logits/values",
-       .shape = {tokens, logits},
-       .of_layer = false,
-       .stored = with_logits},
-      {.name = "logit_ids",
-       .part = part::logits,
-       .dataset = "logits/ids",
-       .shape = {tokens, logits},
-       .type = Type::token_id,
-       .of_layer = false,
-       .stored = [](const DumpSpec& s) { return s.logits == DumpLogits::top; }},
-      {.name = "lse",  // log-sum-exp of the whole row of logits
-       .part = part::logits,
-       .dataset = "logits/lse",
-       .shape = {tokens},
-       .type = Type::f32,
-       .of_layer = false,
-       .stored = with_logits},
-      {.name = "classes",
-       .part = part::classes,
-       .dataset = "logits/classes",
-       .shape = {classes},
-       .type = Type::f32,
-       .of_layer = false,
-       .stored = [](const DumpSpec& s) { return s.classes > 0; }},
-      {.name = "tokens",
-       .part = part::tokens,
-       .shape = {tokens},
-       .type = Type::token_id,
-       .of_layer = false,
-       .stored = [](const DumpSpec& s) { return s.stores_tokens; }},
+      of_layers("output", part::layer_outputs, {tokens, hidden},
+                [](const DumpSpec& s) { return s.output; }),
+      // The n largest in descending order, or all.
+      of_model("logits", part::logits, "logits/values", {tokens, logits}, Type::as_dump,
+               with_logits),
+      of_model("logit_ids", part::logits, "logits/ids", {tokens, logits}, Type::token_id,
+               [](const DumpSpec& s) { return s.logits == DumpLogits::top; }),
+      // The log-sum-exp of the whole row of logits.
+      of_model("lse", part::logits, "logits/lse", {tokens}, Type::f32, with_logits),
+      of_model("classes", part::classes, "logits/classes", {classes}, Type::f32,
+               [](const DumpSpec& s) { return s.classes > 0; }),
+      of_model("tokens", part::tokens, "", {tokens}, Type::token_id,
+               [](const DumpSpec& s) { return s.stores_tokens; }),
   };
 }
 
