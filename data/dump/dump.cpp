@@ -108,16 +108,6 @@ void check_tensors(const DumpSpec& s, const std::string& where) {
 
 }  // namespace
 
-const char* name_of(DumpContent content) {
-  constexpr const char* names[] = {"none", "maps", "qk", "pooled"};
-  return names[int(content)];
-}
-
-const char* name_of(DumpLogits logits) {
-  constexpr const char* names[] = {"none", "top", "full"};
-  return names[int(logits)];
-}
-
 bool DumpSpec::has(std::string_view part) const {
   auto& all = teacher_tensors();
   return std::any_of(all.begin(), all.end(), [&](const TeacherTensor* tensor) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/config/named.h"
 #include "data/dump/teacher_tensors.h"
 #include "data/io/file_io.h"
 
@@ -20,9 +21,17 @@ enum class DumpContent : uint8_t {
   pooled,  // the mass of each of K columns and two sums per row: everything that L_approx needs at
            // that K
 };
+inline constexpr Named<DumpContent> kDumpContents[] = {{DumpContent::qk, "qk"},
+                                                       {DumpContent::maps, "maps"},
+                                                       {DumpContent::pooled, "pooled"},
+                                                       {DumpContent::none, "none"}};
 enum class DumpLogits : uint8_t { none, top, full };
-const char* name_of(DumpContent content);
-const char* name_of(DumpLogits logits);
+inline constexpr Named<DumpLogits> kDumpLogits[] = {
+    {DumpLogits::top, "top"}, {DumpLogits::full, "full"}, {DumpLogits::none, "none"}};
+inline const char* name_of(DumpContent content) { return name_of(content, kDumpContents); }
+inline const char* name_of(DumpLogits logits) { return name_of(logits, kDumpLogits); }
+inline constexpr Named<Dtype> kDumpTypes[] = {
+    {Dtype::f32, "f32"}, {Dtype::f16, "f16"}, {Dtype::bf16, "bf16"}};
 
 // Instead of a hash that is unknown to the writer of a dump; nothing is compared with it.
 inline constexpr char kNoHash[] = "none";

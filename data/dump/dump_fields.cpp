@@ -10,8 +10,8 @@ namespace {
 // Calls f(name, reference) for every field; integers, truth values, texts and choices.
 template <class Spec, class F>
 void each_field(Spec& s, F&& f) {
-  f("content", s.content);
-  f("dtype", s.dtype);
+  f("content", s.content, kDumpContents);
+  f("dtype", s.dtype, kDumpTypes);
   f("causal", s.causal);
   f("packed", s.packed);
   f("layers", s.layers);
@@ -24,7 +24,7 @@ void each_field(Spec& s, F&& f) {
   f("has_value", s.value);
   f("has_context", s.context);
   f("has_output", s.output);
-  f("logits", s.logits);
+  f("logits", s.logits, kDumpLogits);
   f("top_n", s.top_n);
   f("has_tokens", s.stores_tokens);
   f("ragged", s.ragged);
@@ -48,9 +48,9 @@ struct Get {
     for (const T& word : v) text += (text.empty() ? "" : ",") + join(word);
     fields.push_back({name, text});
   }
-  template <class Choice>
-  void operator()(const char* name, const Choice& v) {
-    fields.push_back({name, std::string(name_of(v))});
+  template <class Choice, size_t N>
+  void operator()(const char* name, const Choice& v, const Named<Choice> (&names)[N]) {
+    fields.push_back({name, std::string(name_of(v, names))});
   }
 };
 
@@ -93,20 +93,12 @@ struct Set {
       v.push_back(number);
     }
   }
-  void operator()(const char* name, Dtype& v) { choose(name, v, 7); }
-  void operator()(const char* name, DumpContent& v) { choose(name, v, 4); }
-  void operator()(const char* name, DumpLogits& v) { choose(name, v, 3); }
-  template <class Choice>
-  void choose(const char* name, Choice& v, int count) {
-    std::string text = fetch<std::string>(name);
-    for (int i = 0; i < count; ++i) {
-      if (text == name_of(Choice(i))) {
-        v = Choice(i);
-        return;
-      }
-    }
-    throw Error(join(where, ": ", name, " is \"", text, "\", which is not known"),
-                ErrorKind::format);
+  template <class Choice, size_t N>
+  void operator()(const char* name, Choice& v, const Named<Choice> (&names)[N]) {
+    const std::string text = fetch<std::string>(name);
+    const std::optional<Choice> known = value_of(text, names);
+    check_format(known.has_value(), where, ": ", name, " is \"", text, "\", which is not known");
+    v = *known;
   }
 };
 

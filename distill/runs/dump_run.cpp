@@ -234,15 +234,15 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("samples", samples, "Texts of the task to dump, evenly spaced in the split; 0 = all",
           {.min = 0});
   s.field("out", out, "Directory of the dump");
-  s.choice("content", content, kDumpContents,
+  s.choice("content", content, data::kDumpContents,
            "Attention as q and k, as maps, or pooled for the loss approx");
   s.field("columns", columns, "With content = pooled: attention.columns of the students",
           {.min = 1});
-  s.choice("dtype", dtype, kDumpTypes, "Type of the stored values");
+  s.choice("dtype", dtype, data::kDumpTypes, "Type of the stored values");
   s.field("value", value, "Store values (stage attention reads them)");
   s.field("context", context, "Store attention outputs (loss context)");
   s.field("output", output, "Store layer outputs (loss kd)");
-  s.choice("logits", logits, kDumpLogits, "Logits to store (loss kd_task)");
+  s.choice("logits", logits, data::kDumpLogits, "Logits to store (loss kd_task)");
   s.field("top_logits", top_logits, "With logits = top: how many of each row", {.min = 1});
   s.field("tensors", tensors,
           "Further tensors of the layers to store: names that the program has registered");

@@ -10,17 +10,6 @@
 
 namespace brine::distill {
 
-inline constexpr data::Named<data::DumpContent> kDumpContents[] = {
-    {data::DumpContent::qk, "qk"},
-    {data::DumpContent::maps, "maps"},
-    {data::DumpContent::pooled, "pooled"},
-    {data::DumpContent::none, "none"}};
-inline constexpr data::Named<data::DumpLogits> kDumpLogits[] = {{data::DumpLogits::top, "top"},
-                                                                {data::DumpLogits::full, "full"},
-                                                                {data::DumpLogits::none, "none"}};
-inline constexpr data::Named<Dtype> kDumpTypes[] = {
-    {Dtype::f32, "f32"}, {Dtype::f16, "f16"}, {Dtype::bf16, "bf16"}};
-
 struct DumpRequest {
   std::string out;                // directory of the dump
   std::vector<std::string> data;  // text files or token shards, or the directory of the task
