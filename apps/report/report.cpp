@@ -30,14 +30,13 @@ namespace {
 // "1,2,3"
 std::vector<int32_t> parse_ids(const std::string& list) {
   std::vector<int32_t> ids;
-  for (size_t at = 0; at <= list.size();) {
-    const size_t end = std::min(list.find(',', at), list.size());
+  for (const std::string& part : data::split(list, ',')) {
     int32_t id = -1;
-    const auto [rest, error] = std::from_chars(list.data() + at, list.data() + end, id);
-    check(error == std::errc() && rest == list.data() + end && id >= 0,
+    const char* end = part.data() + part.size();
+    const auto [rest, error] = std::from_chars(part.data(), end, id);
+    check(error == std::errc() && rest == end && id >= 0,
           "--tokens must be ids separated by commas, got \"", list, "\"");
     ids.push_back(id);
-    at = end + 1;
   }
   return ids;
 }

@@ -119,12 +119,9 @@ Json parse_words(const Schema::Field& field, const std::vector<std::string>& wor
   Json list = Json::array();
   for (const std::string& word : words) {
     // "16,32" is two numbers; a text may contain commas.
-    for (size_t at = 0; at <= word.size();) {
-      const bool whole = field.kind() == Schema::Kind::texts;
-      const size_t end = whole ? word.size() : std::min(word.find(',', at), word.size());
-      list.push_back(parse_word(field.kind(), word.substr(at, end - at)));
-      at = end + 1;
-    }
+    const bool whole = field.kind() == Schema::Kind::texts;
+    for (const std::string& part : whole ? std::vector{word} : split(word, ','))
+      list.push_back(parse_word(field.kind(), part));
   }
   return list;
 }

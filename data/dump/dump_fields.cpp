@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "data/io/utf8.h"
+
 namespace brine::data {
 namespace {
 
@@ -73,12 +75,7 @@ struct Set {
   void operator()(const char* name, std::string& v) { v = fetch<std::string>(name); }
   void operator()(const char* name, std::vector<std::string>& v) {
     const std::string text = fetch<std::string>(name);
-    v.clear();
-    for (size_t begin = 0; !text.empty() && begin <= text.size();) {
-      const size_t end = std::min(text.find(',', begin), text.size());
-      v.push_back(text.substr(begin, end - begin));
-      begin = end + 1;
-    }
+    v = text.empty() ? std::vector<std::string>() : split(text, ',');
   }
   void operator()(const char* name, std::vector<int64_t>& v) {
     std::vector<std::string> words;

@@ -44,6 +44,16 @@ void refuse_malformed(const std::string& path, const std::string& text) {
 
 }  // namespace
 
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    parts.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
 std::string read_text(const std::string& path) {
   std::string text = read_file(path);
   refuse_packed(path, std::string_view(text).substr(0, kPackedHead));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace brine::data {
 
@@ -21,6 +22,9 @@ inline std::string_view without_mark(std::string_view text) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   return text;
 }
+
+// The parts between separators, one more than there are of them.
+std::vector<std::string> split(std::string_view text, char separator);
 
 inline bool is_utf8(std::string_view text) { return find_invalid_utf8(text) == kValidUtf8; }
 

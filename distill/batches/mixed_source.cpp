@@ -8,6 +8,7 @@
 #include <string>
 
 #include "data/corpus/permutation.h"
+#include "data/io/utf8.h"
 
 namespace brine::distill {
 
@@ -206,11 +207,7 @@ std::vector<int64_t> parse_lengths(const std::string& text) {
     check(!out.empty(), "lengths: the range '", text, "' contains no multiple of ", kStep);
     return out;
   }
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    out.push_back(parse_length(std::string_view(text).substr(at, end - at), text));
-    at = end + 1;
-  }
+  for (const std::string& part : data::split(text, ',')) out.push_back(parse_length(part, text));
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include "data/config/schema.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 #include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/suites/grid.h"
 #include "distill/evaluation/tasks/task_report.h"
@@ -19,18 +20,6 @@
 namespace brine::distill {
 
 namespace {
-
-std::vector<std::string> parts_of(const std::string& text) {
-  std::vector<std::string> out(1);
-  for (char c : text) {
-    if (c == ':') {
-      out.emplace_back();
-    } else {
-      out.back() += c;
-    }
-  }
-  return out;
-}
 
 void apply(const Contender& contender, nn::AttentionMethod& method) {
   data::Schema schema;
@@ -43,7 +32,7 @@ void apply(const Contender& contender, nn::AttentionMethod& method) {
 }  // namespace
 
 Contender parse_contender(const std::string& text) {
-  const std::vector<std::string> parts = parts_of(text);
+  const std::vector<std::string> parts = data::split(text, ':');
   Contender out{.name = text, .method = parts[0]};
   if (const auto preset = nn::attention_presets().find(parts[0]);
       preset != nn::attention_presets().end()) {
@@ -84,13 +73,8 @@ const std::string kAll = "all";  // the row of all tasks
 // "a,b" is a and b.
 std::vector<std::string> split_at_commas(const std::vector<std::string>& words) {
   std::vector<std::string> out;
-  for (const std::string& word : words) {
-    for (size_t at = 0; at <= word.size();) {
-      const size_t end = std::min(word.find(',', at), word.size());
-      out.push_back(word.substr(at, end - at));
-      at = end + 1;
-    }
-  }
+  for (const std::string& word : words)
+    for (const std::string& part : data::split(word, ',')) out.push_back(part);
   return out;
 }
 
