@@ -51,11 +51,6 @@ bool same_tokens(std::string_view text, size_t at, const Tokenizer& tokenizer) {
   return halves == tokenizer.encode(text.substr(begin, at - begin + end));
 }
 
-void refuse_malformed(std::string_view text, const std::string& where, uint64_t base) {
-  const size_t at = find_invalid_utf8(text);
-  check_format(at == kValidUtf8, where, ": not UTF-8 at byte offset ", base + at);
-}
-
 class DocumentReader {
  public:
   DocumentReader(const Tokenizer& tokenizer, const DocumentOptions& options,
@@ -128,7 +123,7 @@ class DocumentReader {
   }
 
   void put(std::string_view text, bool begins, bool ends, const std::string& where, uint64_t base) {
-    refuse_malformed(text, where, base);
+    refuse_malformed(where, text, base);
     put_({text, begins, ends});
   }
 

@@ -43,13 +43,7 @@ bool JoinedLines::next_line(std::string& line) {
   if (begin_ == held_.size()) return false;
   end = std::min(end, held_.size() - 1) + 1;
   line = held_.substr(begin_, end - begin_);
-  const size_t bad = find_invalid_utf8(line);
-  if (bad != kValidUtf8) {
-    const auto byte = uint8_t(line[bad]);
-    const char digits[] = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15], '\0'};
-    throw Error(join(name(), ": not UTF-8 at byte offset ", offset_ + bad, " (0x", digits, ")"),
-                ErrorKind::format);
-  }
+  refuse_malformed(name(), line, offset_);
   if (offset_ == 0) line.erase(0, line.size() - without_mark(line).size());
   if (line.empty()) return false;  // at most the mark
   offset_ += end - begin_;

@@ -31,18 +31,14 @@ size_t find_invalid_utf8(std::string_view text) {
   return kValidUtf8;
 }
 
-namespace {
-
-void refuse_malformed(const std::string& path, const std::string& text) {
+void refuse_malformed(const std::string& name, std::string_view text, uint64_t offset) {
   const size_t at = find_invalid_utf8(text);
   if (at == kValidUtf8) return;
   const auto byte = uint8_t(text[at]);
   const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-  throw Error(join(path, ": not UTF-8 at byte offset ", at, " (0x", digits, ")"),
+  throw Error(join(name, ": not UTF-8 at byte offset ", offset + at, " (0x", digits, ")"),
               ErrorKind::format);
 }
-
-}  // namespace
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,10 @@ inline std::string_view without_mark(std::string_view text) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   return text;
 }
+
+// Throws for malformed text, with the byte and its offset in the file `name`; that of the text is
+// `offset`.
+void refuse_malformed(const std::string& name, std::string_view text, uint64_t offset = 0);
 
 // The parts between separators, one more than there are of them.
 std::vector<std::string> split(std::string_view text, char separator);

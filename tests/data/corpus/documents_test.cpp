@@ -233,7 +233,7 @@ TEST_CASE("documents: bad lines, bad bytes and text without a position to cut") 
   while (long_text.size() < 1000) long_text += start;
   const std::string at = std::to_string(long_text.size() + 2);
   CHECK(refused_text(long_text + "ok\xff words " + long_text, {.piece_bytes = 64}) ==
-        text + ": not UTF-8 at byte offset " + at);
+        text + ": not UTF-8 at byte offset " + at + " (0xff)");
   CHECK(contains(message([&] { documents(scratch / "none"); }), "cannot open"));
   CHECK(contains(message([&] { documents(scratch.path()); }), "neither a file nor a pipe"));
 }
