@@ -169,6 +169,17 @@ Recall& Recall::operator+=(const Recall& other) {
   return *this;
 }
 
+FlatCsr mask_of(const nn::Tap& tap) {
+  const Tensor& q = tap.get("q");  // [B, H, T, d]
+  return {.row_pointers = tap.get("row_pointers"),
+          .head_offsets = tap.get("head_offsets"),
+          .columns = tap.get("columns"),
+          .batch = q.dim(0),
+          .heads = q.dim(1),
+          .length = q.dim(2),
+          .keys = q.dim(2)};
+}
+
 std::string bytes_of(const std::vector<Recall>& layers) {
   ByteWriter out;
   for (const Recall& layer : layers) {

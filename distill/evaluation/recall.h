@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/attention/observer.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine::recall {
@@ -53,6 +54,9 @@ struct Recall {
   // An empty Recall gets the other's heads; otherwise the numbers of heads must agree.
   Recall& operator+=(const Recall& other);
 };
+
+// The mask in the tap of a layer.
+FlatCsr mask_of(const nn::Tap& tap);
 
 // As bytes, for other ranks.
 std::string bytes_of(const std::vector<Recall>& layers);

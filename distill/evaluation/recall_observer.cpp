@@ -74,16 +74,8 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
 }
 
 void RecallObserver::count(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
-  const Tensor& q = tap.get("q");  // [B, H, T, d]
-  FlatCsr csr{.row_pointers = tap.get("row_pointers"),
-              .head_offsets = tap.get("head_offsets"),
-              .columns = tap.get("columns"),
-              .batch = q.dim(0),
-              .heads = q.dim(1),
-              .length = q.dim(2),
-              .keys = q.dim(2)};
   layers_[size_t(layer)] +=
-      attention_recall(attention_of(teacher), csr, columns_, visible_, select_);
+      attention_recall(attention_of(teacher), mask_of(tap), columns_, visible_, select_);
 }
 
 double RecallObserver::kept_share() const {

@@ -276,17 +276,6 @@ nn::ParameterPlanner AttentionStage::plan(double rate, double feature_rate) cons
 
 namespace {
 
-FlatCsr mask_of(const nn::Tap& block) {
-  const Tensor& q = block.get("q");  // [B, H, T, d]
-  return {.row_pointers = block.get("row_pointers"),
-          .head_offsets = block.get("head_offsets"),
-          .columns = block.get("columns"),
-          .batch = q.dim(0),
-          .heads = q.dim(1),
-          .length = q.dim(2),
-          .keys = q.dim(2)};
-}
-
 // K of the best columns that the mask is compared with.
 int64_t columns_of(const nn::Tap& block) {
   constexpr int64_t kColumns = 64;  // of a mask without columns
