@@ -78,10 +78,8 @@ void print(const distill::TaskResult& r) {
 
 // "0.96 1.00": a mean of generated and of forced answers, "-" where nothing was generated.
 std::string pair_of(const distill::MeanScore& mean) {
-  char generated[16] = "   -", forced[16];
-  if (mean.generated_prompts) std::snprintf(generated, sizeof generated, "%.2f", mean.generated);
-  std::snprintf(forced, sizeof forced, "%.2f", mean.forced);
-  return join(generated, " ", forced);
+  return (mean.generated_prompts ? text_of("%.2f", mean.generated) : "   -") +
+         text_of(" %.2f", mean.forced);
 }
 
 std::string k_of(const std::optional<int64_t>& k) { return k ? std::to_string(*k) : "-"; }
@@ -125,9 +123,7 @@ std::string keys_read_of(const std::vector<SuiteRow>& rows, const std::string& m
   std::string out = "-";
   for (const SuiteRow& row : rows) {  // that of all tasks is the last
     if (row.method != method || (row.k && *row.k != k) || row.mean.keys_read == 0) continue;
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f", row.mean.keys_read);
-    out = text;
+    out = text_of("%.1f", row.mean.keys_read);
   }
   return out;
 }
