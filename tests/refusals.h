@@ -7,7 +7,6 @@
 #include <cctype>
 #include <initializer_list>
 #include <string>
-#include <utility>
 
 #include "tests/messages.h"
 
@@ -38,10 +37,8 @@ inline void check_says(const std::string& text, std::initializer_list<std::strin
   CHECK_MESSAGE(says(text, parts), text);
 }
 
-// f throws an Error that says so.
-template <class F>
-void check_refuses(F&& f, std::initializer_list<std::string> parts) {
-  check_says(message(std::forward<F>(f)), parts);
-}
-
 }  // namespace brine::test
+
+// The call throws an Error that has the parts: CHECK_REFUSES(add(a, b), "add", "[3]", "[4]").
+#define CHECK_REFUSES(call, ...) \
+  brine::test::check_says(brine::test::message([&] { (void)(call); }), {__VA_ARGS__})

@@ -185,12 +185,10 @@ TEST_CASE(
   CHECK(m.weight.value.raw() == m.q.weight.value.raw());
   CHECK(m.bias.value.raw() == m.q.bias->value.raw());
   CHECK(m.bias.value.slice(0, 3, 2).raw() == m.k.bias->value.raw());
-  check_refuses([&] { store.add_gradients(); }, {"bf16", "inference"});
+  CHECK_REFUSES(store.add_gradients(), "bf16", "inference");
   nn::ParameterStore trained(m.inner);
-  check_refuses([&] { trained.narrow(Dtype::f16, [](const auto&) { return true; }); },
-                {"gradients", "f16"});
-  check_refuses([&] { store.narrow(Dtype::f32, [](const auto&) { return true; }); },
-                {"f32", "bf16"});
+  CHECK_REFUSES(trained.narrow(Dtype::f16, [](const auto&) { return true; }), "gradients", "f16");
+  CHECK_REFUSES(store.narrow(Dtype::f32, [](const auto&) { return true; }), "f32", "bf16");
 }
 
 }  // namespace brine::test

@@ -57,7 +57,7 @@ TEST_CASE("blocks: what does not fit is refused, with what would") {
   const auto made = blocks({}, shape);
   nn::AttentionInput in = input(2, 2, 64, 8);
   in.options.k = 5000;
-  check_says(message([&] { made->forward(in); }), {"blocks", "k = 5000", "at most 4096"});
+  CHECK_REFUSES(made->forward(in), "blocks", "k = 5000", "at most 4096");
 }
 
 TEST_CASE("blocks: with every block kept the output has the bits of flash") {
@@ -125,8 +125,8 @@ TEST_CASE("blocks: a state whose keys another scale coded is refused") {
     same->restore(0, state->saved(0), "a.state");
     other->calibrate(in.k, {});
     const auto calibrated = other->make_state(request);
-    check_says(message([&] { calibrated->restore(0, state->saved(0), "a.state"); }),
-               {"a.state", "another key_scale"});
+    CHECK_REFUSES(calibrated->restore(0, state->saved(0), "a.state"), "a.state",
+                  "another key_scale");
   }
 }
 

@@ -125,10 +125,9 @@ TEST_CASE("identity_interpolation and widen are stored with a model, and refused
   again.method().describe(stored);
   CHECK(stored.to_json()["identity_interpolation"] == "nearest");
   CHECK(stored.to_json()["widen"] == "probabilities");
-  check_refuses([&] { stored.set_text("identity_interpolation", {"cubic"}); },
-                {"identity_interpolation", "bilinear", "nearest", "cubic"});
-  check_refuses([&] { stored.set_text("widen", {"logits"}); },
-                {"widen", "scores", "probabilities", "logits"});
+  CHECK_REFUSES(stored.set_text("identity_interpolation", {"cubic"}), "identity_interpolation",
+                "bilinear", "nearest", "cubic");
+  CHECK_REFUSES(stored.set_text("widen", {"logits"}), "widen", "scores", "probabilities", "logits");
   auto refusal = [](bool causal, std::map<std::string, std::string> settings) {
     settings["identity_interpolation"] = "nearest";
     return message([&] { make_block("sea", causal, Dtype::f32, 5, 64, settings); });

@@ -91,7 +91,7 @@ TEST_CASE("sea: content before rotation enters the learned prior, and must be gi
     return tap.get("scores");
   };
   CHECK_FALSE(same_bits(scores(q), scores(normal(q.shape(), 5, Dtype::f64))));
-  check_refuses([&] { scores({}); }, {"sea", "rotary", "before rotation"});
+  CHECK_REFUSES(scores({}), "sea", "rotary", "before rotation");
 }
 
 TEST_CASE("sea: the block attends to a forced selection") {

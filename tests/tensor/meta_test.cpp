@@ -4,6 +4,7 @@
 #include "tensor/kernels/dense.h"
 #include "tensor/mask/csr.h"
 #include "tests/gradcheck.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -29,8 +30,7 @@ TEST_CASE("meta: tensors of any size have shapes and views and take no memory") 
   CHECK(x.to(Dtype::f32).dtype() == Dtype::f32);
   CHECK(Tensor::full({3}, 2, Dtype::f32, Device::meta).is_unique());
   CHECK(allocator_stats().live == before);
-  CHECK_THROWS_WITH_AS(meta({int64_t(1) << 40, int64_t(1) << 40}),
-                       doctest::Contains("is too large"), Error);
+  CHECK_REFUSES(meta({int64_t(1) << 40, int64_t(1) << 40}), "is too large");
 }
 
 TEST_CASE("meta: values are never read, only shapes come from other devices") {
@@ -67,8 +67,7 @@ TEST_CASE("meta: a kernel does nothing and its arguments are not evaluated") {
 }
 
 TEST_CASE("meta: it cannot be the default device and has no allocator") {
-  CHECK_THROWS_WITH_AS(set_default_device(Device::meta), doctest::Contains("cannot be the default"),
-                       Error);
+  CHECK_REFUSES(set_default_device(Device::meta), "cannot be the default");
   CHECK(default_device() == Device{});
   CHECK_THROWS_WITH_AS(parse_device("meta"), doctest::Contains("wanted cpu, cuda"), Error);
   CHECK_THROWS_WITH_AS(allocate(64, Device::meta), doctest::Contains("has no memory"), Error);

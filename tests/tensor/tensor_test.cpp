@@ -2,6 +2,7 @@
 #include "tensor/tensor.h"
 
 #include "tests/gradcheck.h"
+#include "tests/refusals.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -53,8 +54,7 @@ TEST_CASE("as_strided reads any pattern inside the storage") {
   Tensor x = count_up({10});
   CHECK(x.as_strided({3, 3}, {3, 1}, 1).to_vector() == Values{1, 2, 3, 4, 5, 6, 7, 8, 9});
   CHECK(x.as_strided({2, 3}, {0, 4}).to_vector() == Values{0, 4, 8, 0, 4, 8});
-  CHECK_THROWS_WITH_AS(x.as_strided({3, 3}, {3, 1}, 2), doctest::Contains("exceeds the storage"),
-                       Error);
+  CHECK_REFUSES(x.as_strided({3, 3}, {3, 1}, 2), "exceeds the storage");
   CHECK_THROWS_AS(x.as_strided({2}, {-1}), Error);
   CHECK_THROWS_AS(x.as_strided({2}, {1, 1}), Error);
   CHECK(x.as_strided({0, 3}, {100, 1}).numel() == 0);

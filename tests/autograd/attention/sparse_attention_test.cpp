@@ -86,11 +86,11 @@ TEST_CASE("sparse attention refuses groups that do not divide the heads") {
   const MaskCase m{.B = 1, .H = 6, .T = 9, .K = 4, .k = 2};
   const FlatCsr csr = random_csr(m);
   const Tensor q = normal({1, 6, 9, 4}, 1), four = normal({1, 4, 9, 4}, 2);
-  check_refuses([&] { sparse_attention(q, four, four, csr); },
-                {"sparse_attention", "[1, 6, 9, 4]", "[1, 4, 9, 4]", "6 heads"});
+  CHECK_REFUSES(sparse_attention(q, four, four, csr), "sparse_attention", "[1, 6, 9, 4]",
+                "[1, 4, 9, 4]", "6 heads");
   const Tensor two = normal({1, 2, 9, 4}, 2), three = normal({1, 3, 9, 4}, 2);
-  check_refuses([&] { sparse_attention(q, two, three, csr); },
-                {"sparse_attention", "v", "[1, 2, 9, 4]", "[1, 3, 9, 4]"});
+  CHECK_REFUSES(sparse_attention(q, two, three, csr), "sparse_attention", "v", "[1, 2, 9, 4]",
+                "[1, 3, 9, 4]");
 }
 
 TEST_CASE("sparse attention for every kind of head size") {
@@ -214,8 +214,7 @@ TEST_CASE("sparse attention on keys and values in 16 bits is that on their value
                    wanted = sparse_attention(q, k.to(Dtype::f32), v.to(Dtype::f32), csr);
       CHECK((d == 64 ? same_bits(y, wanted) : close_to_scale(y, wanted, 1e-6)));
       const Tensor leaf = require_grad(q, Tensor::zeros_like(q));
-      check_refuses([&] { sparse_attention(leaf, k, v, csr); },
-                    {"sparse_attention", "no gradients", "f32"});
+      CHECK_REFUSES(sparse_attention(leaf, k, v, csr), "sparse_attention", "no gradients", "f32");
     }
   }
 }

@@ -149,16 +149,13 @@ TEST_CASE("coded cache: what does not fit is refused") {
   const Made m = make({}, Dtype::f32, Dtype::bf16);
   CodedCache other = m.cache;
   other.low_codes = other.values;
-  check_says(message([&] { decode_cache(other, m.lengths); }), {"decode_cache", "do not fit"});
-  check_says(message([&] {
-               coded_attention_step(normal({2, 6, 2, 7}, 1), m.cache, nullptr, m.lengths);
-             }),
-             {"coded_attention_step", "q must be [2, H, 1, 7] of 2 groups"});
+  CHECK_REFUSES(decode_cache(other, m.lengths), "decode_cache", "do not fit");
+  CHECK_REFUSES(coded_attention_step(normal({2, 6, 2, 7}, 1), m.cache, nullptr, m.lengths),
+                "coded_attention_step", "q must be [2, H, 1, 7] of 2 groups");
   const BlockMask mask{.counts = {}, .entries = {}, .tiles = {}, .block = 4, .tile = 1};
-  check_says(message([&] { coded_attention_step(m.q, m.cache, &mask, m.lengths); }),
-             {"coded_attention_step", "blocks of 4 keys", "blocks of 8"});
-  check_says(message([&] { code_cache(m.k, m.v, m.sigma, 8, Dtype::i32); }),
-             {"code_cache", "stored in i32"});
+  CHECK_REFUSES(coded_attention_step(m.q, m.cache, &mask, m.lengths), "coded_attention_step",
+                "blocks of 4 keys", "blocks of 8");
+  CHECK_REFUSES(code_cache(m.k, m.v, m.sigma, 8, Dtype::i32), "code_cache", "stored in i32");
 }
 
 }  // namespace brine::test

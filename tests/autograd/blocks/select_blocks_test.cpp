@@ -236,7 +236,7 @@ TEST_CASE("calibrated_key_scale: the root of the root mean square below the mean
   CHECK(calibrated_key_scale(k.slice(2, 0, 3).contiguous(), {}, 4).to_vector() ==
         std::vector<double>{1, 1});
   k.data<double>()[0] = NAN;
-  check_says(message([&] { calibrated_key_scale(k, {}, 4); }), {"not a finite number"});
+  CHECK_REFUSES(calibrated_key_scale(k, {}, 4), "not a finite number");
 }
 
 TEST_CASE("select_blocks: every row keeps what the definition says, in both types") {
@@ -262,8 +262,8 @@ TEST_CASE("blocks_to_csr: more columns than 32 bits have are refused") {
                        .tiles = {},
                        .block = 32,
                        .tile = 32};
-  check_says(message([&] { blocks_to_csr(mask, 9, {.causal = true}, int64_t(1) << 28); }),
-             {"blocks_to_csr", "9 heads of 268435456 keys", "32 bits"});
+  CHECK_REFUSES(blocks_to_csr(mask, 9, {.causal = true}, int64_t(1) << 28), "blocks_to_csr",
+                "9 heads of 268435456 keys", "32 bits");
 }
 
 // Compilers fuse multiply-adds of kernels from -O2 on.
@@ -335,8 +335,8 @@ TEST_CASE("select_blocks: a NaN query or key stops with the op's name") {
     const Tensor q = normal({1, 2, 60, 6}, 3), k = normal({1, 2, 60, 6}, 4);
     // A key of block 3, of head 1; a query of row 50.
     (key ? k : q).data<float>()[(60 + (key ? 13 : 50)) * 6 + 2] = NAN;
-    check_says(message([&] { select_blocks(block_scores(c, q, k), c.config, c.visible(), 60); }),
-               {"select_blocks: scores are not finite", "NaN"});
+    CHECK_REFUSES(select_blocks(block_scores(c, q, k), c.config, c.visible(), 60),
+                  "select_blocks: scores are not finite", "NaN");
   }
 }
 

@@ -91,9 +91,8 @@ TEST_CASE("linear_activation is activate(linear()), its gradients too") {
       CHECK(brine::test::same_bits(linear_activation(x, w, {}, f), activate(linear(x, w, {}), f)));
     }
   }
-  CHECK_THROWS_WITH_AS(
-      linear_activation(normal({4, 3}, 1), normal({5, 4}, 1), {}, Activation::relu),
-      doctest::Contains("linear_activation: x [4, 3] must end in 4"), Error);
+  CHECK_REFUSES(linear_activation(normal({4, 3}, 1), normal({5, 4}, 1), {}, Activation::relu),
+                "linear_activation: x [4, 3] must end in 4");
 }
 
 TEST_CASE("linear adds to the gradient buffer of a parameter") {
@@ -138,8 +137,7 @@ TEST_CASE("products name the shapes they refuse") {
   CHECK_THROWS_WITH_AS(matmul(a, normal({3, 4, 5}, 1)), doctest::Contains("leading axes"), Error);
   CHECK_THROWS_WITH_AS(matmul(a, normal({4, 5}, 1, Dtype::f64)), doctest::Contains("f64"), Error);
   CHECK_THROWS_WITH_AS(linear(a, normal({5, 3}, 1), {}), doctest::Contains("must end in 3"), Error);
-  CHECK_THROWS_WITH_AS(linear(a, normal({5, 4}, 1), normal({4}, 1)), doctest::Contains("bias"),
-                       Error);
+  CHECK_REFUSES(linear(a, normal({5, 4}, 1), normal({4}, 1)), "bias");
 }
 
 TEST_CASE("linear_pair: linear of two inputs, of which a group of heads shares the second") {
@@ -164,9 +162,9 @@ TEST_CASE("linear_pair: linear of two inputs, of which a group of heads shares t
                     });
                   }});
   }
-  CHECK_THROWS_WITH_AS(
+  CHECK_REFUSES(
       linear_pair(normal({B, H, T, 4}, 1), normal({B, 4, T, 3}, 2), normal({7, 7}, 3), {}),
-      doctest::Contains("[2, 4, 5, 3]"), Error);
+      "[2, 4, 5, 3]");
 }
 
 TEST_CASE("group_matmul: the rows of a head times the matrix of its group") {
@@ -212,13 +210,8 @@ TEST_CASE(
     }
     CHECK(brine::test::same_bits(embedding(w, ids), embedding(wide, ids)));
     const Tensor x = require_grad(normal({3, 24}, 3), Tensor::zeros({3, 24}));
-    brine::test::check_refuses([&] { linear(x, w, b); }, {"linear", "gradients", join(stored)});
-    brine::test::check_refuses([&] { linear_in_out(x, turned, b); },
-                               {"linear_in_out", "gradients", join(stored)});
-    brine::test::check_refuses(
-        [&] {
-          linear(normal({3, 24}, 3, Dtype::f64), w, b);
-        },
-        {"linear", "f64", join(stored)});
+    CHECK_REFUSES(linear(x, w, b), "linear", "gradients", join(stored));
+    CHECK_REFUSES(linear_in_out(x, turned, b), "linear_in_out", "gradients", join(stored));
+    CHECK_REFUSES(linear(normal({3, 24}, 3, Dtype::f64), w, b), "linear", "f64", join(stored));
   }
 }

@@ -202,13 +202,10 @@ TEST_CASE("exp_features: values by head, padding, both limits and gradients") {
 
 TEST_CASE("exp_features: weights that do not fit are refused") {
   const Tensor x = normal({1, 2, 3, 4}, 1), A = normal({2, 5, 4}, 2), b = normal({2, 5}, 3);
-  check_refuses(
-      [&] {
-        exp_features(x, {}, {A, normal({3, 5}, 3), {}}, {});
-      },
-      {"exp_features", "[2, m, 4]", "[3, 5]"});
-  check_refuses([&] { exp_features(x, x, {A, b, {}}, {}); }, {"exp_features", "content"});
-  check_refuses([&] { exp_features(x, {}, {A, b, A}, {}); }, {"exp_features", "content"});
+  CHECK_REFUSES(exp_features(x, {}, {A, normal({3, 5}, 3), {}}, {}), "exp_features", "[2, m, 4]",
+                "[3, 5]");
+  CHECK_REFUSES(exp_features(x, x, {A, b, {}}, {}), "exp_features", "content");
+  CHECK_REFUSES(exp_features(x, {}, {A, b, A}, {}), "exp_features", "content");
 }
 
 TEST_CASE("relu_features_step gives the features of one row") {

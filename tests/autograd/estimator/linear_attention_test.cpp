@@ -143,17 +143,11 @@ TEST_CASE("linear_attention: refusals") {
   CHECK_THROWS_AS(linear_attention(phi, phi, {}, normal({1, 1, 5, 2}, 2), {}), Error);
   CHECK_THROWS_AS(linear_attention(phi, phi, {}, v.to(Dtype::f64), {}), Error);
   const Tensor six = uniform({1, 6, 4, 3}, 1, 0, 1), four = uniform({1, 4, 4, 3}, 1, 0, 1);
-  check_refuses(
-      [&] {
-        linear_attention(six, four, {}, normal({1, 4, 4, 2}, 2), {});
-      },
-      {"linear_attention", "phi_k", "[1, 6, 4, 3]", "[1, 4, 4, 3]"});
+  CHECK_REFUSES(linear_attention(six, four, {}, normal({1, 4, 4, 2}, 2), {}), "linear_attention",
+                "phi_k", "[1, 6, 4, 3]", "[1, 4, 4, 3]");
   const Tensor two = uniform({1, 2, 4, 3}, 1, 0, 1);
-  check_refuses(
-      [&] {
-        linear_attention(six, two, {}, normal({1, 6, 4, 2}, 2), {});
-      },
-      {"linear_attention", "v", "[1, 2, 4, d]", "[1, 6, 4, 2]"});
+  CHECK_REFUSES(linear_attention(six, two, {}, normal({1, 6, 4, 2}, 2), {}), "linear_attention",
+                "v", "[1, 2, 4, d]", "[1, 6, 4, 2]");
 }
 
 namespace {
@@ -176,12 +170,9 @@ void check_steps(int64_t H, int64_t G, int64_t d) {
       for (int64_t& place : at) ++place;
     }
     at[1] = T + 1;
-    check_refuses(
-        [&] {
-          linear_attention_step(state, sums, rows_at(q, {0, 0}), rows_at(k, {0, 0}), table,
-                                rows_at(v, {0, 0}), Tensor::from(at, {B}), 1e-3);
-        },
-        {"linear_attention_step", "61", "sequence 1", "0..60"});
+    CHECK_REFUSES(linear_attention_step(state, sums, rows_at(q, {0, 0}), rows_at(k, {0, 0}), table,
+                                        rows_at(v, {0, 0}), Tensor::from(at, {B}), 1e-3),
+                  "linear_attention_step", "61", "sequence 1", "0..60");
   }
 }
 

@@ -120,17 +120,10 @@ TEST_CASE("pooled_scores_step of keys in 16 bits is that of their values in f32"
 
 TEST_CASE("pooled_prior: what cannot be is refused") {
   const Tensor q = normal({1, 4, 6, 2}, 1), scores = normal({1, 4, 6, 5}, 3), gain = normal({4}, 4);
-  check_refuses(
-      [&] {
-        pooled_prior(scores, gain, q, normal({1, 3, 6, 2}, 2), {});
-      },
-      {"pooled_prior", "[1, 4, 6, 2]", "[1, 3, 6, 2]"});
-  check_refuses([&] { pooled_prior(scores, gain, q, q, {}, 0); }, {"pooled_prior", "step", "0"});
-  check_refuses(
-      [&] {
-        pooled_prior(scores, gain, q, q, {}, {1, -1});
-      },
-      {"pooled_prior", "units", "-1"});
+  CHECK_REFUSES(pooled_prior(scores, gain, q, normal({1, 3, 6, 2}, 2), {}), "pooled_prior",
+                "[1, 4, 6, 2]", "[1, 3, 6, 2]");
+  CHECK_REFUSES(pooled_prior(scores, gain, q, q, {}, 0), "pooled_prior", "step", "0");
+  CHECK_REFUSES(pooled_prior(scores, gain, q, q, {}, {1, -1}), "pooled_prior", "units", "-1");
 }
 
 }  // namespace brine::test

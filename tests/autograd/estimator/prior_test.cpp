@@ -97,13 +97,9 @@ TEST_CASE("performer_prior: a share below the floor is the floor and has no grad
 TEST_CASE("performer_prior: heads that the groups do not divide are refused") {
   const Tensor q = uniform({1, 4, 6, 2}, 1, 0.1, 1), scores = normal({1, 4, 6, 3}, 2);
   const Tensor gain = Tensor::full({4}, 1.0);
-  check_refuses(
-      [&] {
-        performer_prior(scores, gain, q, uniform({1, 3, 6, 2}, 1, 0.1, 1), {});
-      },
-      {"performer_prior", "[1, 4, 6, 2]", "[1, 3, 6, 2]"});
-  check_refuses([&] { performer_prior(scores, gain, q, q, {}, 1, -1); },
-                {"performer_prior", "floor", "-1"});
+  CHECK_REFUSES(performer_prior(scores, gain, q, uniform({1, 3, 6, 2}, 1, 0.1, 1), {}),
+                "performer_prior", "[1, 4, 6, 2]", "[1, 3, 6, 2]");
+  CHECK_REFUSES(performer_prior(scores, gain, q, q, {}, 1, -1), "performer_prior", "floor", "-1");
 }
 
 TEST_CASE("performer_prior: long columns, and bands of many rows") {
@@ -225,18 +221,13 @@ TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence
       CHECK(at.to_vector() == std::vector<double>(width.begin(), width.end()));
     }
     const Tensor back = Tensor::from(std::vector<int64_t>{70, 69}, {B});
-    check_refuses(
-        [&] {
-          performer_prior_step(borders, at, rows_at(scores, {0, 0}), gain, rows_at(q, {0, 0}), k,
-                               back);
-        },
-        {"performer_prior_step", "sequence 1", "70", "69"});
-    check_refuses(
-        [&] {
-          performer_prior_step(borders, at, rows_at(scores, {0, 0}), gain, rows_at(q, {0, 0}),
-                               k.slice(2, 0, 9).contiguous(), at, floor, units);
-        },
-        {"performer_prior_step", "70"});
+    CHECK_REFUSES(performer_prior_step(borders, at, rows_at(scores, {0, 0}), gain,
+                                       rows_at(q, {0, 0}), k, back),
+                  "performer_prior_step", "sequence 1", "70", "69");
+    CHECK_REFUSES(
+        performer_prior_step(borders, at, rows_at(scores, {0, 0}), gain, rows_at(q, {0, 0}),
+                             k.slice(2, 0, 9).contiguous(), at, floor, units),
+        "performer_prior_step", "70");
   }
 }
 
@@ -303,16 +294,14 @@ TEST_CASE("append_to_units: the sums of units of keys, which double as a row gro
     }
     const Tensor row = k.slice(2, 0, 1).contiguous();
     const Tensor full = Tensor::from(std::vector<int64_t>{30, 3}, {B});
-    check_refuses(
-        [&] { append_to_units(sums.rows.slice(2, 0, 7).contiguous(), row, full, K, units); },
-        {"append_to_units", "sequence 0", "there are 7"});
+    CHECK_REFUSES(append_to_units(sums.rows.slice(2, 0, 7).contiguous(), row, full, K, units),
+                  "append_to_units", "sequence 0", "there are 7");
   }
   // Where units double, the rows before count, too: 7 keys of one row each, then 4 of two.
   const Tensor few = Tensor::zeros({1, 1, 4, m}, Dtype::f64),
                row = Tensor::zeros({1, 1, 1, m}, Dtype::f64);
-  check_refuses(
-      [&] { append_to_units(few, row, Tensor::from(std::vector<int64_t>{7}, {1}), K, 1); },
-      {"append_to_units", "needs 7 rows", "there are 4"});
+  CHECK_REFUSES(append_to_units(few, row, Tensor::from(std::vector<int64_t>{7}, {1}), K, 1),
+                "append_to_units", "needs 7 rows", "there are 4");
 }
 
 TEST_CASE("sum_units: sums in order by units of rows, up to each length") {
@@ -342,10 +331,10 @@ TEST_CASE("sum_units: sums in order by units of rows, up to each length") {
       CHECK(close(same.to_vector(), expected, 1e-6, 1e-6));
     }
     const Tensor one = Tensor::full({B}, 1, Dtype::i64), none = Tensor::zeros({B}, Dtype::i64);
-    check_refuses([&] { sum_units(x, Tensor::full({B}, 51, Dtype::i64), one, 1, type); },
-                  {"sum_units", "length 51", "0..50"});
-    check_refuses([&] { sum_units(x, one, none, 1, type); }, {"sum_units", "unit 0", "at least 1"});
-    check_refuses([&] { sum_units(x, one, one, 1, Dtype::bf16); }, {"sum_units", "cannot be bf16"});
+    CHECK_REFUSES(sum_units(x, Tensor::full({B}, 51, Dtype::i64), one, 1, type), "sum_units",
+                  "length 51", "0..50");
+    CHECK_REFUSES(sum_units(x, one, none, 1, type), "sum_units", "unit 0", "at least 1");
+    CHECK_REFUSES(sum_units(x, one, one, 1, Dtype::bf16), "sum_units", "cannot be bf16");
   }
 }
 

@@ -51,24 +51,14 @@ TEST_CASE("table_estimate: what does not fit is refused") {
   const PriorInputs means{normal({4}, 4), normal({1, 4, 6, 2}, 1), normal({1, 2, 6, 2}, 2)};
   const PriorInputs prior{means.gain, normal({1, 4, 6, 3}, 1), normal({1, 2, 6, 3}, 2)};
   const Tensor bias = normal({4, 5}, 3);
-  check_refuses(
-      [&] {
-        table_estimate(normal({3, 5}, 3), prior, means, {});
-      },
-      {"table_estimate", "[4, K]", "[3, 5]"});
-  check_refuses(
-      [&] {
-        table_estimate(bias, {normal({3}, 4), prior.q, prior.k}, means, {});
-      },
-      {"table_estimate", "gains", "[4]", "[3]"});
-  check_refuses(
-      [&] {
-        table_estimate(bias, {means.gain, normal({1, 4, 7, 3}, 1), normal({1, 2, 7, 3}, 2)}, means,
-                       {});
-      },
-      {"table_estimate", "[1, 4, 7, 3]", "[1, 4, 6, 2]"});
-  check_refuses([&] { table_estimate(bias, prior, means, {}, 0, 2); },
-                {"table_estimate", "floor", "2"});
+  CHECK_REFUSES(table_estimate(normal({3, 5}, 3), prior, means, {}), "table_estimate", "[4, K]",
+                "[3, 5]");
+  CHECK_REFUSES(table_estimate(bias, {normal({3}, 4), prior.q, prior.k}, means, {}),
+                "table_estimate", "gains", "[4]", "[3]");
+  CHECK_REFUSES(table_estimate(bias, {means.gain, normal({1, 4, 7, 3}, 1), normal({1, 2, 7, 3}, 2)},
+                               means, {}),
+                "table_estimate", "[1, 4, 7, 3]", "[1, 4, 6, 2]");
+  CHECK_REFUSES(table_estimate(bias, prior, means, {}, 0, 2), "table_estimate", "floor", "2");
 }
 
 }  // namespace brine::test

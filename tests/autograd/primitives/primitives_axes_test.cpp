@@ -4,6 +4,7 @@
 #include "autograd/ops.h"
 #include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
+#include "tests/refusals.h"
 #include "tests/special_values.h"
 
 using namespace brine;
@@ -266,18 +267,13 @@ TEST_CASE("primitives along axes refuse what does not fit, by name") {
   const Tensor x = normal({3, 4}, 1), one = places({0, 1}, {2, 1});
   auto says = [](const char* text) { return doctest::Contains(text); };
   CHECK_THROWS_WITH_AS(sum(x, {2}), says("sum: axis 2 is outside [3, 4]"), Error);
-  CHECK_THROWS_WITH_AS(mean(x, {0, -2}), says("mean: axis -2 of [3, 4] is given more than once"),
-                       Error);
-  CHECK_THROWS_WITH_AS(max(ids({3}, 1, 4), {0}), says("max: got i32 [3], wanted f32 or f64"),
-                       Error);
+  CHECK_REFUSES(mean(x, {0, -2}), "mean: axis -2 of [3, 4] is given more than once");
+  CHECK_REFUSES(max(ids({3}, 1, 4), {0}), "max: got i32 [3], wanted f32 or f64");
   CHECK_THROWS_WITH_AS(cumsum(x, -3), says("cumsum: axis -3 is outside [3, 4]"), Error);
   CHECK_THROWS_WITH_AS(gather(x, 0, x), says("gather: the index is f32, wanted i32 or i64"), Error);
-  CHECK_THROWS_WITH_AS(gather(x, 0, places({0}, {1})), says("gather: the index [1] must have the"),
-                       Error);
-  CHECK_THROWS_WITH_AS(gather(x, 1, one), says("gather: the index [2, 1] does not broadcast to"),
-                       Error);
+  CHECK_REFUSES(gather(x, 0, places({0}, {1})), "gather: the index [1] must have the");
+  CHECK_REFUSES(gather(x, 1, one), "gather: the index [2, 1] does not broadcast to");
   CHECK_THROWS_WITH_AS(gather(x, 0, places({0, 3}, {2, 1})),
                        says("gather: index 3 at position 1 is outside axis 0 of [3, 4]"), Error);
-  CHECK_THROWS_WITH_AS(gather(x, 0, places({-1}, {1, 1})), says("gather: index -1 at position 0"),
-                       Error);
+  CHECK_REFUSES(gather(x, 0, places({-1}, {1, 1})), "gather: index -1 at position 0");
 }

@@ -2,6 +2,7 @@
 #include "autograd/ops.h"
 #include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
+#include "tests/refusals.h"
 #include "tests/special_values.h"
 
 using namespace brine;
@@ -243,20 +244,15 @@ TEST_CASE("primitives refuse what does not fit, by name") {
   CHECK_THROWS_WITH_AS(div(a, b), says("div: f32 [3, 4] and f32 [4, 3] do not broadcast"), Error);
   CHECK_THROWS_WITH_AS(add(a, b), says("add: f32 [3, 4] and f32 [4, 3] do not broadcast"), Error);
   CHECK_THROWS_WITH_AS(div(a, d), says("div: f32 [3, 4] and f64 [3, 4] must have one type"), Error);
-  CHECK_THROWS_WITH_AS(sub(a, d.slice(0, 0, 1)), says("sub: f32 [3, 4] and f64 [1, 4] must have"),
-                       Error);
+  CHECK_REFUSES(sub(a, d.slice(0, 0, 1)), "sub: f32 [3, 4] and f64 [1, 4] must have");
   CHECK_THROWS_WITH_AS(exp(whole), says("exp: got i32 [3, 4], wanted f32 or f64"), Error);
   CHECK_THROWS_WITH_AS(div(whole, whole), says("div: got i32 [3, 4], wanted f32 or f64"), Error);
   CHECK_THROWS_WITH_AS(equal(1, 2), says("equal: got two numbers, wanted a tensor"), Error);
   CHECK_THROWS_WITH_AS(div(a, Tensor()), says("div: got an undefined tensor"), Error);
   CHECK_THROWS_WITH_AS(2 * Tensor(), says("mul: got an undefined tensor"), Error);
   CHECK_THROWS_WITH_AS(less(whole, 0.5), says("0.5 is not a whole number"), Error);
-  CHECK_THROWS_WITH_AS(where(a, a, a), says("where: the condition is f32 [3, 4], wanted u8"),
-                       Error);
-  CHECK_THROWS_WITH_AS(where(less(b, 0), a, 0), says("where: u8 [4, 3] and f32 [3, 4] do not"),
-                       Error);
-  CHECK_THROWS_WITH_AS(broadcast_to(a, {3, 5}), says("broadcast_to: [3, 4] does not broadcast to"),
-                       Error);
-  CHECK_THROWS_WITH_AS(broadcast_to(a, {4}), says("broadcast_to: [3, 4] does not broadcast to"),
-                       Error);
+  CHECK_REFUSES(where(a, a, a), "where: the condition is f32 [3, 4], wanted u8");
+  CHECK_REFUSES(where(less(b, 0), a, 0), "where: u8 [4, 3] and f32 [3, 4] do not");
+  CHECK_REFUSES(broadcast_to(a, {3, 5}), "broadcast_to: [3, 4] does not broadcast to");
+  CHECK_REFUSES(broadcast_to(a, {4}), "broadcast_to: [3, 4] does not broadcast to");
 }

@@ -95,7 +95,7 @@ TEST_CASE("a teacher that puts 0 on a visible key is not an error") {
 
 TEST_CASE("prob_loss refuses shapes that do not fit") {
   Tensor q = normal({1, 2, 9, 4}, 1), other = normal({1, 2, 8, 4}, 1);
-  check_refuses([&] { prob_loss(q, q, {}, {}); }, {"prob_loss", "attention", "map", "q", "k"});
+  CHECK_REFUSES(prob_loss(q, q, {}, {}), "prob_loss", "attention", "map", "q", "k");
   CHECK_THROWS_AS(prob_loss(q, other, {{}, q, q}, {}), Error);
   CHECK_THROWS_AS(prob_loss(q, q, {{}, other, other}, {}), Error);
   CHECK_THROWS_AS(prob_loss(q, q, {normal({1, 2, 9, 8}, 1), {}, {}}, {}), Error);

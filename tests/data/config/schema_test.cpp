@@ -130,8 +130,8 @@ TEST_CASE("a wrong type or value names the key and the reason, and changes nothi
   CHECK(message([&] { s.set("name", "\xff"); }) == "name must be a text in UTF-8");
   CHECK(message([&] { s.set("name", std::string("a\0b", 3)); }) ==
         "name must be a text without zero bytes");
-  check_says(message([&] { s.set("inner.decoder", "leen"); }),
-             {"inner.decoder", "\"lean\"", "\"paper\"", "\"leen\""});
+  CHECK_REFUSES(s.set("inner.decoder", "leen"), "inner.decoder", "\"lean\"", "\"paper\"",
+                "\"leen\"");
   CHECK(c.sizes == std::vector<int64_t>{1, 2});
   CHECK(c.rate == 1e-4);
   CHECK(s.to_json() == data::schema_of(c).to_json());
@@ -154,7 +154,7 @@ TEST_CASE("words of a command line are read as the type of the key") {
   CHECK(c.texts == std::vector<std::string>{"a,b", "[c]"});
   s.set_text("sizes", {"3,4", "5"});
   CHECK(c.sizes == std::vector<int64_t>{3, 4, 5});
-  check_says(message([&] { s.set_text("sizes", {"3,"}); }), {"sizes[1]", "integer", "\"\""});
+  CHECK_REFUSES(s.set_text("sizes", {"3,"}), "sizes[1]", "integer", "\"\"");
   for (const char* word : {"+-5", "++5", "+", "-+5"})
     CHECK(message([&] { s.set_text("steps", {word}, "--steps"); }) ==
           join("--steps must be an integer, got \"", word, "\""));
@@ -228,16 +228,16 @@ TEST_CASE("variants: only the keys of the chosen one exist") {
   Schema s = data::schema_of(c);
   s.set("attention.k", 8);
   CHECK(c.sea.k == 8);
-  check_says(message([&] { s.set("attention.gap", 1); }),
-             {"\"attention.gap\"", "attention.method", "\"wide\"", "\"sea\""});
+  CHECK_REFUSES(s.set("attention.gap", 1), "\"attention.gap\"", "attention.method", "\"wide\"",
+                "\"sea\"");
   s.set("attention", "wide");  // the alias of the selector
   s.set("attention.k", 0);     // allowed by wide, not by sea
   s.set("attention.gap", 1);
   CHECK(c.sea.k == 8);
   CHECK(c.wide.k == 0);
   CHECK(s.to_json() == Json::parse(R"({"attention": {"method": "wide", "k": 0, "gap": 1.0}})"));
-  check_says(message([&] { s.set("attention.method", "see"); }),
-             {"attention.method", "\"dense\"", "\"sea\"", "\"wide\"", "\"see\""});
+  CHECK_REFUSES(s.set("attention.method", "see"), "attention.method", "\"dense\"", "\"sea\"",
+                "\"wide\"", "\"see\"");
   s.set("attention.method", "dense");
   CHECK(s.to_toml() == "[attention]\nmethod = \"dense\"\n");
 }
@@ -247,8 +247,8 @@ TEST_CASE("set_all puts selectors first, whatever the order, and refuses unknown
   Schema s = data::schema_of(c);
   s.set_all(Json::parse(R"({"attention": {"gap": 2, "method": "wide"}})"));
   CHECK(c.wide.gap == 2.0);
-  check_says(message([&] { s.set_all(Json::parse(R"({"attention": {"gab": 2}})")); }),
-             {"\"attention.gab\"", "\"attention.gap\""});
+  CHECK_REFUSES(s.set_all(Json::parse(R"({"attention": {"gab": 2}})")), "\"attention.gab\"",
+                "\"attention.gap\"");
   CHECK(message([&] { s.set_all(Json::parse("[1]")); }) ==
         "a configuration must be an object, got [1]");
 }
@@ -346,8 +346,7 @@ TEST_CASE("an enum is read and written by the names of its values") {
   CHECK(c.shape == Course::constant);
   CHECK(s.to_json()["shape"] == "constant");
   CHECK(s.to_toml().find("shape = \"constant\"\n") == 0);
-  check_says(message([&] { s.set("shape", "cosine"); }),
-             {"shape", "\"constant\"", "\"linear\"", "\"cosine\""});
+  CHECK_REFUSES(s.set("shape", "cosine"), "shape", "\"constant\"", "\"linear\"", "\"cosine\"");
   CHECK(message([&] { s.set("shape", 1); }) == "shape must be a text, got 1");
   CHECK(c.shape == Course::constant);
   CHECK(std::string(data::name_of(Course::linear, kCourses)) == "linear");

@@ -130,8 +130,7 @@ TEST_CASE("token shards: 16 bits for up to 65536 tokens, else 32") {
     writer.begin_document();
     writer.add(tokens);
     writer.end_document();
-    CHECK(contains(message([&] { writer.add(std::vector<int32_t>{int32_t(vocab)}); }),
-                   "is outside the vocabulary"));
+    CHECK_REFUSES(writer.add(std::vector<int32_t>{int32_t(vocab)}), "is outside the vocabulary");
     CHECK(writer.finish().width == width);
     CHECK(TokenShards(dir).slice(0, 4) == tokens);
   }
@@ -198,11 +197,9 @@ TEST_CASE("token shards: the joined lines of files, exactly, whatever the pieces
       CHECK(shards.slice(0, shards.size()) == expected);
     }
   }
-  CHECK(contains(message([&] {
-                   tokenize_files({one}, scratch / "sep", tokenizers(1),
-                                  {.separator = 2, .joining = Joining::lines});
-                 }),
-                 "no separator"));
+  CHECK_REFUSES(tokenize_files({one}, scratch / "sep", tokenizers(1),
+                               {.separator = 2, .joining = Joining::lines}),
+                "no separator");
   tokenize_files({one}, scratch / "plain", tokenizers(1), {});
   CHECK(TokenShards(scratch / "plain").manifest().joining == Joining::documents);
 }
@@ -306,19 +303,16 @@ TEST_CASE("token shards: an error leaves nothing, a directory that is there stay
   const std::string bad = scratch.write("bad.jsonl", lines(2000) + "oops\n");
   const std::string out = scratch / "out";
   for (int threads : {1, 3}) {
-    CHECK(contains(message([&] {
-                     tokenize_files({good, bad}, out, tokenizers(threads),
-                                    {.documents = {.piece_bytes = 64}, .shard_bytes = 64});
-                   }),
-                   "bad.jsonl:2001: is not a JSON object"));
+    CHECK_REFUSES(tokenize_files({good, bad}, out, tokenizers(threads),
+                                 {.documents = {.piece_bytes = 64}, .shard_bytes = 64}),
+                  "bad.jsonl:2001: is not a JSON object");
     CHECK(std::distance(fs::directory_iterator(scratch.path()), {}) == 2);
   }
   CHECK(contains(
       message([&] { tokenize_files({scratch.write("empty", "")}, out, tokenizers(1), {}); }),
       "contain no text"));
   fs::create_directories(out);
-  check_says(message([&] { tokenize_files({good}, out, tokenizers(1), {}); }),
-             {out, "already", "new directory"});
+  CHECK_REFUSES(tokenize_files({good}, out, tokenizers(1), {}), out, "already", "new directory");
   fs::remove(out);
   // What a killed process left.
   fs::create_directories(scratch / ".out.brine-tmp");

@@ -232,10 +232,9 @@ TEST_CASE("gguf: frequency factors that are not Llama 3's are refused") {
   const std::vector<float> ones(4, 1);
   CHECK(llama3_scaling("f", ones, 5e5, 0).is_null());
   std::vector<float> factors = {1, 1, 4, 8};  // no smooth step between
-  check_refuses([&] { llama3_scaling("f", factors, 5e5, 0); },
-                {"f", "rope_freqs.weight[2]", "4", "8"});
+  CHECK_REFUSES(llama3_scaling("f", factors, 5e5, 0), "f", "rope_freqs.weight[2]", "4", "8");
   factors[2] = NAN;
-  check_refuses([&] { llama3_scaling("f", factors, 5e5, 0); }, {"rope_freqs.weight[2]"});
+  CHECK_REFUSES(llama3_scaling("f", factors, 5e5, 0), "rope_freqs.weight[2]");
   refused(
       [](auto& f) {
         f.tensors.push_back({.name = "rope_freqs.weight", .sizes = {2}, .offset = 32});

@@ -91,7 +91,7 @@ TEST_CASE("gguf: the vocabulary is that of the metadata") {
   CHECK_FALSE(v.add_space_prefix);
   Scratch dir;
   const Path bare = dir.write("bare.gguf", GgufBytes().text());
-  check_refuses([&] { gguf_vocabulary(bare); }, {"bare.gguf", "tokenizer.ggml.model"});
+  CHECK_REFUSES(gguf_vocabulary(bare), "bare.gguf", "tokenizer.ggml.model");
 }
 
 TEST_CASE("gguf: versions 2 and 3, aligned as the file says") {
@@ -135,13 +135,13 @@ TEST_CASE("gguf: a value is read by its own type and refused as another") {
   CHECK(m.boolean("bool") == true);
   CHECK(m.string("text") == "two\nlines");
   CHECK_FALSE(m.integer("none").has_value());
-  check_refuses([&] { m.integer("u64"); }, {"f", "u64", "above"});
-  check_refuses([&] { m.integer("f32"); }, {"f", "f32", "f32", "an integer"});
-  check_refuses([&] { m.number("bool"); }, {"f", "bool", "a number"});
-  check_refuses([&] { m.string("i8"); }, {"f", "i8", "i8", "a string"});
-  check_refuses([&] { m.strings("text"); }, {"f", "text", "string", "an array"});
-  check_refuses([&] { m.required_integer("none"); }, {"f", "none"});
-  check_refuses([&] { add("i8", GgufValueType::u8, "1"); }, {"f", "i8", "twice"});
+  CHECK_REFUSES(m.integer("u64"), "f", "u64", "above");
+  CHECK_REFUSES(m.integer("f32"), "f", "f32", "f32", "an integer");
+  CHECK_REFUSES(m.number("bool"), "f", "bool", "a number");
+  CHECK_REFUSES(m.string("i8"), "f", "i8", "i8", "a string");
+  CHECK_REFUSES(m.strings("text"), "f", "text", "string", "an array");
+  CHECK_REFUSES(m.required_integer("none"), "f", "none");
+  CHECK_REFUSES(add("i8", GgufValueType::u8, "1"), "f", "i8", "twice");
   CHECK(m.text(m.values().at("text")) == "two\\x0alines");
 }
 

@@ -177,11 +177,11 @@ TEST_CASE("prompts: string_match_all is the share of references in the output, i
   CHECK(data::string_match_all({"Word"}, "wORD") == 1);
   CHECK(data::string_match_all({"a", "a"}, "a") == 1);
   CHECK(data::string_match_all({"a"}, "") == 0);
-  check_refuses([] { data::string_match_all({}, "a"); }, {"string_match_all", "references"});
+  CHECK_REFUSES(data::string_match_all({}, "a"), "string_match_all", "references");
 }
 
 TEST_CASE("prompts: refusals name the task, what it got and what it needs") {
-  check_refuses([] { data::prompt_task("niah"); }, {"task", "'niah'", "niah_single", "copy"});
+  CHECK_REFUSES(data::prompt_task("niah"), "task", "'niah'", "niah_single", "copy");
   for (const data::PromptTask& task : data::prompt_tasks()) {
     INFO(task.name);
     const std::string text = message([&] { made(task.name, {.length = 3}); });
@@ -191,11 +191,11 @@ TEST_CASE("prompts: refusals name the task, what it got and what it needs") {
     const int64_t least = std::stoll(between(text, "at least ", " "));
     // The length is part of what a prompt is drawn from, so its words may be longer.
     CHECK(length_of(made(task.name, {.length = least + 60})) <= least + 60);
-    check_says(message([&] { made(task.name, {.length = least - 60}); }), {task.name, "at least"});
+    CHECK_REFUSES(made(task.name, {.length = least - 60}), task.name, "at least");
   }
-  check_refuses([] { made("niah_single", {.depth = 101}); }, {"depth", "101", "0 to 100"});
-  check_refuses([] { made("mqar", {.length = 40000}); }, {"mqar", "different tokens"});
-  check_refuses([] { data::Haystack("no end", "book"); }, {"book", "sentence"});
+  CHECK_REFUSES(made("niah_single", {.depth = 101}), "depth", "101", "0 to 100");
+  CHECK_REFUSES(made("mqar", {.length = 40000}), "mqar", "different tokens");
+  CHECK_REFUSES(data::Haystack("no end", "book"), "book", "sentence");
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST_CASE("listops: values of lists, the median of an even number is rounded dow
 TEST_CASE("listops: a malformed expression is an error that says why") {
   auto refused = [](const char* text, const char* why) {
     INFO(text);
-    check_says(message([&] { listops_value(text); }), {"listops", why});
+    CHECK_REFUSES(listops_value(text), "listops", why);
   };
   refused("", "empty");
   refused("[MAX 2 9", "not closed");
@@ -192,8 +192,7 @@ TEST_CASE("listops: no expression comes twice, and a used-up supply is an error"
   std::set<std::string> all;
   for (int i = 0; i < 400; ++i) all.insert(generator.next(draws).expression);
   CHECK(all.size() == 400);
-  check_says(message([&] { generator.next(draws); }),
-             {"listops", "no new expression", "4 to 9 tokens", "400"});
+  CHECK_REFUSES(generator.next(draws), "listops", "no new expression", "4 to 9 tokens", "400");
 }
 
 TEST_CASE("listops: settings that no expression can have are refused") {

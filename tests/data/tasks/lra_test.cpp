@@ -103,15 +103,14 @@ TEST_CASE("lra: a directory with files is kept, and a failure leaves nothing") {
   fs::create_directories(scratch / "empty");
   write_lra_data(small_listops(scratch / "empty"), 1);
   const std::string before = read_file(scratch / "empty/basic_test.tsv");
-  check_says(message([&] { write_lra_data(small_listops(scratch / "empty"), 2); }),
-             {"empty", "exists already"});
+  CHECK_REFUSES(write_lra_data(small_listops(scratch / "empty"), 2), "empty", "exists already");
   CHECK(read_file(scratch / "empty/basic_test.tsv") == before);
   LraData impossible = small_listops(scratch / "none");
   impossible.listops = {.max_depth = 2, .max_args = 2, .min_length = 4, .max_length = 4};
   impossible.train = 401;
-  check_says(message([&] { write_lra_data(impossible, 1); }), {"no new expression"});
+  CHECK_REFUSES(write_lra_data(impossible, 1), "no new expression");
   impossible.listops.min_length = 5;
-  check_says(message([&] { write_lra_data(impossible, 1); }), {"min_length 5", "max_length 4"});
+  CHECK_REFUSES(write_lra_data(impossible, 1), "min_length 5", "max_length 4");
   CHECK(names_in(scratch.path()) == std::vector<std::string>{"empty"});
 }
 

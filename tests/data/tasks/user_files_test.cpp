@@ -125,16 +125,15 @@ TEST_CASE("user files: which file is a split") {
     CHECK(read(task, one, "dev").rows.size() == 2);
     CHECK(read(task, one, name).rows.size() == 2);
   }
-  check_says(message([&] { read(task, s, "dev"); }), {"dev.tsv", "dev.jsonl", "valid"});
-  check_says(message([&] { read(task, s); }), {"contains no train.tsv", "train.jsonl"});
-  check_says(message([&] { read_task(task, s / "dev.tsv", split_named(task, "dev")); }),
-             {"dev.tsv", "is not a directory", "--data", "--split"});
+  CHECK_REFUSES(read(task, s, "dev"), "dev.tsv", "dev.jsonl", "valid");
+  CHECK_REFUSES(read(task, s), "contains no train.tsv", "train.jsonl");
+  CHECK_REFUSES(read_task(task, s / "dev.tsv", split_named(task, "dev")), "dev.tsv",
+                "is not a directory", "--data", "--split");
   s.write("valid.tsv", rows);
   s.write("dev.jsonl", "{}");
-  check_says(message([&] { read(task, s, "dev"); }), {"dev.jsonl", "valid.tsv", "both"});
-  check_says(message([&] { split_named(task, "user.csv"); }),
-             {"user.csv", "FILE.tsv", "FILE.jsonl"});
-  check_says(message([&] { split_named(task_named("rte"), "user.jsonl"); }), {"user.jsonl"});
+  CHECK_REFUSES(read(task, s, "dev"), "dev.jsonl", "valid.tsv", "both");
+  CHECK_REFUSES(split_named(task, "user.csv"), "user.csv", "FILE.tsv", "FILE.jsonl");
+  CHECK_REFUSES(split_named(task_named("rte"), "user.jsonl"), "user.jsonl");
 }
 
 TEST_CASE("user files: what is refused, with file and line") {

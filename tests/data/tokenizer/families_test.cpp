@@ -17,7 +17,6 @@
 using namespace brine;
 using namespace brine::data;
 using nlohmann::json;
-using test::check_refuses;
 using test::framed;
 using test::golden_json;
 using test::Scratch;
@@ -232,7 +231,7 @@ TEST_CASE("families: settings that encode in another way are refused by name") {
                     std::initializer_list<std::string> parts) {
     json root = family(name);
     change(root);
-    check_refuses([&] { load(root); }, parts);
+    test::check_says(test::message([&] { load(root); }), parts);
   };
   auto pre = [&](const json& value, std::initializer_list<std::string> parts) {
     refuses(

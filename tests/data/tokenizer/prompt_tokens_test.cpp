@@ -87,7 +87,7 @@ TEST_CASE("prompt tokens: an empty text is the BOS alone") {
   CHECK(read(*with(in_front()), "").ids == Ids{2});
   CHECK(read(*with(nullptr, {{"bos_token", "<s>"}}), "").ids == Ids{0});
   const auto none = BpeTrainer({.vocab_size = 257, .special = {"[PAD]"}}).train();
-  test::check_refuses([&] { prompt_tokens(*none, "", {}); }, {"empty", "no BOS"});
+  CHECK_REFUSES(prompt_tokens(*none, "", {}), "empty", "no BOS");
   const auto encoder =
       BpeTrainer({.vocab_size = 261, .special = special_tokens(SpecialTokens::encoder)}).train();
   CHECK(read(*encoder, "").ids == Ids{2, 3});

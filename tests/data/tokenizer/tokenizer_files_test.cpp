@@ -239,7 +239,7 @@ TEST_CASE("tokenizer files: ids of added tokens follow the vocabulary, whatever 
   const json holes = {{"h", 0}, {"i", 1}, {"hi", 2}, {"G", 6}};
   CHECK(with(holes, {{"<x>", 7}, {"<y>", 8}})->encode(text) == Ids{2, 4, 5, 6});
   const json taken = {{"h", 0}, {"i", 1}, {"hi", 4}, {"G", 3}};
-  test::check_refuses([&] { with(taken, {{"<x>", 5}}); }, {"id 4", "'hi' and '<x>'"});
+  CHECK_REFUSES(with(taken, {{"<x>", 5}}), "id 4", "'hi' and '<x>'");
 }
 
 TEST_CASE("tokenizer files: without a decoder a text is the tokens as they are spelled") {
@@ -430,6 +430,5 @@ TEST_CASE("tokenizer files: paths that contain no tokenizer") {
   write_text(dir + "/vocab.txt", "[PAD]\n");
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("'[UNK]'"), Error);
   const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
-  CHECK_THROWS_WITH_AS(tokenizer->save(dir + "/vocab.txt/x"),
-                       doctest::Contains("cannot be created"), Error);
+  CHECK_REFUSES(tokenizer->save(dir + "/vocab.txt/x"), "cannot be created");
 }

@@ -48,12 +48,11 @@ void tensor_refused(const std::function<void(TensorBytes&)>& change, Parts parts
 
 TEST_CASE("torch: other formats are refused by name") {
   const std::string golden = source_dir() + "/tests/golden/torch/";
-  check_refuses([&] { TorchFile(golden + "old.bin"); }, {"old.bin", "before 1.6", "torch.save"});
+  CHECK_REFUSES(TorchFile(golden + "old.bin"), "old.bin", "before 1.6", "torch.save");
   // Its code is compressed, its tensors are not.
-  check_refuses([&] { TorchFile(golden + "script.bin"); }, {"script.bin", "code", "compressed"});
-  check_refuses([&] { TorchFile(golden + "big.bin"); }, {"big.bin", "byteorder"});
-  check_refuses([&] { TorchFile(golden + "code.bin"); },
-                {"code.bin", "posix.getcwd", "nothing was run"});
+  CHECK_REFUSES(TorchFile(golden + "script.bin"), "script.bin", "code", "compressed");
+  CHECK_REFUSES(TorchFile(golden + "big.bin"), "big.bin", "byteorder");
+  CHECK_REFUSES(TorchFile(golden + "code.bin"), "code.bin", "posix.getcwd", "nothing was run");
   check_says(said_of_bin("x"), {"not a zip archive"});
   check_says(said_of_bin(""), {"not a zip archive"});
 }

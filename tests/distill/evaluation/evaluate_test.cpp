@@ -81,7 +81,7 @@ TEST_CASE("perplexity: an observer that does not know where texts end is refused
   const Perplexity p = evaluate(*pair.teacher, source, call);
   CHECK(p.tokens == 15 + 8 + 15);
   call.observer = &observer;
-  check_says(message([&] { evaluate(*pair.teacher, source, call); }), {"observer", "lengths"});
+  CHECK_REFUSES(evaluate(*pair.teacher, source, call), "observer", "lengths");
   call.before_batch = [](const Batch&) {};
   CHECK(evaluate(*pair.teacher, source, call).nll == p.nll);
 }

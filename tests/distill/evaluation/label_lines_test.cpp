@@ -42,8 +42,7 @@ TEST_CASE("lines: a tab makes a pair, for a model that was made for no known tas
   CHECK(lines[2].first == "y");
   CHECK(lines[2].second == "x");
   CHECK(lines[3].first == "last");
-  check_says(message([] { text_lines("in", "a\nb\tc\td", {}); }),
-             {"in:2", "more than one tab", "pair"});
+  CHECK_REFUSES(text_lines("in", "a\nb\tc\td", {}), "in:2", "more than one tab", "pair");
 }
 
 TEST_CASE("lines: empty texts are refused, and a pair where the task has one text") {

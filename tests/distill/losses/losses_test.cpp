@@ -294,8 +294,7 @@ TEST_CASE("losses: stored tokens are those of the text, or the text of the sampl
   DumpTeacher same(dump("same", -1, true), expected_of(pair));
   CHECK(same.samples(corpus, 4)->batch(0, 7).ids.to_vector() == wanted.ids.to_vector());
   DumpTeacher other(dump("other", 3 * 16 + 5, true), expected_of(pair));
-  check_says(message([&] { other.samples(corpus, 4); }),
-             {"sample 3 is not window 3 of the text: its token 5 is "});
+  CHECK_REFUSES(other.samples(corpus, 4), "sample 3 is not window 3 of the text: its token 5 is ");
   const std::string alone = dump("alone", -1, false);
   CHECK(message([&] {
           DumpTeacher(alone, expected_of(pair));
@@ -319,14 +318,14 @@ TEST_CASE("losses: a pooled dump is refused for prob and for another number of c
   write_dump(pair, dir, data::DumpContent::pooled, 8);
   DumpTeacher::Expected expected = expected_of(pair);
   DumpTeacher teacher(dir, expected);
-  check_says(message([&] { Objective(*pair.student, &teacher, {}); }),
-             {dir, "12 columns", "prob", "losses.prob", "0"});
+  CHECK_REFUSES(Objective(*pair.student, &teacher, {}), dir, "12 columns", "prob", "losses.prob",
+                "0");
   LossConfig config;
   config["prob"] = 0;
   expected.columns = 16;
   DumpTeacher wider(dir, expected);
-  check_says(message([&] { Objective(*pair.student, &wider, config); }),
-             {dir, "12 columns", "16", "attention.columns"});
+  CHECK_REFUSES(Objective(*pair.student, &wider, config), dir, "12 columns", "16",
+                "attention.columns");
   config["approx"] = 0;
   CHECK_NOTHROW(Objective(*pair.student, &wider, config));
   // If the number of columns was not given, the first layer's loss gives it.
@@ -339,8 +338,7 @@ TEST_CASE("losses: a pooled dump is refused for prob and for another number of c
   config["approx"] = 1;
   Objective objective(*student, &teacher, config);
   LossTerms terms;
-  check_says(message([&] { objective.run(pair.source().batch(0, 1), {}, terms); }),
-             {"losses", "12 columns", "16"});
+  CHECK_REFUSES(objective.run(pair.source().batch(0, 1), {}, terms), "losses", "12 columns", "16");
 }
 
 TEST_CASE("losses: two micro-batches of one window are one of two") {
@@ -430,8 +428,8 @@ TEST_CASE("losses: the tensors that a dump or a method lacks are named") {
   CHECK(missing("kd") == "no error");
   Pair plain({}, "dense");
   OnlineTeacher online(plain.teacher);
-  check_says(message([&] { evaluated(plain, &online, {plain.source().batch(0, 1)}); }),
-             {"losses", "scores", "approx", "losses.approx", "0"});
+  CHECK_REFUSES(evaluated(plain, &online, {plain.source().batch(0, 1)}), "losses", "scores",
+                "approx", "losses.approx", "0");
   CHECK(message([&] { Objective(*pair.student, nullptr, {}); }) ==
         "losses: a loss with a weight needs a teacher");
 }
@@ -495,8 +493,8 @@ TEST_CASE("losses: the row of the teacher's logits that is not finite is named")
     }
   };
   Both teacher(pair.teacher, 5, 0, NAN);
-  check_says(message([&] { evaluated(pair, &teacher, {batch}); }),
-             {"context", "nan", "logits", "token 0", "window 2"});
+  CHECK_REFUSES(evaluated(pair, &teacher, {batch}), "context", "nan", "logits", "token 0",
+                "window 2");
 }
 
 TEST_CASE("losses: an encoder does not predict next tokens") {
@@ -516,8 +514,7 @@ TEST_CASE("losses: an encoder does not predict next tokens") {
   batch.ids = ids({1, 8}, 3, 37);
   batch.tokens = 8;
   LossTerms terms;
-  check_refuses([&] { objective.run(batch, {}, terms); },
-                {"losses", "task", "encoder", "losses.task", "0"});
+  CHECK_REFUSES(objective.run(batch, {}, terms), "losses", "task", "encoder", "losses.task", "0");
 }
 
 }  // namespace brine::test

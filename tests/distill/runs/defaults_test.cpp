@@ -108,8 +108,8 @@ TEST_CASE("defaults: of stage attention, of stage joint after it, and of blocks"
   Distillation whole = of_stages(Stages::joint, "blocks");
   whole.training.learning_rate = 1e-5;
   CHECK(resolved(whole).lora_rank == 0);
-  check_says(message([] { resolved(of_stages(Stages::joint, "blocks"), kEncoder); }),
-             {"blocks", "encoder", "causal"});
+  CHECK_REFUSES(resolved(of_stages(Stages::joint, "blocks"), kEncoder), "blocks", "encoder",
+                "causal");
 }
 
 TEST_CASE("defaults: which lengths of an encoder gain no time") {

@@ -271,8 +271,7 @@ TEST_CASE("stages: a damaged key_scale, a student of the first edition and steps
         "no error");
   Distillation steps = of_blocks(place, false);
   steps.training.steps = 5;
-  check_says(message([&] { distil_to(place, "no", steps); }),
-             {"blocks", "5 steps", "--joint-steps"});
+  CHECK_REFUSES(distil_to(place, "no", steps), "blocks", "5 steps", "--joint-steps");
 }
 
 TEST_CASE("stages: stage 2 after stage 1 is one run through both, bit for bit") {
@@ -444,8 +443,7 @@ TEST_CASE("distillation: a resumed run has its own recipe, and other settings ar
   start("paper", Recipe::paper);
   CHECK(resume("paper") == Recipe::paper);
   start("other", Recipe::short_run);
-  check_says(message([&] { resume("other", std::nullopt, "none"); }),
-             {"attention.prior: \"learned\" -> \"none\""});
+  CHECK_REFUSES(resume("other", std::nullopt, "none"), "attention.prior: \"learned\" -> \"none\"");
   const std::string refused = message([&] { resume("other", Recipe::paper); });
   CHECK(refused.find("optimizer.learning_rate: 0.0003 -> 2e-06") != std::string::npos);
   CHECK(refused.find("recipe") == std::string::npos);  // values are compared, not names
@@ -511,13 +509,13 @@ TEST_CASE("stages: what is refused") {
     check_says(refused(change), {"distill: ", key, " is a setting of stage joint"});
   CHECK_FALSE(fs::exists(place.run("no")));
   distil_to(place, "run", place.what());
-  check_says(message([&] { distil_to(place, "run", place.what()); }), {"--resume"});
+  CHECK_REFUSES(distil_to(place, "run", place.what()), "--resume");
   Distillation other = place.what(true);
   other.mask.k = 4;
-  check_says(message([&] { distil_to(place, "run", other, true); }), {"attention.k", "3", "4"});
+  CHECK_REFUSES(distil_to(place, "run", other, true), "attention.k", "3", "4");
   Distillation student = place.what();
   student.teacher = place.run("run");
-  check_says(message([&] { distil_to(place, "no", student); }), {"distill", "sea", "flash"});
+  CHECK_REFUSES(distil_to(place, "no", student), "distill", "sea", "flash");
 }
 
 TEST_CASE("distillation: a dry run says the memory of each part of a step") {

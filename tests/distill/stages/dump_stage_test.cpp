@@ -214,16 +214,14 @@ TEST_CASE("stage attention: without the teacher a dump makes the same blocks, ki
   site.distil_to("killed", site.what(false), true);
   CHECK(data::read_file(site.path("killed") + "/model.safetensors") ==
         data::read_file(site.path("blocks") + "/model.safetensors"));
-  check_says(message([&] {
-               nn::load_model(site.path("blocks")).model->embed({.ids = ids({1, 4}, 1, 9)});
-             }),
-             {"attention blocks of a model without the model", "brine_sea.attach()"});
+  CHECK_REFUSES(nn::load_model(site.path("blocks")).model->embed({.ids = ids({1, 4}, 1, 9)}),
+                "attention blocks of a model without the model", "brine_sea.attach()");
   for (const Tokens tokens : {Tokens::read, Tokens::copied}) {
-    check_says(message([&] { tokenizer_of(nn::load_model(site.path("blocks")), {}, tokens); }),
-               {site.path("blocks"), "attention blocks of a model without the model"});
+    CHECK_REFUSES(tokenizer_of(nn::load_model(site.path("blocks")), {}, tokens),
+                  site.path("blocks"), "attention blocks of a model without the model");
   }
-  check_says(message([&] { tokenizer_to_export(nn::load_model(site.path("blocks")), {}); }),
-             {site.path("blocks"), "attention blocks of a model without the model"});
+  CHECK_REFUSES(tokenizer_to_export(nn::load_model(site.path("blocks")), {}), site.path("blocks"),
+                "attention blocks of a model without the model");
 }
 
 // The square root of the root mean square of keys without their block's mean, by channel.
@@ -311,9 +309,9 @@ TEST_CASE("stage attention: what a dump lacks is named") {
     Distillation joint = plain.what();
     joint.stages = Stages::both;
     joint.joint.training.steps = 2;
-    check_says(message([&] { plain.distil_to("x", joint); }), {plain.dump, "no logits", "kd_task"});
+    CHECK_REFUSES(plain.distil_to("x", joint), plain.dump, "no logits", "kd_task");
     CHECK_FALSE(std::filesystem::exists(plain.path("x")));
-    check_says(message([&] { plain.distil_to("y", plain.what()); }), {"attention outputs"});
+    CHECK_REFUSES(plain.distil_to("y", plain.what()), "attention outputs");
     Distillation without = plain.what();
     without.losses["context"] = 0;
     CHECK(message([&] { plain.distil_to("z", without); }) == "no error");
@@ -332,8 +330,7 @@ TEST_CASE("stage attention: what a dump lacks is named") {
   Distillation sizes = valued.what();
   sizes.dump =
       changed_dump(valued, "half", [](data::DumpSpec& s) { s.vocab = 259, s.top_n = 64; }, {});
-  check_says(message([&] { valued.distil_to("y", sizes); }),
-             {"half", "259 words", "the model 260"});
+  CHECK_REFUSES(valued.distil_to("y", sizes), "half", "259 words", "the model 260");
 }
 
 TEST_CASE("dumps that are not what the teacher gives are named with the likely reason") {

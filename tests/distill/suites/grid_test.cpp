@@ -46,16 +46,12 @@ TEST_CASE("suite grid: so many depths from 0 to 100") {
 }
 
 TEST_CASE("suite grid: unknown, duplicate and too short tasks are refused") {
-  check_refuses([] { make_blocks(call_of({"needle"}), suite_tokenizer()); },
-                {"'needle'", "known", "niah_single"});
-  check_refuses(
-      [] {
-        make_blocks(call_of({"copy", "copy"}), suite_tokenizer());
-      },
-      {"copy", "duplicate"});
+  CHECK_REFUSES(make_blocks(call_of({"needle"}), suite_tokenizer()), "'needle'", "known",
+                "niah_single");
+  CHECK_REFUSES(make_blocks(call_of({"copy", "copy"}), suite_tokenizer()), "copy", "duplicate");
   SuiteCall short_call = call_of({"cwe"});
   short_call.grid.lengths = {200};
-  check_refuses([&] { make_blocks(short_call, suite_tokenizer()); }, {"cwe", "at least", "200"});
+  CHECK_REFUSES(make_blocks(short_call, suite_tokenizer()), "cwe", "at least", "200");
 }
 
 TEST_CASE("wilson: intervals of published tables") {
@@ -75,7 +71,7 @@ TEST_CASE("wilson: intervals of published tables") {
   }
   CHECK(wilson(0.5, 0).low == 0);
   CHECK(wilson(0.5, 0).high == 1);
-  check_refuses([] { wilson(1.5, 3); }, {"wilson", "1.5", "3"});
+  CHECK_REFUSES(wilson(1.5, 3), "wilson", "1.5", "3");
 }
 
 // Blocks of hand-made prompts: of niah_single 4 at two depths, of copy 2.
@@ -139,10 +135,10 @@ TEST_CASE("contenders: a method with settings of its config") {
   CHECK(light.name == "light:k=7");
   CHECK(light.method == "sea");
   CHECK(light.settings == parse_contender("sea:preset=light:k=7").settings);
-  check_refuses([] { parse_contender("nearest"); }, {"nearest", "known", "recent"});
-  check_refuses([] { parse_contender("recent:k"); }, {"recent:k", "METHOD:KEY=VALUE"});
-  check_refuses([] { parse_contender("recent:k=x"); }, {"recent:k=x", "k", "integer"});
-  check_refuses([] { parse_contender("recent:width=3"); }, {"width"});
+  CHECK_REFUSES(parse_contender("nearest"), "nearest", "known", "recent");
+  CHECK_REFUSES(parse_contender("recent:k"), "recent:k", "METHOD:KEY=VALUE");
+  CHECK_REFUSES(parse_contender("recent:k=x"), "recent:k=x", "k", "integer");
+  CHECK_REFUSES(parse_contender("recent:width=3"), "width");
   for (const std::string& name : default_contenders(1)) CHECK(parse_contender(name).name == name);
   CHECK(default_contenders(1)[0] == "dense");
 

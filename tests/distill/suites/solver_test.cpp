@@ -187,11 +187,11 @@ TEST_CASE("solver: prompts without tokens and encoders are refused") {
   const auto tokenizer = byte_tokenizer();
   ModelSolver solver(*pair.student, *tokenizer);
   std::vector<data::Prompt> prompts = some_prompts();
-  check_refuses([&] { solver.forced({}); }, {"suite", "no prompts"});
+  CHECK_REFUSES(solver.forced({}), "suite", "no prompts");
   prompts[1].scored.pop_back();
-  check_refuses([&] { solver.forced(prompts); }, {"suite", "answer", "marks"});
+  CHECK_REFUSES(solver.forced(prompts), "suite", "answer", "marks");
   Encoder encoder("flash", 2);
-  check_refuses([&] { ModelSolver(*encoder.model, *tokenizer); }, {"suite", "causal"});
+  CHECK_REFUSES(ModelSolver(*encoder.model, *tokenizer), "suite", "causal");
 }
 
 }  // namespace

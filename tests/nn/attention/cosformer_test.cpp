@@ -82,9 +82,8 @@ TEST_CASE("cosformer: further projections of q, k and v, in a pass and in steps"
 TEST_CASE("cosformer: more tokens than positions are refused") {
   AttentionCase c{.T = 41};
   const auto block = c.make("cosformer", {}, kCosformerPositions);
-  check_refuses([&] { block->forward(c.input()); }, {"cosformer", "41", "40"});
-  check_refuses([&] { block->make_state({.batch = 1, .capacity = 41}); },
-                {"cosformer", "41", "40"});
+  CHECK_REFUSES(block->forward(c.input()), "cosformer", "41", "40");
+  CHECK_REFUSES(block->make_state({.batch = 1, .capacity = 41}), "cosformer", "41", "40");
 }
 
 }  // namespace brine::test

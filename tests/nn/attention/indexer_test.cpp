@@ -165,8 +165,8 @@ TEST_CASE("indexer: with rotary positions a score depends on the distance of que
 TEST_CASE("indexer: a call without the layer's input is refused") {
   Block block = indexer(true, 4);
   const Inputs in = inputs(1, 5, Dtype::f64);
-  check_refuses([&] { block.module->forward({.q = in.q, .k = in.k, .v = in.v, .hidden = {}}); },
-                {"indexer", "layer's input", "24"});
+  CHECK_REFUSES(block.module->forward({.q = in.q, .k = in.k, .v = in.v, .hidden = {}}), "indexer",
+                "layer's input", "24");
 }
 
 }  // namespace brine::test

@@ -68,18 +68,11 @@ TEST_CASE("longformer: a causal window without steps is that of recent with as m
 
 TEST_CASE("longformer: a window without keys is refused") {
   const AttentionCase c;
-  check_refuses(
-      [&] {
-        c.make("longformer", Window{3, 3, 1}.settings());
-      },
-      {"longformer", "global 3", "k 3"});
+  CHECK_REFUSES(c.make("longformer", Window{3, 3, 1}.settings()), "longformer", "global 3", "k 3");
   nn::AttentionInput in = c.input();
   in.options.k = 2;
-  check_refuses(
-      [&] {
-        c.make("longformer", Window{6, 2, 1}.settings())->forward(in);
-      },
-      {"longformer", "global 2", "k 2"});
+  CHECK_REFUSES(c.make("longformer", Window{6, 2, 1}.settings())->forward(in), "longformer",
+                "global 2", "k 2");
 }
 
 }  // namespace brine::test

@@ -133,11 +133,8 @@ TEST_CASE("performer: the settings count the features") {
 }
 
 TEST_CASE("performer: a causal model with softmax features is refused") {
-  check_refuses(
-      [] {
-        AttentionCase{}.make("performer", {{"features", "softmax"}});
-      },
-      {"performer", "softmax", "future", "relu"});
+  CHECK_REFUSES(AttentionCase{}.make("performer", {{"features", "softmax"}}), "performer",
+                "softmax", "future", "relu");
 }
 
 }  // namespace brine::test

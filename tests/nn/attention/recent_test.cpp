@@ -61,12 +61,12 @@ TEST_CASE("recent: decoding gives the rows of the whole pass, with fewer and wit
 
 TEST_CASE("recent: sinks that leave no block are refused, with what would fit") {
   const AttentionCase c;
-  check_refuses([&] { c.make("recent", recent_settings(8, 2)); },
-                {"recent", "k = 8", "2 sinks", "at least 12 would fit"});
+  CHECK_REFUSES(c.make("recent", recent_settings(8, 2)), "recent", "k = 8", "2 sinks",
+                "at least 12 would fit");
   nn::AttentionInput in = c.input();
   in.options.k = 4;
-  check_refuses([&] { c.make("recent", recent_settings(8, 1))->forward(in); },
-                {"recent", "k = 4", "1 sinks", "at least 8"});
+  CHECK_REFUSES(c.make("recent", recent_settings(8, 1))->forward(in), "recent", "k = 4", "1 sinks",
+                "at least 8");
   CHECK_NOTHROW(c.make("recent", recent_settings(std::numeric_limits<int64_t>::max(), 0)));
 }
 

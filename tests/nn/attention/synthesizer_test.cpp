@@ -104,8 +104,8 @@ TEST_CASE("synthesizer: maps lose a share of their weights in training only") {
 
 TEST_CASE("synthesizer: more tokens than positions are refused") {
   const AttentionCase c{.T = 41};
-  check_refuses([&] { c.make("synthesizer", {}, kSynthesizerPositions)->forward(c.input()); },
-                {"synthesizer", "41", "40"});
+  CHECK_REFUSES(c.make("synthesizer", {}, kSynthesizerPositions)->forward(c.input()), "synthesizer",
+                "41", "40");
 }
 
 }  // namespace brine::test

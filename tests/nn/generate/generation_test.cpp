@@ -4,7 +4,7 @@
 #include "nn/models/model_state.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
-#include "tests/messages.h"
+#include "tests/refusals.h"
 #include "tests/small_models.h"
 
 namespace brine::test {
@@ -178,10 +178,8 @@ TEST_CASE("model state: positions, other shapes and methods without decoding are
   CHECK(message([&] {
           nn::step(model, state, column(tokens, {0, 0}));
         }) == "opt: token 49 of a sequence, but the model has 48 positions");
-  CHECK(contains(message([&] { nn::step(model, state, ids({3}, 1, 53)); }),
-                 "one token of each of 2 sequences"));
-  CHECK(contains(message([&] { state.restore(0, {}, "x.state"); }),
-                 "x.state: layer 0: no tensor length"));
+  CHECK_REFUSES(nn::step(model, state, ids({3}, 1, 53)), "one token of each of 2 sequences");
+  CHECK_REFUSES(state.restore(0, {}, "x.state"), "x.state: layer 0: no tensor length");
   CHECK(contains(message([&] { nn::prefill(model, state, 1, part(tokens, 0, 0, 2)); }),
                  "a prompt goes on after 3 tokens beside other sequences"));
 }

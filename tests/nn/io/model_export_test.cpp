@@ -161,8 +161,8 @@ TEST_CASE("export: a value too large for f16 is refused before anything is writt
   for (auto& p : s.model->named_parameters()) {
     if (p.path == "model.decoder.layers.0.fc1.bias") p.parameter->value.data<float>()[3] = 70000;
   }
-  check_refuses([&] { s.write(scratch, "out", {.dtype = Dtype::f16}); },
-                {"export", "model.decoder.layers.0.fc1.bias", "70000", "f16", "bf16", "f32"});
+  CHECK_REFUSES(s.write(scratch, "out", {.dtype = Dtype::f16}), "export",
+                "model.decoder.layers.0.fc1.bias", "70000", "f16", "bf16", "f32");
   CHECK_FALSE(std::filesystem::exists(scratch / "out"));
   CHECK_NOTHROW(s.write(scratch, "out", {.dtype = Dtype::bf16}));
   CHECK_THROWS_AS(s.write(scratch, "out", {}), Error);  // contains a model already
@@ -246,12 +246,9 @@ TEST_CASE("adapter: a changed base is refused on the way out and on the way in")
   check_says(s.refusal_of(scratch, s.base),
              {"export", "1", "36", s.base, "model.decoder.layers.0.fc1.bias"});
   LoadedModel dense = load_model(s.base);
-  check_refuses(
-      [&] {
-        export_model(dense.config, *dense.model, nullptr, (scratch / "dense").string(),
-                     {.base_model = s.base});
-      },
-      {"export", "flash", "adapter"});
+  CHECK_REFUSES(export_model(dense.config, *dense.model, nullptr, (scratch / "dense").string(),
+                             {.base_model = s.base}),
+                "export", "flash", "adapter");
 }
 
 }  // namespace brine::test

@@ -126,9 +126,9 @@ TEST_CASE("model: what is neither a directory nor a GGUF file is refused") {
   Scratch scratch;
   const std::string text = scratch.write("model.gguf", "GGU");
   CHECK_FALSE(is_model_path(text));
-  check_refuses([&] { load_model(text); }, {"model.gguf", "not a directory", "GGUF"});
+  CHECK_REFUSES(load_model(text), "model.gguf", "not a directory", "GGUF");
   const std::string cut = data::read_file(weights_golden("gguf/llama.gguf")).substr(0, 8000);
-  check_refuses([&] { load_model(scratch.write("cut.gguf", cut)); }, {"cut.gguf", "truncated"});
+  CHECK_REFUSES(load_model(scratch.write("cut.gguf", cut)), "cut.gguf", "truncated");
 }
 
 }  // namespace brine::test

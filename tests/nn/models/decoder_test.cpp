@@ -419,19 +419,12 @@ TEST_CASE(
   NoGrad off;
   nn::Model& model = *mistral.model;
   CHECK(model.hidden({.ids = ids({1, 24}, 5, 64)}).dim(1) == 24);
-  check_refuses(
-      [&] {
-        model.hidden({.ids = ids({1, 25}, 5, 64)});
-      },
-      {"mistral", "25 tokens", "sliding_window", "24", "not supported"});
+  CHECK_REFUSES(model.hidden({.ids = ids({1, 25}, 5, 64)}), "mistral", "25 tokens",
+                "sliding_window", "24", "not supported");
   const Tensor place = Tensor::from(std::vector<int64_t>{24}, {1});
-  check_refuses(
-      [&] {
-        model.embed({.ids = ids({1, 1}, 5, 64), .token_places = place});
-      },
-      {"mistral", "25 tokens", "sliding_window", "24"});
-  check_refuses([&] { nn::extend_positions(mistral, 40); },
-                {"mistral", "40", "sliding_window", "24"});
+  CHECK_REFUSES(model.embed({.ids = ids({1, 1}, 5, 64), .token_places = place}), "mistral",
+                "25 tokens", "sliding_window", "24");
+  CHECK_REFUSES(nn::extend_positions(mistral, 40), "mistral", "40", "sliding_window", "24");
   data::Json json = json_in(golden_dir("mistral") + "/config.json");
   auto positions = [&] { return nn::from_hf_config(json, "c.json").shape().max_positions; };
   json["sliding_window"] = nullptr;
@@ -442,7 +435,7 @@ TEST_CASE(
   json["max_position_embeddings"] = 10000;
   CHECK(positions() == 4096);
   json["sliding_window"] = -3;
-  check_refuses(positions, {"c.json", "sliding_window", "-3"});
+  CHECK_REFUSES(positions(), "c.json", "sliding_window", "-3");
 }
 
 TEST_CASE("decoders: Qwen's window counts if it is used, by layers that the model has") {
@@ -452,11 +445,11 @@ TEST_CASE("decoders: Qwen's window counts if it is used, by layers that the mode
   json["use_sliding_window"] = true;
   json["max_window_layers"] = 1;
   auto positions = [&] { return nn::from_hf_config(json, "c.json").shape().max_positions; };
-  check_refuses(positions, {"c.json", "use_sliding_window", "24", "max_position_embeddings", "32"});
+  CHECK_REFUSES(positions(), "c.json", "use_sliding_window", "24", "max_position_embeddings", "32");
   json["max_window_layers"] = 2;
   CHECK(positions() == 32);
   json["layer_types"] = {"full_attention", "sliding_attention"};
-  check_refuses(positions, {"c.json", "use_sliding_window"});
+  CHECK_REFUSES(positions(), "c.json", "use_sliding_window");
   json["use_sliding_window"] = false;
   CHECK(positions() == 32);
 }

@@ -205,10 +205,10 @@ TEST_CASE("NaN is refused where it counts and only there") {
 
 TEST_CASE("selection refuses invalid arguments") {
   Tensor x = uniform({1, 2, 7, 8}, 2, 0, 1);
-  check_refuses([&] { select_columns(x, {}, {.k = 2, .mode = SelectMode::per_head}); },
-                {"select_columns", "per-head", "causal"});
-  check_refuses([&] { select_columns(x, {}, {.k = 2, .mode = SelectMode::per_batch}); },
-                {"select_columns", "per-batch", "causal"});
+  CHECK_REFUSES(select_columns(x, {}, {.k = 2, .mode = SelectMode::per_head}), "select_columns",
+                "per-head", "causal");
+  CHECK_REFUSES(select_columns(x, {}, {.k = 2, .mode = SelectMode::per_batch}), "select_columns",
+                "per-batch", "causal");
   CHECK_THROWS_WITH(select_columns(x, {}, {.k = 0}), "select_columns: k must be positive, got 0");
   Visibility visible{true, Tensor::from(std::vector<int64_t>{8}, {1})};
   CHECK_THROWS_WITH(select_columns(x, visible, {.k = 2}),
