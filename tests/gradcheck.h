@@ -117,7 +117,8 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 // ---- running a function with its gradients
-using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+using In = const std::vector<Tensor>&;
+using Function = std::function<Tensor(In)>;
 
 struct Run {
   Tensor y;
@@ -185,7 +186,7 @@ inline double gradcheck(const Function& f, const std::vector<Tensor>& given,
   }
   const std::vector<double> weight = dy.to_vector();
   Run analytic = run(f, inputs, dy, options.only);
-  auto loss = [&](const std::vector<Tensor>& x) {
+  auto loss = [&](In x) {
     NoGrad off;
     const std::vector<double> y = f(x).to_vector();
     double sum = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -35,6 +36,17 @@ struct Array {
   }
   double operator()(const Coordinates& c) const { return values.at(place(c)); }
   double& operator[](const Coordinates& c) { return values.at(place(c)); }
+  // The same of as many coordinates as there are axes.
+  template <class... More>
+  double operator()(int64_t first, More... more) const {
+    if (shape.size() != 1 + sizeof...(more)) throw std::out_of_range("coordinates of an array");
+    size_t at = 0, axis = 0;
+    for (int64_t i : {first, int64_t(more)...}) {
+      at = at * size_t(shape[axis]) + (shape[axis] == 1 ? 0 : size_t(i));
+      ++axis;
+    }
+    return values.at(at);
+  }
 };
 
 // Calls f(coordinates) for every element of a shape, the last axis fastest.

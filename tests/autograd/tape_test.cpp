@@ -64,19 +64,16 @@ TEST_CASE("leaf buffers are added to, also one given from outside") {
 }
 
 TEST_CASE("a chain of a million nodes is released, and walked, without recursion") {
-  Tensor x = leaf(1);
-  {
-    Tensor y = x;
+  auto chain = [](Tensor y) {
     for (int i = 0; i < 1000000; ++i) {
       y = record("step", y.detach().view({1}), {y},
                  [](const Tensor& dy, Gradients& grads) { grads.set(0, dy); });
     }
-  }
-  Tensor y = x;
-  for (int i = 0; i < 1000000; ++i) {
-    y = record("step", y.detach().view({1}), {y},
-               [](const Tensor& dy, Gradients& grads) { grads.set(0, dy); });
-  }
+    return y;
+  };
+  Tensor x = leaf(1);
+  chain(x);
+  Tensor y = chain(x);
   backward(y);
   CHECK(grad(x).item() == 1);
 }
@@ -191,9 +188,7 @@ TEST_CASE("checkpoint equals the plain run bit for bit, dropout and parameters i
       Layer first, second;
       Tensor x = require_grad(normal({6, 6}, 60)), y = x;
       for (const Layer* layer : {&first, &second}) {
-        auto f = [layer, &random](const std::vector<Tensor>& in) {
-          return (*layer)(in[0], &random);
-        };
+        auto f = [layer, &random](In in) { return (*layer)(in[0], &random); };
         y = recompute ? checkpoint(f, {y}, &random) : f({y});
       }
       const uint64_t counter = random.counter;
@@ -211,14 +206,14 @@ TEST_CASE("checkpoint equals the plain run bit for bit, dropout and parameters i
 TEST_CASE("checkpoint keeps only its inputs, and works when no input requires a gradient") {
   Layer layer;
   RandomStream random;
-  auto f = [&](const std::vector<Tensor>& in) { return layer(in[0], &random); };
+  auto f = [&](In in) { return layer(in[0], &random); };
   Tensor x = normal({6, 6}, 1);
   Tensor y = checkpoint(f, {x}, &random);
   backward(y, normal({6, 6}, 2));
   CHECK(has_grad(layer.w));
   CHECK(largest(grad(layer.w).to_vector()) > 0);
   Tensor big = require_grad(normal({100, 100}, 3));
-  auto deep = [](const std::vector<Tensor>& in) {
+  auto deep = [](In in) {
     Tensor z = in[0];
     for (int i = 0; i < 10; ++i) z = gelu(z);
     return z;
@@ -232,7 +227,7 @@ TEST_CASE("checkpoint keeps only its inputs, and works when no input requires a 
 
 TEST_CASE("checkpoint refuses inputs that were changed in place") {
   Tensor x = require_grad(normal({4}, 1));
-  Tensor y = checkpoint([](const std::vector<Tensor>& in) { return gelu(in[0]); }, {x});
+  Tensor y = checkpoint([](In in) { return gelu(in[0]); }, {x});
   x.bump_version();
   CHECK_REFUSES(backward(y, normal({4}, 2)), "checkpoint: a tensor saved");
 }
@@ -240,7 +235,7 @@ TEST_CASE("checkpoint refuses inputs that were changed in place") {
 TEST_CASE("attach_loss inside a checkpoint reaches the loss's inputs once") {
   auto run_it = [](bool recompute) {
     Tensor x = require_grad(normal({4, 4}, 1)), w = require_grad(normal({4, 4}, 2));
-    auto f = [&](const std::vector<Tensor>& in) {
+    auto f = [&](In in) {
       Tensor h = mul(in[0], w);
       return attach_loss(h, dot(h, h));
     };
@@ -280,8 +275,7 @@ TEST_CASE("after the first step no more memory is requested from the system") {
     Tensor h = layernorm(embedding(table, ids({4, 16}, 3, 50)), w, w);
     Tensor q = split_heads(h, 4);
     h = merge_heads(mul(q, q));
-    h = checkpoint([&](const std::vector<Tensor>& in) { return dropout(gelu(in[0]), 0.1, random); },
-                   {h}, &random);
+    h = checkpoint([&](In in) { return dropout(gelu(in[0]), 0.1, random); }, {h}, &random);
     backward(sum(cross_entropy(reshape(h, {64, 64}), ids({64}, 4, 64))));
   };
   step();

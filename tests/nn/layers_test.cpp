@@ -74,7 +74,7 @@ TEST_CASE("feed-forward: two linear layers around the activation, with gradients
       wanted.insert(wanted.end(), row.begin(), row.end());
     }
     CHECK(close(mlp(x).to_vector(), wanted, 1e-12, 1e-12));
-    CHECK(gradcheck([&](const std::vector<Tensor>& in) { return mlp(in[0]); }, {x}) < 1e-6);
+    CHECK(gradcheck([&](In in) { return mlp(in[0]); }, {x}) < 1e-6);
   }
 }
 

@@ -50,7 +50,7 @@ TEST_CASE("lora: y = x W^T + b + x A^T B^T, with its gradients; zero at the star
   CHECK(same_bits(before, one.map(x)));
   CHECK(one.map.lora_a->value.shape() == Shape{2, 5});
   CHECK(one.map.lora_b->value.shape() == Shape{7, 2});
-  auto f = [&](const std::vector<Tensor>& in) {
+  auto f = [&](In in) {
     one.map.lora_a->value = in[1];
     one.map.lora_b->value = in[2];
     return one.map(in[0]);

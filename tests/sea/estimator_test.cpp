@@ -30,7 +30,7 @@ constexpr nn::AttentionShape kEncoder{
 TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
   for (MuScope scope : {MuScope::head, MuScope::token}) {
     sea::SeaConfig config{.keys = 4, .columns = 12, .mu_scope = scope};
-    auto f = [&](const std::vector<Tensor>& x) {
+    auto f = [&](In x) {
       nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
       const auto owner = sea::make_estimator(init, kCausal, config);
       sea::Estimator& block = *owner;
@@ -64,7 +64,7 @@ TEST_CASE("estimator: gradients of the learned and pooled prior by finite differ
       .heads = 4, .head_size = 4, .max_positions = 1, .kv_heads = 2, .rotary = true};
   auto block_of = [&](nn::Init& init) { return sea::make_estimator(init, shape, config); };
   for (int64_t skip : {1, 3}) {
-    auto f = [&](const std::vector<Tensor>& x) {
+    auto f = [&](In x) {
       nn::Init same{.random = {.seed = 7}, .dtype = Dtype::f64};
       const auto block = block_of(same);
       size_t at = 5;

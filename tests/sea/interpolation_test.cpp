@@ -94,7 +94,7 @@ TEST_CASE("V_I by nearest rows: C_perf is the linear attention to it and to the 
 }
 
 TEST_CASE("V_I by nearest rows: gradients of inputs and weights by finite differences") {
-  auto f = [&](const std::vector<Tensor>& x) {
+  auto f = [&](In x) {
     nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
     const auto owner = sea::make_estimator(init, kEncoderShape, nearest_config());
     sea::Estimator& block = *owner;

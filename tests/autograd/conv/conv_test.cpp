@@ -56,8 +56,8 @@ void check_conv(const ConvCase& c, const std::vector<int64_t>& tokens = {}) {
   check_op({.name = join("conv2d B ", c.B, " rows ", c.rows, " W ", c.W, " ", c.C, " -> ", c.O,
                          " kernel ", c.kT, "x", c.kW, " stride ", conf.stride),
             .inputs = inputs,
-            .f = [=](const auto& x) { return conv2d(x[0], x[1], c.bias ? x[2] : Tensor(), conf); },
-            .oracle = [=](const auto& x) { return naive_conv(x, c, tokens); },
+            .f = [=](test::In x) { return conv2d(x[0], x[1], c.bias ? x[2] : Tensor(), conf); },
+            .oracle = [=](test::In x) { return naive_conv(x, c, tokens); },
             .grad_tolerance = conf.relu && c.B * c.rows * c.W * c.O > 1000 ? 0 : 1e-6});
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("conv2d of one by one is a product") {
 }
 
 TEST_CASE("two convolutions with a halo between them are causal and padded by zeros") {
-  auto f = [](const std::vector<Tensor>& x) {
+  auto f = [](test::In x) {
     Tensor a = conv2d(x[0], x[1], x[2], {.relu = true, .halo_before = 2});
     Tensor b = conv2d(a, x[3], {}, {.relu = true});
     return upsample(b, {.tokens = 9, .columns = 12, .stride = 1});

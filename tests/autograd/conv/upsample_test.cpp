@@ -24,16 +24,16 @@ void check_upsample(const Sizes& s) {
                         .lengths = test::lengths_of(s.lengths)};
   check_op({.name = join("upsample ", s.tokens, " ", s.columns, " stride ", s.stride),
             .inputs = {normal({s.B, s.R, s.W, s.C}, 1)},
-            .f = [=](const auto& x) { return upsample(x[0], conf); },
+            .f = [=](test::In x) { return upsample(x[0], conf); },
             .oracle =
-                [=](const auto& x) {
+                [=](test::In x) {
                   const test::Array in(x[0]);
                   const test::Coordinates shape{s.B, s.before + s.tokens + s.after, s.columns, s.C};
                   return test::tabulate(shape, [&](const test::Coordinates& c) {
                     const int64_t t = c[1] - s.before;
                     const int64_t length = s.lengths.empty() ? s.tokens : s.lengths[size_t(c[0])];
                     if (t < 0 || t >= std::min(length, s.tokens)) return 0.0;
-                    return in({c[0], t / s.stride, c[2] * s.W / s.columns, c[3]});
+                    return in(c[0], t / s.stride, c[2] * s.W / s.columns, c[3]);
                   });
                 }});
 }

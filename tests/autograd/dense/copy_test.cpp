@@ -8,9 +8,9 @@ TEST_CASE("every_nth_row and repeat_rows undo each other on constant stretches")
   for (int64_t step : {1, 2, 4, 9}) {
     check_op({.name = join("every_nth_row ", step),
               .inputs = {normal({2, 2, 7, 3}, 1)},
-              .f = [=](const auto& x) { return every_nth_row(x[0], step); },
+              .f = [=](In x) { return every_nth_row(x[0], step); },
               .oracle =
-                  [=](const auto& x) {
+                  [=](In x) {
                     Values in = x[0].to_vector(), y;
                     for (int64_t r = 0; r < 28; ++r) {
                       if (r % 7 % step) continue;
@@ -21,9 +21,9 @@ TEST_CASE("every_nth_row and repeat_rows undo each other on constant stretches")
     const int64_t R = (7 + step - 1) / step;
     check_op({.name = join("repeat_rows ", step),
               .inputs = {normal({2, 2, R, 3}, 1)},
-              .f = [=](const auto& x) { return repeat_rows(x[0], step, 7); },
+              .f = [=](In x) { return repeat_rows(x[0], step, 7); },
               .oracle =
-                  [=](const auto& x) {
+                  [=](In x) {
                     Values in = x[0].to_vector(), y;
                     for (int64_t r = 0; r < 28; ++r) {
                       for (int64_t c = 0; c < 3; ++c) {

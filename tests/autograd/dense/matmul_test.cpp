@@ -17,7 +17,7 @@ TEST_CASE("matmul: every transposition") {
             b = tb ? Shape{2, 3, 6, 7} : Shape{2, 3, 7, 6};
       check_op({.name = join("matmul ", ta, tb),
                 .inputs = {normal(a, 1), normal(b, 2)},
-                .f = [=](const auto& x) { return matmul(x[0], x[1], ta, tb, 0.7); }});
+                .f = [=](test::In x) { return matmul(x[0], x[1], ta, tb, 0.7); }});
     }
   }
 }
@@ -25,18 +25,18 @@ TEST_CASE("matmul: every transposition") {
 TEST_CASE("matmul: an operand shared by the batch gets the sum") {
   check_op({.name = "shared right",
             .inputs = {normal({4, 5, 7}, 1), normal({7, 6}, 2)},
-            .f = [](const auto& x) { return matmul(x[0], x[1]); }});
+            .f = [](test::In x) { return matmul(x[0], x[1]); }});
   check_op({.name = "shared left",
             .inputs = {normal({1, 7, 5}, 1), normal({3, 7, 6}, 2)},
-            .f = [](const auto& x) { return matmul(x[0], x[1], true); }});
-  check_op({.name = "with itself", .inputs = {normal({5, 7}, 1)}, .f = [](const auto& x) {
+            .f = [](test::In x) { return matmul(x[0], x[1], true); }});
+  check_op({.name = "with itself", .inputs = {normal({5, 7}, 1)}, .f = [](test::In x) {
               return matmul(x[0], x[0], false, true);
             }});
 }
 
 TEST_CASE("linear: input, weight and bias") {
-  auto f = [](const auto& x) { return linear(x[0], x[1], x.size() > 2 ? x[2] : Tensor()); };
-  auto oracle = [](const auto& x) {
+  auto f = [](test::In x) { return linear(x[0], x[1], x.size() > 2 ? x[2] : Tensor()); };
+  auto oracle = [](test::In x) {
     const size_t O = size_t(x[1].dim(0)), I = size_t(x[1].dim(1));
     const test::Values a = x[0].to_vector(), w = x[1].to_vector();
     const test::Values bias = x.size() > 2 ? x[2].to_vector() : test::Values(O, 0);
@@ -75,7 +75,7 @@ TEST_CASE("linear_activation is activate(linear()), its gradients too") {
       const Tensor dy = normal({3, rows, 9}, 4);
       check_op({.name = join("linear_activation ", int(f), " ", rows),
                 .inputs = {x, w, b},
-                .f = [=](const auto& in) { return linear_activation(in[0], in[1], in[2], f); },
+                .f = [=](test::In in) { return linear_activation(in[0], in[1], in[2], f); },
                 .grad_tolerance = f == Activation::relu ? 0 : 1e-6});
       std::vector<Tensor> fused = {require_grad(x), require_grad(w), require_grad(b)};
       std::vector<Tensor> separate = {require_grad(x), require_grad(w), require_grad(b)};
@@ -111,7 +111,7 @@ TEST_CASE("linear adds to the gradient buffer of a parameter") {
 }
 
 TEST_CASE("linear_in_out is linear() of the transposed weight, its gradients too") {
-  auto f = [](const auto& x) { return linear_in_out(x[0], x[1], x.size() > 2 ? x[2] : Tensor()); };
+  auto f = [](test::In x) { return linear_in_out(x[0], x[1], x.size() > 2 ? x[2] : Tensor()); };
   const Tensor x = normal({3, 11, 17}, 1), w = normal({17, 9}, 2), b = normal({9}, 3);
   check_op({.name = "linear_in_out", .inputs = {x, w, b}, .f = f});
   check_op({.name = "linear_in_out without bias", .inputs = {x, w}, .f = f});
@@ -146,17 +146,17 @@ TEST_CASE("linear_pair: linear of two inputs, of which a group of heads shares t
     check_op({.name = join("linear_pair G ", G),
               .inputs = {normal({B, H, T, 4}, 1), normal({B, G, T, 3}, 2), normal({7, 7}, 3),
                          normal({7}, 4)},
-              .f = [](const auto& x) { return linear_pair(x[0], x[1], x[2], x[3]); },
+              .f = [](test::In x) { return linear_pair(x[0], x[1], x[2], x[3]); },
               .oracle =
-                  [=](const auto& x) {
+                  [=](test::In x) {
                     const test::Array a(x[0]), b(test::copied_heads(x[1], H)), w(x[2]), bias(x[3]);
                     return test::tabulate({B, H, T, 7}, [&](const test::Coordinates& at) {
-                      double sum = bias({at[3]});
+                      double sum = bias(at[3]);
                       for (int64_t c = 0; c < 4; ++c) {
-                        sum += a({at[0], at[1], at[2], c}) * w({at[3], c});
+                        sum += a(at[0], at[1], at[2], c) * w(at[3], c);
                       }
                       for (int64_t c = 0; c < 3; ++c) {
-                        sum += b({at[0], at[1], at[2], c}) * w({at[3], 4 + c});
+                        sum += b(at[0], at[1], at[2], c) * w(at[3], 4 + c);
                       }
                       return sum;
                     });
@@ -174,15 +174,15 @@ TEST_CASE("group_matmul: the rows of a head times the matrix of its group") {
       const int64_t n = transposed ? d : S, out = transposed ? S : d;
       check_op({.name = join("group_matmul G ", G, " ", transposed),
                 .inputs = {normal({B, H, R, n}, 1), normal({B, G, S, d}, 2)},
-                .f = [=](const auto& x) { return group_matmul(x[0], x[1], transposed); },
+                .f = [=](test::In x) { return group_matmul(x[0], x[1], transposed); },
                 .oracle =
-                    [=](const auto& x) {
+                    [=](test::In x) {
                       const test::Array rows(x[0]), kv(test::copied_heads(x[1], H));
                       return test::tabulate({B, H, R, out}, [&](const test::Coordinates& at) {
                         double sum = 0;
                         for (int64_t i = 0; i < n; ++i) {
-                          sum += rows({at[0], at[1], at[2], i}) *
-                                 kv({at[0], at[1], transposed ? at[3] : i, transposed ? i : at[3]});
+                          sum += rows(at[0], at[1], at[2], i) *
+                                 kv(at[0], at[1], transposed ? at[3] : i, transposed ? i : at[3]);
                         }
                         return sum;
                       });

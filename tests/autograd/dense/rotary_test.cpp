@@ -38,18 +38,16 @@ TEST_CASE("rotary turns every pair by its position, and leaves the features that
     for (int64_t n : {int64_t(1), d / 4, d / 2}) {
       if (n == 0) continue;
       for (const Tensor& first : {Tensor(), i64({3, 1000})}) {
-        check_op({.name = join("rotary d ", d, " n ", n),
-                  .inputs = {normal({2, 3, 5, d}, 1)},
-                  .f =
-                      [=](const std::vector<Tensor>& in) {
-                        return rotary(in[0], rotary_frequencies(2 * n, 500.0), first);
-                      },
-                  .oracle =
-                      [=](const std::vector<Tensor>& in) {
-                        const bool given = first.defined();
-                        return oracle(in[0], n, 500, {given ? 3 : 0, given ? 1000 : 0});
-                      },
-                  .tolerance = 1e-6});
+        check_op(
+            {.name = join("rotary d ", d, " n ", n),
+             .inputs = {normal({2, 3, 5, d}, 1)},
+             .f = [=](In in) { return rotary(in[0], rotary_frequencies(2 * n, 500.0), first); },
+             .oracle =
+                 [=](In in) {
+                   const bool given = first.defined();
+                   return oracle(in[0], n, 500, {given ? 3 : 0, given ? 1000 : 0});
+                 },
+             .tolerance = 1e-6});
       }
     }
   }

@@ -10,7 +10,7 @@ TEST_CASE("masked_softmax and its gradient; a row without entries is 0") {
   FlatCsr csr =
       build_csr(select_columns(estimate, m.visible(), m.config()).selected, m.visible(), m.k);
   Tensor mask = csr_to_mask(csr);
-  auto oracle = [=](const std::vector<Tensor>& in) {
+  auto oracle = [=](In in) {
     std::vector<double> x = in[0].to_vector(), keep = in[1].to_vector(), y(x.size(), 0);
     for (size_t r = 0; r < x.size(); r += size_t(m.T)) {
       double sum = 0;
@@ -23,7 +23,7 @@ TEST_CASE("masked_softmax and its gradient; a row without entries is 0") {
   };
   check_op({.name = "masked_softmax",
             .inputs = {normal({m.B, m.H, m.T, m.T}, 5, Dtype::f32, 0, 4), mask},
-            .f = [](const std::vector<Tensor>& in) { return masked_softmax(in[0], in[1], 0.37); },
+            .f = [](In in) { return masked_softmax(in[0], in[1], 0.37); },
             .oracle = oracle});
   // Scores far below zero must not vanish because of a large hidden one.
   Tensor x = Tensor::from(std::vector<float>{900, -700, -701}, {1, 3});

@@ -38,21 +38,22 @@ TEST_CASE("mix_outputs: values and averages by their gates, padding apart, with 
   for (const auto& [m, G, d] : mix_cases()) {
     for (bool causal : {true, false}) {
       const Visibility visible{.causal = causal, .lengths = lengths_of(m.lengths)};
-      check_op(
-          {.name = join("mix_outputs G ", G, " d ", d, " ", m.name()),
-           .inputs = {normal({m.B, m.H, m.T, d}, 1), normal({m.B, G, m.T, d}, 2),
-                      normal({m.B, m.H, m.T, 2}, 3)},
-           .f = [=](const auto& x) { return mix_outputs(x[0], x[1], x[2], visible); },
-           .oracle =
-               [=, m = m, d = d](const auto& x) {
-                 const Array c(x[0]), a(copied_heads(x[1], m.H)), gates(x[2]);
-                 return tabulate({m.B, m.T, m.H * d}, [&](const Coordinates& at) {
-                   const int64_t b = at[0], t = at[1], h = at[2] / d, i = at[2] % d;
-                   if (t >= m.length(b)) return 0.0;
-                   auto gate = [&](int64_t n) { return 1 / (1 + std::exp(-gates({b, h, t, n}))); };
-                   return gate(1) * gate(0) * c({b, h, t, i}) + (1 - gate(1)) * a({b, h, t, i});
-                 });
-               }});
+      check_op({.name = join("mix_outputs G ", G, " d ", d, " ", m.name()),
+                .inputs = {normal({m.B, m.H, m.T, d}, 1), normal({m.B, G, m.T, d}, 2),
+                           normal({m.B, m.H, m.T, 2}, 3)},
+                .f = [=](In x) { return mix_outputs(x[0], x[1], x[2], visible); },
+                .oracle =
+                    [=, m = m, d = d](In x) {
+                      const Array c(x[0]), a(copied_heads(x[1], m.H)), gates(x[2]);
+                      return tabulate({m.B, m.T, m.H * d}, [&](const Coordinates& at) {
+                        const int64_t b = at[0], t = at[1], h = at[2] / d, i = at[2] % d;
+                        if (t >= m.length(b)) return 0.0;
+                        auto gate = [&](int64_t n) {
+                          return 1 / (1 + std::exp(-gates(b, h, t, n)));
+                        };
+                        return gate(1) * gate(0) * c(b, h, t, i) + (1 - gate(1)) * a(b, h, t, i);
+                      });
+                    }});
     }
   }
 }
@@ -94,9 +95,8 @@ TEST_CASE("estimate_average: the widened mean estimate, normalised, with its gra
     check_op(
         {.name = join("estimate_average G ", G, " d ", d, " ", m.name()),
          .inputs = {uniform({m.B, m.H, m.T, m.K}, 1, 0.1, 1), normal({m.B, G, m.T, d}, 2)},
-         .f = [m = m](const auto& in) { return estimate_average(in[0], in[1], m.visible()); },
-         .oracle =
-             [m = m](const auto& in) { return naive_average(in[0], copied_heads(in[1], m.H), m); },
+         .f = [m = m](In in) { return estimate_average(in[0], in[1], m.visible()); },
+         .oracle = [m = m](In in) { return naive_average(in[0], copied_heads(in[1], m.H), m); },
          .grad_tolerance = m.T > 100 ? 1e-5 : 1e-6});
   }
   CHECK_THROWS_AS(estimate_average(normal({1, 1, 3, 2}, 1), normal({1, 1, 3, 2}, 1), {}), Error);

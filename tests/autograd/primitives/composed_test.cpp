@@ -33,10 +33,9 @@ TEST_CASE("a method in five lines of primitives is the fused linear attention wi
                                  normal({2, 2, 9, 4}, 19, Dtype::f64),
                                  normal({2, 2, 9, 4}, 20, Dtype::f64)};
   const Tensor dy = normal({2, 2, 9, 4}, 21, Dtype::f64);
-  const Run composed =
-      run([](const std::vector<Tensor>& in) { return elu_attention(in[0], in[1], in[2]); }, x, dy);
+  const Run composed = run([](In in) { return elu_attention(in[0], in[1], in[2]); }, x, dy);
   const Run fused = run(
-      [](const std::vector<Tensor>& in) {
+      [](In in) {
         return linear_attention(elu_features(in[0]), elu_features(in[1]), {}, in[2], {}, 0);
       },
       x, dy);

@@ -12,8 +12,6 @@ using namespace brine::test;
 
 namespace {
 
-using In = const std::vector<Tensor>&;
-
 struct Axes {
   Shape shape;
   std::vector<int> axes;
@@ -248,7 +246,7 @@ TEST_CASE("concat along any axis") {
                 [](In in) {
                   const Array x(in[0]);
                   return tabulate({6, 3}, [&](const Coordinates& c) {
-                    return x({c[0] % 2, c[1]}) * (c[0] / 2 == 1 ? 2 : 1);
+                    return x(c[0] % 2, c[1]) * (c[0] / 2 == 1 ? 2 : 1);
                   });
                 }});
   const Tensor whole = ids({2, 3}, 15, 9);

@@ -10,8 +10,6 @@ using namespace brine::test;
 
 namespace {
 
-using In = const std::vector<Tensor>&;
-
 struct ShapePair {
   Shape a, b;
 };

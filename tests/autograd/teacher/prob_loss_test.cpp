@@ -16,13 +16,13 @@ TEST_CASE("prob_loss equals the dense loss, from a map and from the teacher's q 
       Tensor tq = normal(theirs, 1), tk = normal(theirs, 2);
       Tensor map = teacher_map(tq.to(Dtype::f64), tk.to(Dtype::f64), m);
       for (bool with_map : {true, false}) {
-        auto f = [=](const std::vector<Tensor>& in) {
+        auto f = [=](In in) {
           const TeacherAttention teacher =
               with_map ? TeacherAttention{beside(map, in[0]), {}, {}}
                        : TeacherAttention{{}, beside(tq, in[0]), beside(tk, in[0])};
           return prob_loss(in[0], in[1], teacher, m.visible());
         };
-        auto oracle = [=, d = d](const std::vector<Tensor>& in) {
+        auto oracle = [=, d = d](In in) {
           std::vector<double> a = naive_attention(in[0].to_vector(), in[1].to_vector(), {}, d, m);
           return naive_loss(map.to_vector(), a, m);
         };
@@ -45,9 +45,7 @@ TEST_CASE("prob_loss over many tiles: both teachers agree and threads change no 
     std::vector<Tensor> in = {normal(shape, 3), normal(shape, 4)};
     Tensor dy = Tensor::from(std::vector<float>{0.1f, 1.0f}, {2});
     auto loss = [&](const TeacherAttention& teacher) {
-      return run(
-          [&](const std::vector<Tensor>& x) { return prob_loss(x[0], x[1], teacher, m.visible()); },
-          in, dy);
+      return run([&](In x) { return prob_loss(x[0], x[1], teacher, m.visible()); }, in, dy);
     };
     Run a = loss(by_map), b = loss(by_qk);
     CHECK(close(a.y, b.y, 1e-6, 1e-6));
@@ -72,7 +70,7 @@ TEST_CASE("prob_loss of a row of one key and of a batch of none is 0") {
 TEST_CASE("a teacher that is the student costs nothing and pulls nowhere") {
   Tensor q = normal({1, 2, 33, 8}, 1, Dtype::f64), k = normal({1, 2, 33, 8}, 2, Dtype::f64);
   Run r = run(
-      [&](const std::vector<Tensor>& x) {
+      [&](In x) {
         return prob_loss(x[0], x[1], {{}, q, k}, {});
       },
       {q, k}, Tensor::from(std::vector<double>{1, 1}, {2}));

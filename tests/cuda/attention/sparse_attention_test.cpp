@@ -130,7 +130,7 @@ void check_op_rounds(const MaskCase& m, int64_t d, Dtype half, double loss_scale
   const Shape shape{m.B, m.H, m.T, d};
   const Tensor q = normal(shape, 1), k = normal(shape, 2), v = normal(shape, 3);
   const Tensor dy = normal(shape, 4, Dtype::f32, 0, loss_scale);
-  auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
+  auto f = [=](In x) { return sparse_attention(x[0], x[1], x[2], csr); };
   const std::vector<Tensor> in = {on(q), on(k), on(v)};
   const Run plain = run(f, in, on(dy));
   Run got, again;

@@ -41,7 +41,7 @@ TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite diff
     // Light's gates let so little of the estimate through that small steps measure rounding alone;
     // with the selection fixed it has no kink for larger ones to cross.
     const double step = settings["preset"] == "light" ? 1e-4 : 1e-6;
-    auto f = [&](const std::vector<Tensor>& leaves) {
+    auto f = [&](In leaves) {
       for (size_t i = 0; i < parameters.size(); ++i) parameters[i].parameter->value = leaves[4 + i];
       nn::Tap tap(block.name);
       if (selected.defined()) tap.force("selected", selected);
