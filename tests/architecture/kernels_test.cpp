@@ -114,8 +114,8 @@ std::string tested_name(const std::string& kernel) {
   return at == std::string::npos ? kernel : kernel.substr(0, at);
 }
 
-// The ops of a table, which check_op() proves on the CPU and on a GPU.
-const std::string kTable = "tests/ops/op_table.h";
+// The ops and kernels of tables, which are proved on the CPU and on a GPU.
+const std::string kTables = "tests/ops/";
 
 struct Tree {
   Names definitions, calls, words;
@@ -129,7 +129,7 @@ Tree read(const std::vector<Source>& all) {
     } else if (begins(s.path, "autograd/") || begins(s.path, "tensor/")) {
       out.calls[s.path] = called(s);
     } else if (begins(s.path, "tests/cuda/") || begins(s.path, "tests/tensor/") ||
-               begins(s.path, "tests/autograd/") || s.path == kTable) {
+               begins(s.path, "tests/autograd/") || begins(s.path, kTables)) {
       out.words[s.path] = mentioned(s);
     }
   }
@@ -162,11 +162,11 @@ Complaints misplaced(const Kernel& k, const Tree& tree) {
   need(tree.definitions, k.name, {{"tensor/cpu/" + k.room, ".cpp"}});
   need(tree.definitions, k.name, {{"tensor/cuda/" + k.room, ".cu"}});
   need(tree.calls, k.name, {{"autograd/" + k.room, ".cpp"}, {"tensor/functions", ".cpp"}});
-  const auto table = tree.words.find(kTable);
-  if (table != tree.words.end() && table->second.count(tested_name(k.name))) return out;
   for (const auto& [path, words] : tree.words) {
-    const bool own = is_of(path, "tests/autograd/" + k.room, k.family, "_test.cpp");
-    if (own && words.count("check_op") && words.count(tested_name(k.name))) return out;
+    const bool own =
+        begins(path, kTables) ||
+        (is_of(path, "tests/autograd/" + k.room, k.family, "_test.cpp") && words.count("check_op"));
+    if (own && words.count(tested_name(k.name))) return out;
   }
   need(tree.words, k.name, {{"tests/cuda/" + k.room, "_test.cpp"}});
   need(tree.words, tested_name(k.name),

@@ -1,5 +1,5 @@
-// log_sum_exp, and teachers of any total mass, on the device, as on the CPU; losses are in
-// tests/ops/op_table.h.
+// kl_logits of teachers of any total mass on the device, as on the CPU; other losses are in
+// tests/ops/.
 #include <algorithm>
 #include <numeric>
 
@@ -9,8 +9,6 @@ using namespace brine;
 using namespace brine::test;
 
 namespace {
-
-const Shape kLossShapes[] = {{0, 5}, {1, 1}, {9, 7}, {17, 40}, {3, 1023}, {2, 1024}, {3, 5003}};
 
 // Distinct ids, n for each row of V.
 Tensor some_ids(int64_t rows, int64_t n, int64_t V, uint64_t seed) {
@@ -42,25 +40,6 @@ Tensor lse_for(const Tensor& values, double mass) {
 }
 
 }  // namespace
-
-TEST_CASE("cuda: log_sum_exp") {
-  for (const Shape& shape : kLossShapes) {
-    compare_both(join("log_sum_exp ", shape), [&](const On& on, Dtype dtype) {
-      Tensor x = normal(shape, 1, Dtype::f64, 50, 20);
-      const int64_t V = shape[1];
-      if (shape[0] > 2) {
-        std::fill_n(x.data<double>(), V, -INFINITY);
-        x.data<double>()[V] = -INFINITY;
-        x.data<double>()[2 * V + V - 1] = NAN;
-      }
-      if (shape[0] > 3) x.data<double>()[3 * V + 1] = INFINITY;
-      x = on(x.to(dtype));
-      Tensor y = Tensor::empty({shape[0]}, dtype, x.device());
-      BRINE_CALL(x, log_sum_exp, y, x);
-      return std::vector{y};
-    });
-  }
-}
 
 TEST_CASE("cuda: kl_logits of listed values and its gradient") {
   struct Case {

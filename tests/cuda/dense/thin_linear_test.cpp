@@ -1,27 +1,8 @@
-// Linear layers of few rows on the device, as on the CPU.
+// The bits of linear layers of few rows on the device; values are in tests/ops/kernel_table.h.
 #include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;
-
-TEST_CASE("cuda: thin_linear, with a bias, weights cut out of more, and few rows") {
-  for (int64_t R : {0, 1, 2, 5, 32, 33, 70}) {
-    for (int64_t I : {1, 4, 30, 260}) {
-      for (int64_t O : {1, 6, 19}) {
-        for (bool bias : {false, true}) {
-          compare_both(join("thin_linear ", R, " ", I, " ", O), [&](const On& on, Dtype dtype) {
-            Tensor x = on(normal({R, I}, 1, dtype)), w = on(normal({O, 2 * I}, 2, dtype));
-            Tensor all = on(normal({O + 1}, 3, dtype)),
-                   y = Tensor::empty({R, O}, dtype, x.device());
-            BRINE_CALL(x, thin_linear, y, x, w.slice(1, I, I),
-                       bias ? all.slice(0, 1, O) : Tensor());
-            return std::vector{y};
-          });
-        }
-      }
-    }
-  }
-}
 
 TEST_CASE("cuda: a row of a thin product has the same bits among any others") {
   if (!has_device()) return;

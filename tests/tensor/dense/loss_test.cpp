@@ -1,4 +1,4 @@
-// Losses over the vocabulary against long double sums.
+// Losses over the vocabulary at their limits; values are in tests/ops/.
 #include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
 
@@ -6,13 +6,6 @@ using namespace brine;
 using namespace brine::test;
 
 namespace {
-
-double slow_lse(const double* x, size_t n) {
-  double top = *std::max_element(x, x + n);
-  long double sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += std::exp((long double)(x[i] - top));
-  return top + double(std::log(sum));
-}
 
 struct Kl {
   Tensor loss, lse, unlisted;
@@ -33,20 +26,7 @@ Tensor row_lse(const Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("log_sum_exp of any width and size of values") {
-  for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
-    for (int64_t V : {1, 2, 3, 31, 32, 33, 63, 100, 257, 2048, 2049, 10000}) {
-      for (double mean : {0.0, -500.0, 3e4}) {
-        Tensor x = normal({3, V}, 1, dtype, mean, 4);
-        const auto v = x.to_vector(), y = row_lse(x).to_vector();
-        for (size_t r = 0; r < 3; ++r) {
-          const double expected = slow_lse(v.data() + r * size_t(V), size_t(V));
-          CHECK(std::abs(y[r] - expected) <=
-                (dtype == Dtype::f32 ? 3e-7 : 1e-14) * std::max(1.0, std::abs(expected)));
-        }
-      }
-    }
-  }
+TEST_CASE("log_sum_exp of hidden values and of NaN") {
   Tensor hidden = Tensor::full({1, 50}, -INFINITY);
   hidden.data<float>()[49] = 2;
   CHECK(row_lse(hidden).item() == doctest::Approx(2));
