@@ -25,11 +25,7 @@ struct MaskCase {
     if (t >= length(b)) return 0;
     return causal ? t + 1 : length(b);
   }
-  Visibility visible() const {
-    Visibility v{causal, {}};
-    if (!lengths.empty()) v.lengths = Tensor::from(lengths, {B});
-    return v;
-  }
+  Visibility visible() const { return {causal, lengths_of(lengths)}; }
   SelectConfig config() const { return {.k = k, .mode = mode}; }
   size_t index(int64_t b, int64_t h, int64_t t, int64_t c, int64_t last) const {
     return size_t(((b * H + h) * T + t) * last + c);
@@ -39,6 +35,16 @@ struct MaskCase {
                 name_of(mode), " lengths ", lengths.size());
   }
 };
+
+// f(b, h, t) for every row.
+template <class F>
+void each_row(const MaskCase& m, F f) {
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) f(b, h, t);
+    }
+  }
+}
 
 // The column of key j: the one whose span, w / K keys wide, starts nearest before j.
 inline std::vector<int64_t> columns_of_keys(int64_t w, int64_t K) {
@@ -80,15 +86,11 @@ inline std::vector<std::vector<std::array<int64_t, 3>>> budget_groups(const Mask
     }
     return b;
   };
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        auto g = size_t(group_of(b, h, t));
-        if (g >= groups.size()) groups.resize(g + 1);
-        if (m.width(b, t) > 0) groups[g].push_back({b, h, t});
-      }
-    }
-  }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    auto g = size_t(group_of(b, h, t));
+    if (g >= groups.size()) groups.resize(g + 1);
+    if (m.width(b, t) > 0) groups[g].push_back({b, h, t});
+  });
   return groups;
 }
 
@@ -135,24 +137,20 @@ inline NaiveSelection naive_select(const std::vector<double>& estimate, const Ma
 // [B, H, T, T]: 1 where the mask keeps a key.
 inline std::vector<double> naive_mask(const std::vector<double>& selected, const MaskCase& m) {
   std::vector<double> mask(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        int64_t w = m.width(b, t);
-        std::vector<int64_t> column = columns_of_keys(w, m.K), size = keys_per_column(w, m.K);
-        for (int64_t c = 0; c < m.K; ++c) {
-          int64_t n = size[size_t(c)];
-          if (n == 0 || selected[m.index(b, h, t, c, m.K)] == 0) continue;
-          auto first = std::find(column.begin(), column.end(), c) - column.begin();
-          for (int64_t i = 0; i < std::min(n, m.k); ++i) {
-            int64_t back = n <= m.k ? i : i * n / m.k;
-            mask[m.index(b, h, t, first + n - 1 - back, m.T)] = 1;
-          }
-        }
-        for (int64_t j = 0; w <= m.k && j < w; ++j) mask[m.index(b, h, t, j, m.T)] = 1;
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    int64_t w = m.width(b, t);
+    std::vector<int64_t> column = columns_of_keys(w, m.K), size = keys_per_column(w, m.K);
+    for (int64_t c = 0; c < m.K; ++c) {
+      int64_t n = size[size_t(c)];
+      if (n == 0 || selected[m.index(b, h, t, c, m.K)] == 0) continue;
+      auto first = std::find(column.begin(), column.end(), c) - column.begin();
+      for (int64_t i = 0; i < std::min(n, m.k); ++i) {
+        int64_t back = n <= m.k ? i : i * n / m.k;
+        mask[m.index(b, h, t, first + n - 1 - back, m.T)] = 1;
       }
     }
-  }
+    for (int64_t j = 0; w <= m.k && j < w; ++j) mask[m.index(b, h, t, j, m.T)] = 1;
+  });
   return mask;
 }
 
@@ -162,26 +160,36 @@ inline std::vector<double> naive_attention(const std::vector<double>& q,
                                            const std::vector<double>& mask, int64_t d,
                                            const MaskCase& m) {
   std::vector<double> p(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        double sum = 0;
-        for (int64_t j = 0; j < m.T; ++j) {
-          size_t at = m.index(b, h, t, j, m.T);
-          if (mask.empty() ? j >= m.width(b, t) : mask[at] == 0) continue;
-          double s = 0;
-          for (int64_t c = 0; c < d; ++c)
-            s += q[m.index(b, h, t, c, d)] * k[m.index(b, h, j, c, d)];
-          p[at] = std::exp(s / std::sqrt(double(d)));
-          sum += p[at];
-        }
-        for (int64_t j = 0; j < m.T; ++j) {
-          if (sum > 0) p[m.index(b, h, t, j, m.T)] /= sum;
-        }
-      }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    double sum = 0;
+    for (int64_t j = 0; j < m.T; ++j) {
+      size_t at = m.index(b, h, t, j, m.T);
+      if (mask.empty() ? j >= m.width(b, t) : mask[at] == 0) continue;
+      double s = 0;
+      for (int64_t c = 0; c < d; ++c) s += q[m.index(b, h, t, c, d)] * k[m.index(b, h, j, c, d)];
+      p[at] = std::exp(s / std::sqrt(double(d)));
+      sum += p[at];
     }
-  }
+    for (int64_t j = 0; j < m.T; ++j) {
+      if (sum > 0) p[m.index(b, h, t, j, m.T)] /= sum;
+    }
+  });
   return p;
+}
+
+// P V with P [B, H, T, T] and V [B, H, T, d]: [B, H, T, d], or heads concatenated, [B, T, H d].
+inline std::vector<double> naive_products(const std::vector<double>& p,
+                                          const std::vector<double>& v, int64_t d,
+                                          const MaskCase& m, bool concatenated) {
+  std::vector<double> y(v.size(), 0);
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    double* row = &y[concatenated ? size_t(((b * m.T + t) * m.H + h) * d) : m.index(b, h, t, 0, d)];
+    for (int64_t j = 0; j < m.T; ++j) {
+      for (int64_t c = 0; c < d; ++c)
+        row[c] += p[m.index(b, h, t, j, m.T)] * v[m.index(b, h, j, c, d)];
+    }
+  });
+  return y;
 }
 
 // {KL(t || a), MSE(a, t)} of two maps [B, H, T, T], means over valid rows and heads.

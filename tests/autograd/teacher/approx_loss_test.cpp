@@ -10,16 +10,12 @@ namespace {
 // The value of each key's column, as often as it has keys: no normalisation over keys.
 std::vector<double> repeated(const std::vector<double>& of_columns, const MaskCase& m) {
   std::vector<double> a(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        std::vector<int64_t> column = columns_of_keys(m.width(b, t), m.K);
-        for (size_t j = 0; j < column.size(); ++j) {
-          a[m.index(b, h, t, int64_t(j), m.T)] = of_columns[m.index(b, h, t, column[j], m.K)];
-        }
-      }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    std::vector<int64_t> column = columns_of_keys(m.width(b, t), m.K);
+    for (size_t j = 0; j < column.size(); ++j) {
+      a[m.index(b, h, t, int64_t(j), m.T)] = of_columns[m.index(b, h, t, column[j], m.K)];
     }
-  }
+  });
   return a;
 }
 
@@ -37,21 +33,17 @@ std::vector<double> widened(std::vector<double> scores, const MaskCase& m) {
 // softmax over the columns that contain a key.
 std::vector<double> of_columns(const std::vector<double>& scores, const MaskCase& m) {
   std::vector<double> p(scores.size(), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        const std::vector<int64_t> n = keys_per_column(m.width(b, t), m.K);
-        double sum = 0;
-        for (int64_t c = 0; c < m.K; ++c) {
-          if (n[size_t(c)] > 0) sum += std::exp(scores[m.index(b, h, t, c, m.K)]);
-        }
-        for (int64_t c = 0; c < m.K; ++c) {
-          const size_t at = m.index(b, h, t, c, m.K);
-          if (n[size_t(c)] > 0) p[at] = std::exp(scores[at]) / sum;
-        }
-      }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    const std::vector<int64_t> n = keys_per_column(m.width(b, t), m.K);
+    double sum = 0;
+    for (int64_t c = 0; c < m.K; ++c) {
+      if (n[size_t(c)] > 0) sum += std::exp(scores[m.index(b, h, t, c, m.K)]);
     }
-  }
+    for (int64_t c = 0; c < m.K; ++c) {
+      const size_t at = m.index(b, h, t, c, m.K);
+      if (n[size_t(c)] > 0) p[at] = std::exp(scores[at]) / sum;
+    }
+  });
   return p;
 }
 
@@ -65,11 +57,11 @@ TEST_CASE("approx_loss equals the loss of the widened T x T map, with its gradie
   for (const MaskCase& m : cases) {
     Tensor q = normal({m.B, m.H, m.T, 4}, 1), k = normal({m.B, m.H, m.T, 4}, 2);
     Tensor map = teacher_map(q.to(Dtype::f64), k.to(Dtype::f64), m);
-    auto f = [=](const std::vector<Tensor>& in) {
+    auto f = [=](In in) {
       TeacherAttention teacher{beside(map, in[0]), {}, {}};
       return approx_loss(in[0], summarize_teacher(teacher, m.K, m.visible()), m.visible());
     };
-    auto oracle = [=](const std::vector<Tensor>& in) {
+    auto oracle = [=](In in) {
       return naive_loss(map.to_vector(), widened(in[0].to_vector(), m), m);
     };
     check_op({.name = "approx_loss " + m.name(),
@@ -105,18 +97,18 @@ TEST_CASE("approx_loss_of_logs equals the loss of the T x T map of repeated prob
     // Of a softmax over columns, from its scores.
     check_op({.name = "probabilities " + m.name(),
               .inputs = {normal({m.B, m.H, m.T, m.K}, 3, Dtype::f32, 2, 2)},
-              .f = [=](const auto& in) { return loss_of(column_log_softmax(in[0], m.visible())); },
+              .f = [=](In in) { return loss_of(column_log_softmax(in[0], m.visible())); },
               .oracle =
-                  [=](const auto& in) {
+                  [=](In in) {
                     const auto p = of_columns(in[0].to_vector(), m);
                     return naive_loss(map.to_vector(), repeated(p, m), m);
                   }});
     // Of any positive numbers.
     check_op({.name = "logs " + m.name(),
               .inputs = {normal({m.B, m.H, m.T, m.K}, 4, Dtype::f32, -1, 1)},
-              .f = [=](const auto& in) { return loss_of(in[0]); },
+              .f = [=](In in) { return loss_of(in[0]); },
               .oracle =
-                  [=](const auto& in) {
+                  [=](In in) {
                     std::vector<double> a = in[0].to_vector();
                     for (double& x : a) x = std::exp(x);
                     return naive_loss(map.to_vector(), repeated(a, m), m);

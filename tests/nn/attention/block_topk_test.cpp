@@ -71,29 +71,25 @@ NaiveRow naive_row(const Inputs& in, const MaskCase& m, const Gate& gate, int64_
 // [B, H, T, T]
 Numbers naive_block_mask(const Inputs& in, const MaskCase& m, const Gate& gate) {
   Numbers mask(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.length(b); ++t) {
-        const NaiveRow row = naive_row(in, m, gate, b, h, t);
-        const int64_t w = m.width(b, t), row_block = t / kBlock;
-        std::vector<std::pair<double, int64_t>> order;
-        for (size_t c = 0; c < row.scores.size(); ++c)
-          if (row.candidate[c]) order.push_back({row.scores[c], int64_t(c)});
-        std::sort(order.rbegin(), order.rend());
-        std::vector<int64_t> blocks = {row_block};
-        const double local_keys =
-            double(std::min(w, (row_block + 1) * kBlock) - row_block * kBlock);
-        // As many blocks as bring the number of keys nearest to k, of two the larger one.
-        const double wanted = std::floor((double(m.k) - local_keys) / double(kBlock) + 0.5);
-        for (size_t i = 0; i < order.size() && double(i) < wanted; ++i)
-          blocks.push_back(order[i].second);
-        for (int64_t c : blocks) {
-          for (int64_t j = c * kBlock; j < std::min(w, (c + 1) * kBlock); ++j)
-            mask[m.index(b, h, t, j, m.T)] = 1;
-        }
-      }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    const NaiveRow row = naive_row(in, m, gate, b, h, t);
+    const int64_t w = m.width(b, t), row_block = t / kBlock;
+    if (w == 0) return;
+    std::vector<std::pair<double, int64_t>> order;
+    for (size_t c = 0; c < row.scores.size(); ++c)
+      if (row.candidate[c]) order.push_back({row.scores[c], int64_t(c)});
+    std::sort(order.rbegin(), order.rend());
+    std::vector<int64_t> blocks = {row_block};
+    const double local_keys = double(std::min(w, (row_block + 1) * kBlock) - row_block * kBlock);
+    // As many blocks as bring the number of keys nearest to k, of two the larger one.
+    const double wanted = std::floor((double(m.k) - local_keys) / double(kBlock) + 0.5);
+    for (size_t i = 0; i < order.size() && double(i) < wanted; ++i)
+      blocks.push_back(order[i].second);
+    for (int64_t c : blocks) {
+      for (int64_t j = c * kBlock; j < std::min(w, (c + 1) * kBlock); ++j)
+        mask[m.index(b, h, t, j, m.T)] = 1;
     }
-  }
+  });
   return mask;
 }
 
@@ -101,32 +97,30 @@ Numbers naive_block_mask(const Inputs& in, const MaskCase& m, const Gate& gate) 
 double naive_gate_loss(const Inputs& in, const MaskCase& m, const Gate& gate) {
   const Numbers q = in.q.to_vector(), k = in.k.to_vector();
   double total = 0, rows = 0;
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.length(b); ++t, ++rows) {
-        const NaiveRow row = naive_row(in, m, gate, b, h, t);
-        Numbers mass(row.scores.size(), 0);
-        double of_mass = 0, of_gate = 0;
-        for (size_t c = 0; c < mass.size(); ++c) {
-          if (!row.candidate[c]) continue;
-          of_gate += std::exp(row.scores[c]);
-          const int64_t first = int64_t(c) * kBlock;
-          for (int64_t j = first; j < std::min(m.length(b), first + kBlock); ++j) {
-            double s = 0;
-            for (int64_t i = 0; i < kSize; ++i)
-              s += q[m.index(b, h, t, i, kSize)] * k[m.index(b, h, j, i, kSize)];
-            mass[c] += std::exp(s / std::sqrt(double(kSize)));
-          }
-          of_mass += mass[c];
-        }
-        for (size_t c = 0; c < mass.size(); ++c) {
-          if (!row.candidate[c]) continue;
-          const double p = mass[c] / of_mass, a = std::exp(row.scores[c]) / of_gate;
-          total += p * std::log(p / a);
-        }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    if (m.width(b, t) == 0) return;
+    ++rows;
+    const NaiveRow row = naive_row(in, m, gate, b, h, t);
+    Numbers mass(row.scores.size(), 0);
+    double of_mass = 0, of_gate = 0;
+    for (size_t c = 0; c < mass.size(); ++c) {
+      if (!row.candidate[c]) continue;
+      of_gate += std::exp(row.scores[c]);
+      const int64_t first = int64_t(c) * kBlock;
+      for (int64_t j = first; j < std::min(m.length(b), first + kBlock); ++j) {
+        double s = 0;
+        for (int64_t i = 0; i < kSize; ++i)
+          s += q[m.index(b, h, t, i, kSize)] * k[m.index(b, h, j, i, kSize)];
+        mass[c] += std::exp(s / std::sqrt(double(kSize)));
       }
+      of_mass += mass[c];
     }
-  }
+    for (size_t c = 0; c < mass.size(); ++c) {
+      if (!row.candidate[c]) continue;
+      const double p = mass[c] / of_mass, a = std::exp(row.scores[c]) / of_gate;
+      total += p * std::log(p / a);
+    }
+  });
   return total / rows;
 }
 

@@ -8,15 +8,11 @@ namespace {
 // The attention mass of every column, [B, H, T, K].
 std::vector<double> column_mass(const std::vector<double>& attention, const MaskCase& m) {
   std::vector<double> mass(size_t(m.B * m.H * m.T * m.K), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        const std::vector<int64_t> column = columns_of_keys(m.width(b, t), m.K);
-        for (size_t j = 0; j < column.size(); ++j)
-          mass[m.index(b, h, t, column[j], m.K)] += attention[m.index(b, h, t, int64_t(j), m.T)];
-      }
-    }
-  }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    const std::vector<int64_t> column = columns_of_keys(m.width(b, t), m.K);
+    for (size_t j = 0; j < column.size(); ++j)
+      mass[m.index(b, h, t, column[j], m.K)] += attention[m.index(b, h, t, int64_t(j), m.T)];
+  });
   return mass;
 }
 

@@ -28,19 +28,14 @@ inline Numbers products(const Numbers& a, const Numbers& b, int64_t n, const Mas
 inline Numbers largest_scores(const Numbers& scores, const MaskCase& m) {
   const int64_t G = int64_t(scores.size()) / (m.B * m.T * m.T);
   Numbers mask(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        std::vector<std::pair<double, int64_t>> order;
-        const int64_t row = (b * G + h * G / m.H) * m.T + t;
-        for (int64_t j = 0; j < m.width(b, t); ++j)
-          order.push_back({scores[size_t(row * m.T + j)], j});
-        std::sort(order.rbegin(), order.rend());
-        for (size_t i = 0; i < order.size() && i < size_t(m.k); ++i)
-          mask[m.index(b, h, t, order[i].second, m.T)] = 1;
-      }
-    }
-  }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    std::vector<std::pair<double, int64_t>> order;
+    const int64_t row = (b * G + h * G / m.H) * m.T + t;
+    for (int64_t j = 0; j < m.width(b, t); ++j) order.push_back({scores[size_t(row * m.T + j)], j});
+    std::sort(order.rbegin(), order.rend());
+    for (size_t i = 0; i < order.size() && i < size_t(m.k); ++i)
+      mask[m.index(b, h, t, order[i].second, m.T)] = 1;
+  });
   return mask;
 }
 
@@ -48,33 +43,10 @@ inline Numbers largest_scores(const Numbers& scores, const MaskCase& m) {
 inline Numbers mask_by(const MaskCase& m,
                        const std::function<bool(int64_t b, int64_t t, int64_t j)>& keeps) {
   Numbers mask;
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t row = 0; row < m.H * m.T; ++row) {
-      for (int64_t j = 0; j < m.T; ++j) {
-        const int64_t t = row % m.T;
-        mask.push_back(j < m.width(b, t) && keeps(b, t, j));
-      }
-    }
-  }
+  each_row(m, [&](int64_t b, int64_t, int64_t t) {
+    for (int64_t j = 0; j < m.T; ++j) mask.push_back(j < m.width(b, t) && keeps(b, t, j));
+  });
   return mask;
-}
-
-// P V with P [B, H, T, T], heads concatenated: [B, T, H d].
-inline std::vector<double> weighted(const std::vector<double>& p, const std::vector<double>& v,
-                                    const MaskCase& m) {
-  std::vector<double> y(size_t(m.B * m.T * m.H * kSize), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        for (int64_t j = 0; j < m.T; ++j) {
-          for (int64_t c = 0; c < kSize; ++c)
-            y[size_t(((b * m.T + t) * m.H + h) * kSize + c)] +=
-                p[m.index(b, h, t, j, m.T)] * v[m.index(b, h, j, c, kSize)];
-        }
-      }
-    }
-  }
-  return y;
 }
 
 inline Tensor seen_mask(const nn::Tap& tap, const MaskCase& m) {
@@ -88,7 +60,8 @@ inline void check_block(Block& block, const MaskCase& m, const Inputs& in,
   const Tensor y = pass(block, in, m.visible().lengths, {}, {}, &tap).y;
   CHECK(seen_mask(tap, m).to_vector() == mask);
   const std::vector<double> p = naive_attention(in.q.to_vector(), in.k.to_vector(), mask, kSize, m);
-  CHECK(close(y.to_vector(), weighted(p, in.v.to_vector(), m), 1e-12, 1e-12, block.name));
+  CHECK(close(y.to_vector(), naive_products(p, in.v.to_vector(), kSize, m, true), 1e-12, 1e-12,
+              block.name));
 }
 
 inline void check_method(const std::string& name, const MaskCase& m, const Inputs& in,
@@ -135,7 +108,7 @@ inline void check_attached_loss(Block& block, const Inputs& in, const MaskCase& 
   std::vector<nn::Module::NamedParameter> parameters = block.module->named_parameters();
   std::vector<Tensor> x;
   for (const auto& p : parameters) x.push_back(p.parameter->value.detach().clone());
-  auto loss = [&](const std::vector<Tensor>& leaves) {
+  auto loss = [&](In leaves) {
     for (size_t i = 0; i < leaves.size(); ++i) parameters[i].parameter->value = leaves[i];
     return train_pass(block, in, m).loss;
   };

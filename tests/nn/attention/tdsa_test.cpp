@@ -14,20 +14,16 @@ Block tdsa(bool causal, int64_t k) {
 // x P W of every row of x [B, H, T, d] -> [B, H, T, r].
 Numbers low_rank(const Numbers& x, const Numbers& P, const Numbers& W, const MaskCase& m) {
   Numbers y(size_t(m.B * m.H * m.T * kRank), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        for (int64_t i = 0; i < kRank; ++i) {
-          for (int64_t e = 0; e < kRank; ++e) {
-            for (int64_t c = 0; c < kSize; ++c)
-              y[m.index(b, h, t, i, kRank)] += x[m.index(b, h, t, c, kSize)] *
-                                               P[size_t(c * kRank + e)] *
-                                               W[size_t((h * kRank + e) * kRank + i)];
-          }
-        }
+  each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+    for (int64_t i = 0; i < kRank; ++i) {
+      for (int64_t e = 0; e < kRank; ++e) {
+        for (int64_t c = 0; c < kSize; ++c)
+          y[m.index(b, h, t, i, kRank)] += x[m.index(b, h, t, c, kSize)] *
+                                           P[size_t(c * kRank + e)] *
+                                           W[size_t((h * kRank + e) * kRank + i)];
       }
     }
-  }
+  });
   return y;
 }
 
@@ -74,16 +70,12 @@ TEST_CASE("tdsa: the loss is the squared error of the estimate, only in training
     const Numbers estimate = estimated(block, in, m),
                   exact = products(in.q.to_vector(), in.k.to_vector(), kSize, m);
     double error = 0, pairs = 0;
-    for (int64_t b = 0; b < m.B; ++b) {
-      for (int64_t h = 0; h < m.H; ++h) {
-        for (int64_t t = 0; t < m.length(b); ++t) {
-          for (int64_t j = 0; j < m.width(b, t); ++j, ++pairs) {
-            const size_t at = m.index(b, h, t, j, m.T);
-            error += (estimate[at] - exact[at]) * (estimate[at] - exact[at]) / double(kSize);
-          }
-        }
+    each_row(m, [&](int64_t b, int64_t h, int64_t t) {
+      for (int64_t j = 0; j < m.width(b, t); ++j, ++pairs) {
+        const size_t at = m.index(b, h, t, j, m.T);
+        error += (estimate[at] - exact[at]) * (estimate[at] - exact[at]) / double(kSize);
       }
-    }
+    });
     const Trained trained = train_pass(block, in, m);
     REQUIRE(trained.loss.defined());
     CHECK(trained.loss.item() == doctest::Approx(error / pairs).epsilon(1e-10));

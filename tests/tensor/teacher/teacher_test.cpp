@@ -11,21 +11,17 @@ TEST_CASE("the teacher's summary equals sums over its map, from the map and from
     Tensor map = teacher_map(q, k, m);
     std::vector<double> t = map.to_vector();
     std::vector<double> tau(size_t(m.B * m.H * m.T * m.K), 0), logs, squares;
-    for (int64_t b = 0; b < m.B; ++b) {
-      for (int64_t h = 0; h < m.H; ++h) {
-        for (int64_t r = 0; r < m.T; ++r) {
-          std::vector<int64_t> column = columns_of_keys(m.width(b, r), m.K);
-          logs.push_back(0);
-          squares.push_back(0);
-          for (size_t j = 0; j < column.size(); ++j) {
-            double x = t[m.index(b, h, r, int64_t(j), m.T)];
-            tau[m.index(b, h, r, column[j], m.K)] += x;
-            logs.back() += x * std::log(x);
-            squares.back() += x * x;
-          }
-        }
+    each_row(m, [&](int64_t b, int64_t h, int64_t r) {
+      std::vector<int64_t> column = columns_of_keys(m.width(b, r), m.K);
+      logs.push_back(0);
+      squares.push_back(0);
+      for (size_t j = 0; j < column.size(); ++j) {
+        double x = t[m.index(b, h, r, int64_t(j), m.T)];
+        tau[m.index(b, h, r, column[j], m.K)] += x;
+        logs.back() += x * std::log(x);
+        squares.back() += x * x;
       }
-    }
+    });
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       double tolerance = type == Dtype::f64 ? 1e-12 : 1e-6;
       for (const TeacherAttention& teacher :
