@@ -24,7 +24,7 @@ struct BlockRule {
 };
 
 // The mask of a block in a new call.
-Elements mask_of(const AttentionCase& c, nn::Attention& block, int64_t k = 0) {
+Array mask_of(const AttentionCase& c, nn::Attention& block, int64_t k = 0) {
   nn::Tap tap("bigbird");
   nn::AttentionInput in = c.input();
   in.tap = &tap;
@@ -34,7 +34,7 @@ Elements mask_of(const AttentionCase& c, nn::Attention& block, int64_t k = 0) {
 }
 
 // Checks the keys of query t of one head, which sees w; returns its random blocks.
-std::set<int64_t> check_row(const BlockRule& rule, const AttentionCase& c, const Elements& mask,
+std::set<int64_t> check_row(const BlockRule& rule, const AttentionCase& c, const Array& mask,
                             int64_t b, int64_t h, int64_t t, int64_t w) {
   const int64_t row_block = t / rule.block, blocks = (w + rule.block - 1) / rule.block;
   std::set<int64_t> drawn;
@@ -72,7 +72,7 @@ TEST_CASE("bigbird: window, global and random blocks of every query") {
       INFO(c.name() << " blocks of " << rule.block << ": " << rule.window << " " << rule.global
                     << " " << rule.random);
       const auto block = c.make("bigbird", rule.settings(), 100);
-      const Elements mask = mask_of(c, *block), again = mask_of(c, *block);
+      const Array mask = mask_of(c, *block), again = mask_of(c, *block);
       int64_t differing_heads = 0, differing_calls = 0;
       for (int64_t b = 0; b < c.B; ++b) {
         for (int64_t t = 0; t < c.length(b); ++t) {
@@ -107,8 +107,8 @@ TEST_CASE("bigbird: every block is drawn as often as the others, and another see
   const int64_t T = 40, drawn = 3;
   const AttentionCase c{.B = 1, .H = 256, .G = 256, .T = T, .d = 1};
   const BlockRule rule{1, 1, drawn, 1};
-  const Elements mask = mask_of(c, *c.make("bigbird", rule.settings(1), T));
-  const Elements other = mask_of(c, *c.make("bigbird", rule.settings(2), T));
+  const Array mask = mask_of(c, *c.make("bigbird", rule.settings(1), T));
+  const Array other = mask_of(c, *c.make("bigbird", rule.settings(2), T));
   // Of the keys 1..38 the query 39 draws 3: each 256 x 3 / 38 = 20.2 times, deviation 4.3.
   int64_t different = 0, total = 0;
   for (int64_t j = 1; j < T - 1; ++j) {

@@ -11,7 +11,7 @@ constexpr int64_t kCosformerPositions = 40;
 
 std::vector<double> naive_cosformer(const AttentionCase& c, const Tensor& queries,
                                     const Tensor& keys, const Tensor& v, double eps) {
-  const Elements q(queries), k(keys);
+  const Array q(queries), k(keys);
   return attention_by(c, v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
     double w = 0;
     for (int64_t i = 0; i < c.d; ++i) {
@@ -29,21 +29,15 @@ Tensor through(nn::Attention& block, const std::string& name, const Tensor& x) {
     if (p.path == name + ".bias") bias = p.parameter->value;
   }
   REQUIRE(weight.defined());
-  const Elements in(x), w(weight);
-  const int64_t H = x.dim(1), T = x.dim(2), d = x.dim(3);
-  std::vector<double> out;
-  for (int64_t b = 0; b < x.dim(0); ++b) {
-    for (int64_t h = 0; h < H; ++h) {
-      for (int64_t t = 0; t < T; ++t) {
-        for (int64_t c = 0; c < d; ++c) {
-          double sum = bias.to_vector()[size_t(h * d + c)];
-          for (int64_t i = 0; i < H * d; ++i) sum += w(h * d + c, i) * in(b, i / d, t, i % d);
-          out.push_back(sum);
-        }
-      }
-    }
-  }
-  return Tensor::from(out, x.shape());
+  const Array in(x), w(weight);
+  const int64_t H = x.dim(1), d = x.dim(3);
+  auto sum = [&](const Coordinates& at) {
+    const int64_t out = at[1] * d + at[3];
+    double y = bias.to_vector()[size_t(out)];
+    for (int64_t i = 0; i < H * d; ++i) y += w(out, i) * in(at[0], i / d, at[2], i % d);
+    return y;
+  };
+  return Tensor::from(tabulate(in.shape, sum), x.shape());
 }
 
 }  // namespace

@@ -8,24 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/autograd/naive.h"
 #include "tests/nn/attention/contract/contract.h"
 
 namespace brine::test {
-
-// The elements of a tensor [B, H, T, d] or [T, d], as doubles.
-class Elements {
- public:
-  explicit Elements(const Tensor& x) : shape_(x.shape()), values_(x.to_vector()) {}
-
-  double operator()(int64_t b, int64_t h, int64_t t, int64_t c) const {
-    return values_[size_t(((b * shape_[1] + h) * shape_[2] + t) * shape_[3] + c)];
-  }
-  double operator()(int64_t t, int64_t c) const { return values_[size_t(t * shape_[1] + c)]; }
-
- private:
-  Shape shape_;
-  std::vector<double> values_;
-};
 
 struct AttentionCase {
   bool causal = true;
@@ -35,9 +21,7 @@ struct AttentionCase {
   int64_t length(int64_t b) const { return lengths.empty() ? T : lengths[size_t(b)]; }
   int64_t width(int64_t b, int64_t t) const { return causal ? t + 1 : length(b); }
   int64_t group(int64_t h) const { return h * G / H; }
-  Visibility visible() const {
-    return {.causal = causal, .lengths = lengths.empty() ? Tensor() : lengths_of(lengths)};
-  }
+  Visibility visible() const { return {.causal = causal, .lengths = lengths_of(lengths)}; }
   std::string name() const {
     return join(causal ? "causal" : "full", " T ", T, lengths.empty() ? "" : " with lengths");
   }
@@ -74,15 +58,16 @@ inline std::vector<AttentionCase> attention_cases() {
 // The weight of key j for query t of head h of sequence b.
 using PairWeight = std::function<double(int64_t b, int64_t h, int64_t t, int64_t j)>;
 
-// [B, T, H d]; v [B, G, T, d].
-inline std::vector<double> attention_by(const AttentionCase& c, const Tensor& v,
-                                        const PairWeight& weight) {
-  const Elements value(v);
+// [B, T, H d]; v [B, G, T, d]. `more`(b, h, t) is added to the sum of the weights, if given.
+inline std::vector<double> attention_by(
+    const AttentionCase& c, const Tensor& v, const PairWeight& weight,
+    const std::function<double(int64_t b, int64_t h, int64_t t)>& more = {}) {
+  const Array value(v);
   std::vector<double> y(size_t(c.B * c.T * c.H * c.d), 0);
   for (int64_t b = 0; b < c.B; ++b) {
     for (int64_t t = 0; t < c.length(b); ++t) {
       for (int64_t h = 0; h < c.H; ++h) {
-        double total = 0;
+        double total = more ? more(b, h, t) : 0;
         double* row = y.data() + ((b * c.T + t) * c.H + h) * c.d;
         for (int64_t j = 0; j < c.width(b, t); ++j) {
           const double w = weight(b, h, t, j);
@@ -98,7 +83,7 @@ inline std::vector<double> attention_by(const AttentionCase& c, const Tensor& v,
 
 // The weight exp(q . k / sqrt(d)) of softmax attention.
 inline PairWeight softmax_weight(const AttentionCase& c, const nn::AttentionInput& in) {
-  return [c, q = Elements(in.q), k = Elements(in.k)](int64_t b, int64_t h, int64_t t, int64_t j) {
+  return [c, q = Array(in.q), k = Array(in.k)](int64_t b, int64_t h, int64_t t, int64_t j) {
     double score = 0;
     for (int64_t i = 0; i < c.d; ++i) score += q(b, h, t, i) * k(b, c.group(h), j, i);
     return std::exp(score / std::sqrt(double(c.d)));
@@ -106,8 +91,8 @@ inline PairWeight softmax_weight(const AttentionCase& c, const nn::AttentionInpu
 }
 
 // The mask that a method showed, as numbers [B, H, T, T]: 1 where it keeps a key.
-inline Elements shown_mask(const AttentionCase& c, const nn::Tap& tap) {
-  return Elements(observed_mask(tap, c.B, c.H, c.T));
+inline Array shown_mask(const AttentionCase& c, const nn::Tap& tap) {
+  return Array(observed_mask(tap, c.B, c.H, c.T));
 }
 
 // The outputs of tokens after prompts of `prompt` tokens equal the rows of a whole pass of

@@ -1,4 +1,6 @@
 // The Performer against its definition, and its features against the softmax that they estimate.
+#include <numeric>
+
 #include "tests/nn/attention/definition.h"
 #include "tests/refusals.h"
 
@@ -7,7 +9,7 @@ namespace {
 
 // The features of row t by the paper's formulas, before softmax features are divided by their
 // largest.
-std::vector<double> features(const Elements& x, const Elements& projection, int64_t m,
+std::vector<double> features(const Array& x, const Array& projection, int64_t m,
                              const AttentionCase& c, int64_t b, int64_t h, int64_t t) {
   std::vector<double> out;
   for (int64_t r = 0; r < m; ++r) {
@@ -19,7 +21,7 @@ std::vector<double> features(const Elements& x, const Elements& projection, int6
   return out;
 }
 
-double square(const Elements& x, const AttentionCase& c, int64_t b, int64_t h, int64_t t) {
+double square(const Array& x, const AttentionCase& c, int64_t b, int64_t h, int64_t t) {
   double sum = 0;
   for (int64_t i = 0; i < c.d; ++i) sum += x(b, h, t, i) * x(b, h, t, i);
   return sum / std::sqrt(double(c.d));
@@ -35,39 +37,26 @@ Tensor projection_of(nn::Attention& block) {
 // The output with ReLU features, plus eps, and 1e-6 in the sum of key features.
 std::vector<double> naive_relu(const AttentionCase& c, const nn::AttentionInput& in,
                                const Tensor& projection, double eps) {
-  const Elements q(in.q), k(in.k), R(projection), v(in.v);
-  const int64_t m = projection.dim(0);
-  auto positive = [&](const Elements& x, int64_t b, int64_t h, int64_t t) {
-    std::vector<double> phi = features(x, R, m, c, b, h, t);
+  const Array q(in.q), k(in.k), R(projection);
+  auto positive = [&](const Array& x, int64_t b, int64_t h, int64_t t) {
+    std::vector<double> phi = features(x, R, projection.dim(0), c, b, h, t);
     for (double& value : phi) value = std::max(value, 0.0) + eps;
     return phi;
   };
-  std::vector<double> y(size_t(c.B * c.T * c.H * c.d), 0);
-  for (int64_t b = 0; b < c.B; ++b) {
-    for (int64_t t = 0; t < c.length(b); ++t) {
-      for (int64_t h = 0; h < c.H; ++h) {
-        const std::vector<double> phi = positive(q, b, h, t);
-        double total = 0;
-        for (double value : phi) total += 1e-6 * value;
-        double* row = y.data() + ((b * c.T + t) * c.H + h) * c.d;
-        for (int64_t j = 0; j < c.width(b, t); ++j) {
-          const std::vector<double> key = positive(k, b, c.group(h), j);
-          double w = 0;
-          for (int64_t r = 0; r < m; ++r) w += phi[size_t(r)] * key[size_t(r)];
-          total += w;
-          for (int64_t i = 0; i < c.d; ++i) row[i] += w * v(b, c.group(h), j, i);
-        }
-        for (int64_t i = 0; i < c.d; ++i) row[i] /= total;
-      }
-    }
-  }
-  return y;
+  auto weight = [&](int64_t b, int64_t h, int64_t t, int64_t j) {
+    const std::vector<double> phi = positive(q, b, h, t), key = positive(k, b, c.group(h), j);
+    return std::inner_product(phi.begin(), phi.end(), key.begin(), 0.0);
+  };
+  return attention_by(c, in.v, weight, [&](int64_t b, int64_t h, int64_t t) {
+    const std::vector<double> phi = positive(q, b, h, t);
+    return 1e-6 * std::accumulate(phi.begin(), phi.end(), 0.0);
+  });
 }
 
 // With softmax features without their eps, whose maxima cancel.
 std::vector<double> naive_softmax(const AttentionCase& c, const nn::AttentionInput& in,
                                   const Tensor& projection) {
-  const Elements q(in.q), k(in.k), R(projection);
+  const Array q(in.q), k(in.k), R(projection);
   const int64_t m = projection.dim(0);
   return attention_by(c, in.v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
     const int64_t g = c.group(h);

@@ -17,7 +17,7 @@ Tensor parameter(nn::Attention& block, const std::string& path) {
 
 // exp of the scores of the dense form.
 PairWeight dense_weight(const AttentionCase& c, nn::Attention& block, const Tensor& queries) {
-  const Elements q(queries), w1(parameter(block, "hidden.weight")),
+  const Array q(queries), w1(parameter(block, "hidden.weight")),
       w2(parameter(block, "positions.weight"));
   const std::vector<double> b1 = parameter(block, "hidden.bias").to_vector(),
                             b2 = parameter(block, "positions.bias").to_vector();
@@ -33,13 +33,13 @@ PairWeight dense_weight(const AttentionCase& c, nn::Attention& block, const Tens
 }
 
 PairWeight table_weight(nn::Attention& block) {
-  return [table = Elements(parameter(block, "table"))](int64_t, int64_t, int64_t t, int64_t j) {
+  return [table = Array(parameter(block, "table"))](int64_t, int64_t, int64_t t, int64_t j) {
     return std::exp(table(t, j));
   };
 }
 
 PairWeight factorized_weight(nn::Attention& block, int64_t rank) {
-  return [=, a = Elements(parameter(block, "rows")), b = Elements(parameter(block, "columns"))](
+  return [=, a = Array(parameter(block, "rows")), b = Array(parameter(block, "columns"))](
              int64_t, int64_t, int64_t t, int64_t j) {
     double score = 0;
     for (int64_t i = 0; i < rank; ++i) score += a(t, i) * b(j, i);
@@ -89,7 +89,7 @@ TEST_CASE("synthesizer: maps lose a share of their weights in training only") {
     CHECK(same_bits(y, whole->forward(in)));
     CHECK(same_bits(y, whole->forward(training)));
     // The first query sees one key: its weight is lost, or doubled.
-    const Elements dropped(split_heads(block->forward(training), c.H)), kept(split_heads(y, c.H));
+    const Array dropped(split_heads(block->forward(training), c.H)), kept(split_heads(y, c.H));
     int64_t lost = 0;
     for (int64_t b = 0; b < c.B; ++b) {
       for (int64_t h = 0; h < c.H; ++h) {
