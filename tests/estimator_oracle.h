@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/ops.h"
+#include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {
-
-using Values = std::vector<double>;
 
 // Keys that query t of a sequence of length L sees.
 inline int64_t width(bool causal, int64_t L, int64_t t) {
@@ -24,6 +24,20 @@ inline std::pair<int64_t, int64_t> keys_of_column(int64_t c, int64_t w, int64_t 
   const int64_t seen = w / unit;
   const int64_t first = (2 * c * seen + K) / (2 * K), end = (2 * (c + 1) * seen + K) / (2 * K);
   return {first * unit, c + 1 == K ? w : end * unit};
+}
+
+// f(keys) of the keys [first, end) that column c of row t has, for columns [.., K] of rows
+// [B, H, R = T / step rounded up]; f(at, t, w, first, end) of a row that sees w keys, 0 without
+// keys.
+template <class F>
+Values of_columns(const Coordinates& shape, int64_t T, bool causal,
+                  const std::vector<int64_t>& lengths, ColumnGrid grid, F f) {
+  return tabulate(shape, [&](const Coordinates& at) {
+    const int64_t t = at[2] * grid.step;
+    const int64_t w = width(causal, lengths.empty() ? T : lengths[size_t(at[0])], t);
+    const auto [first, end] = keys_of_column(at[3], w, shape[3], grid.units);
+    return end > first ? f(at, t, w, first, end) : 0.0;
+  });
 }
 
 // B sequences of T tokens with H heads of d numbers, m random features.

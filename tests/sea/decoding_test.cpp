@@ -2,6 +2,7 @@
 // for any prompts and batch, and wherever it was stopped and continued.
 #include "sea/base/mask.h"
 #include "tensor/kernels/dense.h"
+#include "tests/estimator_oracle.h"
 #include "tests/messages.h"
 #include "tests/nn/attention/contract/contract.h"
 #include "tests/refusals.h"
@@ -12,16 +13,6 @@ namespace {
 constexpr int64_t kKept = 4;  // of make_block()
 
 using Settings = std::map<std::string, std::string>;
-
-// Rows [from, from + 1) of every sequence, one per sequence: places[b].
-Tensor rows_at(const Tensor& x, const std::vector<int64_t>& places) {
-  Tensor out = Tensor::empty({x.dim(0), x.dim(1), 1, x.dim(3)}, x.dtype());
-  for (int64_t b = 0; b < x.dim(0); ++b) {
-    Tensor to = out.slice(0, b, 1), from = x.slice(0, b, 1).slice(2, places[size_t(b)], 1);
-    BRINE_CALL(to, copy, to, from);
-  }
-  return out;
-}
 
 nn::AttentionInput step_input(const Inputs& in, const std::vector<int64_t>& places,
                               const nn::RuntimeOptions& options, nn::Tap* tap = nullptr) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/ops.h"
 #include "tests/estimator_oracle.h"
 #include "tests/refusals.h"
 
@@ -33,28 +32,21 @@ Tensor narrow(const Tensor& phi, int64_t m) {
 TEST_CASE("relu_features: values, padding and gradient") {
   for (const FeatureSizes& s : kFeatureSizes) {
     const Tensor R = normal({s.m, s.d}, 9), lengths = lengths_of(s.lengths);
-    check_op({.name = join("relu_features T ", s.T, " m ", s.m),
-              .inputs = {normal({s.B, s.H, s.T, s.d}, 1)},
-              .f =
-                  [=](const auto& x) {
-                    return narrow(relu_features(x[0], beside(R, x[0]), 1e-3, lengths), s.m);
-                  },
-              .oracle =
-                  [=](const auto& x) {
-                    Values in = x[0].to_vector(), r = R.to_vector(), y;
-                    for (int64_t row = 0; row < s.B * s.H * s.T; ++row) {
-                      const int64_t b = row / s.T / s.H;
-                      for (int64_t j = 0; j < s.m; ++j) {
-                        double sum = 0;
-                        for (int64_t c = 0; c < s.d; ++c)
-                          sum += in[size_t(row * s.d + c)] * r[size_t(j * s.d + c)];
-                        sum = std::max(0.0, sum / std::sqrt(std::sqrt(double(s.d)))) + 1e-3;
-                        const bool seen = s.lengths.empty() || row % s.T < s.lengths[size_t(b)];
-                        y.push_back(seen ? sum : 0.0);
-                      }
-                    }
-                    return y;
-                  }});
+    check_op(
+        {.name = join("relu_features T ", s.T, " m ", s.m),
+         .inputs = {normal({s.B, s.H, s.T, s.d}, 1)},
+         .f =
+             [=](In x) { return narrow(relu_features(x[0], beside(R, x[0]), 1e-3, lengths), s.m); },
+         .oracle =
+             [=](In x) {
+               const Array in(x[0]), r(R);
+               return tabulate({s.B, s.H, s.T, s.m}, [&](const Coordinates& at) {
+                 if (!s.lengths.empty() && at[2] >= s.lengths[size_t(at[0])]) return 0.0;
+                 double sum = 0;
+                 for (int64_t c = 0; c < s.d; ++c) sum += in(at[0], at[1], at[2], c) * r(at[3], c);
+                 return std::max(0.0, sum / std::sqrt(std::sqrt(double(s.d)))) + 1e-3;
+               });
+             }});
   }
 }
 
@@ -67,7 +59,7 @@ TEST_CASE("softmax_features, exp_features: any sizes") {
       check_op({.name = join("softmax_features T ", s.T, " m ", s.m),
                 .inputs = {x},
                 .f =
-                    [=](const auto& in) {
+                    [=](In in) {
                       return narrow(softmax_features(in[0], beside(R, in[0]), 1e-4, lengths, side),
                                     s.m);
                     },
@@ -76,7 +68,7 @@ TEST_CASE("softmax_features, exp_features: any sizes") {
     check_op({.name = join("exp_features T ", s.T, " m ", s.m),
               .inputs = {x, normal({s.H, s.m, s.d}, 2), normal({s.H, s.m}, 3, Dtype::f32, -4, 2)},
               .f =
-                  [=](const auto& in) {
+                  [=](In in) {
                     return exp_features(in[0], {}, {.weight = in[1], .bias = in[2], .content = {}},
                                         lengths);
                   },
@@ -118,7 +110,7 @@ TEST_CASE("softmax_features: values and the gradient with constant maxima") {
       }
       return y;
     };
-    auto f = [&](const std::vector<Tensor>& v) {
+    auto f = [&](In v) {
       return narrow(softmax_features(v[0], beside(R, v[0]), 1e-2, lengths, side), 7);
     };
     check_op({.name = "softmax_features", .inputs = {x}, .f = f, .grad_tolerance = 0});
@@ -164,13 +156,13 @@ TEST_CASE("exp_features: values by head, padding, both limits and gradients") {
       inputs.push_back(normal({2, G, T, d}, 5));
       inputs.push_back(normal({G, m, d}, 6, Dtype::f32, 0, 0.3));
     }
-    auto f = [=](const auto& x) {
+    auto f = [=](In x) {
       const Tensor none;
       return exp_features(x[0], with_content ? x[3] : none,
                           {.weight = x[1], .bias = x[2], .content = with_content ? x[4] : none},
                           lengths);
     };
-    auto oracle = [=](const auto& x) {
+    auto oracle = [=](In x) {
       Values y;
       for (int64_t row = 0; row < 2 * G * T; ++row) {
         for (int64_t j = 0; j < m; ++j) {
@@ -186,7 +178,7 @@ TEST_CASE("exp_features: values by head, padding, both limits and gradients") {
               .oracle = oracle,
               .grad_tolerance = 0});
     // exp(12) would hide the others in a check by scale.
-    auto small = [=](const auto& x) { return slice(f(x), 3, 2, m - 2); };
+    auto small = [=](In x) { return slice(f(x), 3, 2, m - 2); };
     check_op({.name = join("exp_features 2.., content ", with_content),
               .inputs = inputs,
               .f = small,

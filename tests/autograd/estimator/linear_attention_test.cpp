@@ -37,28 +37,29 @@ Values naive_attention(const Tensor& q, const Tensor& k, const Tensor& identity,
   return y;
 }
 
+// G: of heads that share keys and values; 0: one for every head.
 void check_attention(const EstimatorSizes& s, int64_t i, bool causal,
-                     const std::vector<int64_t>& lengths, double grad_tolerance) {
+                     const std::vector<int64_t>& lengths, double grad_tolerance, int64_t G = 0) {
+  const int64_t groups = G ? G : s.H;
   const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
   const double eps = 1e-3;
   std::vector<Tensor> inputs = {uniform({s.B, s.H, s.T, s.m}, 1, 0.05, 1),
-                                uniform({s.B, s.H, s.T, s.m}, 2, 0.05, 1),
-                                normal({s.B, s.H, s.T, s.d}, 3)};
+                                uniform({s.B, groups, s.T, s.m}, 2, 0.05, 1),
+                                normal({s.B, groups, s.T, s.d}, 3)};
   if (i) inputs.push_back(normal({s.T + 2, i}, 4));
-  auto identity = [=](const std::vector<Tensor>& x) { return i ? x[3] : Tensor(); };
-  check_op({.name = join("linear_attention T=", s.T, " i=", i, causal ? " causal" : ""),
-            .inputs = inputs,
-            .f =
-                [=](const auto& x) {
-                  return linear_attention(x[0], x[1], identity(x), x[2], visible, eps);
-                },
-            .oracle =
-                [=](const auto& x) {
-                  return naive_attention(x[0], x[1], identity(x), x[2], causal, lengths, eps);
-                },
-            // One token's gradients come from eps alone: large numbers cancel.
-            .tolerance = s.T == 1 ? 1e-3 : 1e-5,
-            .grad_tolerance = grad_tolerance});
+  auto identity = [=](In x) { return i ? x[3] : Tensor(); };
+  check_op(
+      {.name = join("linear_attention T=", s.T, " i=", i, " G=", G, causal ? " causal" : ""),
+       .inputs = inputs,
+       .f = [=](In x) { return linear_attention(x[0], x[1], identity(x), x[2], visible, eps); },
+       .oracle =
+           [=](In x) {
+             return naive_attention(x[0], copied_heads(x[1], s.H), identity(x),
+                                    copied_heads(x[2], s.H), causal, lengths, eps);
+           },
+       // One token's gradients come from eps alone: large numbers cancel.
+       .tolerance = s.T == 1 ? 1e-3 : 1e-5,
+       .grad_tolerance = grad_tolerance});
 }
 
 }  // namespace
@@ -77,28 +78,10 @@ TEST_CASE("linear_attention: bidirectional") {
 }
 
 TEST_CASE("linear_attention: heads of a group share keys and values, whose gradients are summed") {
-  const int64_t H = 6, i = 2, m = 4, d = 3;
-  struct Case {
-    int64_t T;
-    bool causal;
-    std::vector<int64_t> lengths;
-  };
-  for (const Case& c : {Case{65, true, {65, 7}}, Case{9, true, {}}, Case{67, false, {67, 0}}}) {
-    for (int64_t G : {1, 2, 3}) {
-      const Visibility visible{.causal = c.causal, .lengths = lengths_of(c.lengths)};
-      check_op({.name = join("linear_attention G ", G, " T ", c.T, c.causal ? " causal" : ""),
-                .inputs = {uniform({2, H, c.T, m}, 1, 0.05, 1), uniform({2, G, c.T, m}, 2, 0.05, 1),
-                           normal({2, G, c.T, d}, 3), normal({c.T + 1, i}, 4)},
-                .f =
-                    [=](const auto& x) {
-                      return linear_attention(x[0], x[1], x[3], x[2], visible, 1e-3);
-                    },
-                .oracle =
-                    [=](const auto& x) {
-                      return naive_attention(x[0], copied_heads(x[1], H), x[3],
-                                             copied_heads(x[2], H), c.causal, c.lengths, 1e-3);
-                    }});
-    }
+  for (int64_t G : {1, 2, 3}) {
+    check_attention({2, 6, 65, 4, 3}, 2, true, {65, 7}, 1e-6, G);
+    check_attention({2, 6, 9, 4, 3}, 2, true, {}, 1e-6, G);
+    check_attention({2, 6, 67, 4, 3}, 2, false, {67, 0}, 1e-6, G);
   }
 }
 
@@ -110,11 +93,11 @@ TEST_CASE("linear_attention: an identity for each sequence") {
        .inputs = {uniform({2, 2, 9, 4}, 1, 0.1, 1), uniform({2, 2, 9, 4}, 2, 0.1, 1),
                   normal({2, 2, 9, 3}, 3)},
        .f =
-           [=](const auto& x) {
+           [=](In x) {
              return linear_attention(x[0], x[1], beside(identity, x[0]), x[2], visible);
            },
        .oracle =
-           [=](const auto& x) {
+           [=](In x) {
              return naive_attention(x[0], x[1], identity.to(Dtype::f64), x[2], false, {9, 4}, 1e-6);
            }});
 }
@@ -152,14 +135,16 @@ TEST_CASE("linear_attention: refusals") {
 
 namespace {
 
-// Decoding with G groups of H heads, d values: prompts, then ten steps.
-void check_steps(int64_t H, int64_t G, int64_t d) {
+// Decoding with G groups of H heads, d values and i columns of a table of positions: prompts, then
+// ten steps.
+void check_steps(int64_t H, int64_t G, int64_t d, int64_t i = 4) {
   const int64_t B = 2, T = 60, m = 5;
   for (Dtype type : {Dtype::f32, Dtype::f64}) {
     const Tensor q = uniform({B, H, T, m}, 1, 0.05, 1, type), v = normal({B, G, T, d}, 3, type);
-    const Tensor k = uniform({B, G, T, m}, 2, 0.05, 1, type), table = normal({T + 1, 4}, 4, type);
+    const Tensor k = uniform({B, G, T, m}, 2, 0.05, 1, type),
+                 table = i ? normal({T + 1, i}, 4, type) : Tensor();
     const Tensor full = linear_attention(q, k, table, v, {}, 1e-3);
-    Tensor state = Tensor::empty({B, G, m, 4 + d}, type),
+    Tensor state = Tensor::empty({B, G, m, i + d}, type),
            sums = Tensor::empty({B, G, m}, Dtype::f64);
     std::vector<int64_t> at = {49, 7};  // tokens of each prompt
     linear_attention_state(state, sums, k, table, v, {true, Tensor::from(at, {B})});
@@ -169,6 +154,7 @@ void check_steps(int64_t H, int64_t G, int64_t d) {
       CHECK(close_to_scale(y, rows_at(full, at), type == Dtype::f64 ? 1e-12 : 1e-5));
       for (int64_t& place : at) ++place;
     }
+    if (!i) continue;
     at[1] = T + 1;
     CHECK_REFUSES(linear_attention_step(state, sums, rows_at(q, {0, 0}), rows_at(k, {0, 0}), table,
                                         rows_at(v, {0, 0}), Tensor::from(at, {B}), 1e-3),
@@ -183,21 +169,7 @@ TEST_CASE("linear_attention_state and its steps give the rows of the causal pass
 }
 
 TEST_CASE("linear_attention_state and its steps without a table of positions") {
-  const int64_t B = 2, H = 4, G = 2, T = 30, m = 5, d = 3;
-  const Tensor q = uniform({B, H, T, m}, 1, 0.05, 1, Dtype::f64);
-  const Tensor k = uniform({B, G, T, m}, 2, 0.05, 1, Dtype::f64);
-  const Tensor v = normal({B, G, T, d}, 3, Dtype::f64);
-  const Tensor full = linear_attention(q, k, {}, v, {}, 1e-3);
-  Tensor state = Tensor::empty({B, G, m, d}, Dtype::f64);
-  Tensor sums = Tensor::empty({B, G, m}, Dtype::f64);
-  std::vector<int64_t> at = {19, 0};
-  linear_attention_state(state, sums, k, {}, v, {true, Tensor::from(at, {B})});
-  for (int step = 0; step < 10; ++step) {
-    const Tensor y = linear_attention_step(state, sums, rows_at(q, at), rows_at(k, at), {},
-                                           rows_at(v, at), Tensor::from(at, {B}), 1e-3);
-    CHECK(close_to_scale(y, rows_at(full, at), 1e-12));
-    for (int64_t& place : at) ++place;
-  }
+  check_steps(4, 2, 3, 0);
 }
 
 TEST_CASE("linear_attention_state and its steps with groups of heads") {

@@ -12,28 +12,18 @@ namespace {
 // The scores by their definition: a column's keys one at a time.
 Values naive_pooled(const Tensor& queries, const Tensor& keys, bool causal,
                     const std::vector<int64_t>& lengths, int64_t K, ColumnGrid grid) {
-  const int64_t step = grid.step;
   const int64_t H = queries.dim(1), T = queries.dim(2), d = queries.dim(3);
-  const int64_t group = H / keys.dim(1), R = (T + step - 1) / step;
-  const Values q = queries.to_vector(), k = keys.to_vector();
-  Values y;
-  for (int64_t n = 0; n < queries.dim(0) * H; ++n) {
-    const int64_t L = lengths.empty() ? T : lengths[size_t(n / H)];
-    for (int64_t r = 0; r < R; ++r) {
-      const int64_t t = r * step, w = width(causal, L, t);
-      for (int64_t c = 0; c < K; ++c) {
-        const auto [first, end] = keys_of_column(c, w, K, grid.units);
-        double sum = 0;
-        for (int64_t s = first; s < end; ++s) {
-          for (int64_t i = 0; i < d; ++i) {
-            sum += q[size_t((n * T + t) * d + i)] * k[size_t((n / group * T + s) * d + i)];
-          }
-        }
-        y.push_back(end > first ? sum / double(end - first) / std::sqrt(double(d)) : 0.0);
-      }
-    }
-  }
-  return y;
+  const int64_t group = H / keys.dim(1), R = (T + grid.step - 1) / grid.step;
+  const Array q(queries), k(keys);
+  return of_columns({queries.dim(0), H, R, K}, T, causal, lengths, grid,
+                    [&](const Coordinates& at, int64_t t, int64_t, int64_t first, int64_t end) {
+                      double sum = 0;
+                      for (int64_t s = first; s < end; ++s) {
+                        for (int64_t i = 0; i < d; ++i)
+                          sum += q(at[0], at[1], t, i) * k(at[0], at[1] / group, s, i);
+                      }
+                      return sum / double(end - first) / std::sqrt(double(d));
+                    });
 }
 
 void check_pooled(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
@@ -44,9 +34,9 @@ void check_pooled(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
       {.name = join("pooled_prior T=", s.T, " K=", K, " step=", grid.step, " units=", grid.units),
        .inputs = {normal({s.B, s.H, R, K}, 3), normal({s.H}, 4), normal({s.B, s.H, s.T, s.d}, 1),
                   normal({s.B, G, s.T, s.d}, 2)},
-       .f = [=](const auto& x) { return pooled_prior(x[0], x[1], x[2], x[3], visible, grid); },
+       .f = [=](In x) { return pooled_prior(x[0], x[1], x[2], x[3], visible, grid); },
        .oracle =
-           [=](const auto& x) {
+           [=](In x) {
              Values y = naive_pooled(x[2], x[3], causal, lengths, K, grid);
              const Values scores = x[0].to_vector(), gain = x[1].to_vector();
              for (size_t i = 0; i < y.size(); ++i) {

@@ -11,32 +11,23 @@ namespace {
 // The prior by its definition: a column's keys one at a time.
 Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<int64_t>& lengths,
                    ColumnGrid grid, double floor = 0) {
-  const int64_t step = grid.step;
-  const int64_t H = x[2].dim(1), T = x[2].dim(2), m = x[2].dim(3), R = x[0].dim(2), K = x[0].dim(3);
-  const int64_t group = H / x[3].dim(1);
-  Values y = x[0].to_vector(), g = x[1].to_vector(), q = x[2].to_vector(), k = x[3].to_vector();
-  for (int64_t n = 0; n < x[0].dim(0) * H; ++n) {
-    const int64_t L = lengths.empty() ? T : lengths[size_t(n / H)];
-    for (int64_t r = 0; r < R; ++r) {
-      const int64_t t = r * step, w = width(causal, L, t);
-      auto mass = [&](int64_t first, int64_t end) {
-        double sum = 0;
-        for (int64_t s = first; s < end; ++s) {
-          for (int64_t j = 0; j < m; ++j) {
-            sum += q[size_t((n * T + t) * m + j)] * k[size_t((n / group * T + s) * m + j)];
-          }
-        }
-        return sum;
-      };
-      for (int64_t c = 0; c < K; ++c) {
-        const auto [first, end] = keys_of_column(c, w, K, grid.units);
-        if (end == first) continue;
-        y[size_t((n * R + r) * K + c)] +=
-            g[size_t(n % H)] * std::log(double(w) / double(end - first) *
-                                        std::max(floor, mass(first, end) / mass(0, w)));
-      }
-    }
-  }
+  const int64_t H = x[2].dim(1), T = x[2].dim(2), m = x[2].dim(3), group = H / x[3].dim(1);
+  const Array scores(x[0]), g(x[1]), q(x[2]), k(x[3]);
+  Values y =
+      of_columns(scores.shape, T, causal, lengths, grid,
+                 [&](const Coordinates& at, int64_t t, int64_t w, int64_t first, int64_t end) {
+                   auto mass = [&](int64_t from, int64_t to) {
+                     double sum = 0;
+                     for (int64_t s = from; s < to; ++s) {
+                       for (int64_t j = 0; j < m; ++j)
+                         sum += q(at[0], at[1], t, j) * k(at[0], at[1] / group, s, j);
+                     }
+                     return sum;
+                   };
+                   const double share = std::max(floor, mass(first, end) / mass(0, w));
+                   return g(at[1]) * std::log(double(w) / double(end - first) * share);
+                 });
+  for (size_t i = 0; i < y.size(); ++i) y[i] += scores.values[i];
   return y;
 }
 
@@ -50,11 +41,8 @@ void check_prior(const EstimatorSizes& s, int64_t K, bool causal,
        .inputs = {normal({s.B, s.H, (s.T + step - 1) / step, K}, 1), uniform({s.H}, 2, 0.5, 1.5),
                   uniform({s.B, s.H, s.T, s.m}, 3, 0.1, 1),
                   uniform({s.B, s.H / group, s.T, s.m}, 4, 0.1, 1)},
-       .f =
-           [=](const auto& x) {
-             return performer_prior(x[0], x[1], x[2], x[3], visible, grid, floor);
-           },
-       .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, grid, floor); },
+       .f = [=](In x) { return performer_prior(x[0], x[1], x[2], x[3], visible, grid, floor); },
+       .oracle = [=](In x) { return naive_prior(x, causal, lengths, grid, floor); },
        .tolerance = 1e-4});
 }
 
@@ -84,11 +72,8 @@ TEST_CASE("performer_prior: a share below the floor is the floor and has no grad
   const Tensor scores = Tensor::zeros({1, 1, 8, 4}, Dtype::f64);
   Tensor dy = Tensor::zeros(scores.shape(), Dtype::f64);
   dy.data<double>()[7 * 4 + 2] = 1;
-  const Run made = run(
-      [&](const std::vector<Tensor>& x) {
-        return performer_prior(scores, gain, x[0], x[1], {}, 1, 1e-7);
-      },
-      {q, k}, dy);
+  const Run made =
+      run([&](In x) { return performer_prior(scores, gain, x[0], x[1], {}, 1, 1e-7); }, {q, k}, dy);
   CHECK(made.y.to_vector()[7 * 4 + 2] == doctest::Approx(std::log(8.0 / 2 * 1e-7)));
   CHECK(largest(made.grads[0].to_vector()) == 0);
   CHECK(largest(made.grads[1].to_vector()) == 0);
