@@ -14,9 +14,7 @@ struct BlockCase {
   BlockConfig config = {.block = 4, .chosen = 2, .tile = 2, .candidates = 4};
   std::vector<int64_t> lengths = {};
 
-  Visibility visible() const {
-    return {.causal = true, .lengths = lengths.empty() ? Tensor() : Tensor::from(lengths, {B})};
-  }
+  Visibility visible() const { return {.causal = true, .lengths = lengths_of(lengths)}; }
   int64_t length(int64_t b) const { return lengths.empty() ? T : lengths[size_t(b)]; }
   int levels() const { return config.level((T - 1) / config.block) + 1; }
 };

@@ -17,24 +17,6 @@ const Visibility kSeen[] = {{false, Tensor::from(std::vector<int64_t>{37, 20}, {
 
 Tensor rounded(const Tensor& x, Dtype half) { return x.to(half).to(Dtype::f64); }
 
-struct Outcome {
-  Tensor y;
-  std::vector<Tensor> gradients;
-};
-
-// One pass forward and backward.
-template <class F>
-Outcome pass(const F& f, const std::vector<Tensor>& inputs, const Tensor& dy) {
-  std::vector<Tensor> leaves, gradients;
-  for (const Tensor& x : inputs) {
-    gradients.push_back(Tensor::zeros_like(x));
-    leaves.push_back(require_grad(x.clone(), gradients.back()));
-  }
-  const Tensor y = f(leaves);
-  backward(y, dy);
-  return {y.detach(), gradients};
-}
-
 // f of f32 inputs under `half` against f of already rounded inputs, in f64: results, then gradients
 // for a cotangent that rounding does not change. Gradients of the last `whole` inputs (biases) are
 // sums of the unrounded cotangent.
@@ -43,28 +25,28 @@ void check_rounding(Dtype half, const F& f, const std::vector<Tensor>& inputs, c
                     double tolerance = 2e-6) {
   INFO(half);
   const Tensor dy = rounded(normal(shape, 99), half).to(Dtype::f32);
-  Outcome got;
+  Run got;
   {
     const ComputeType compute(half);
-    got = pass(f, inputs, dy);
+    got = run(f, inputs, dy);
   }
   std::vector<Tensor> exact;
   for (const Tensor& x : inputs)
     exact.push_back(x.rank() == 1 ? x.to(Dtype::f64) : rounded(x, half));
-  const Outcome wanted = pass(f, exact, dy.to(Dtype::f64));
+  const Run wanted = run(f, exact, dy.to(Dtype::f64));
   CHECK(close_to_scale(got.y, wanted.y.to(Dtype::f32), tolerance));
   for (size_t i = 0; i < inputs.size(); ++i) {
     INFO("gradient of input " << i);
-    CHECK(got.gradients[i].dtype() == Dtype::f32);
-    CHECK(close_to_scale(got.gradients[i], wanted.gradients[i].to(Dtype::f32), tolerance));
+    CHECK(got.grads[i].dtype() == Dtype::f32);
+    CHECK(close_to_scale(got.grads[i], wanted.grads[i].to(Dtype::f32), tolerance));
   }
   // And it did round: f32 gives something else.
-  Outcome plain = pass(f, inputs, dy);
+  Run plain = run(f, inputs, dy);
   double largest = 0;
-  got.gradients.push_back(got.y);
-  plain.gradients.push_back(plain.y);
-  for (size_t n = 0; n < got.gradients.size(); ++n) {
-    const auto a = got.gradients[n].to_vector(), b = plain.gradients[n].to_vector();
+  got.grads.push_back(got.y);
+  plain.grads.push_back(plain.y);
+  for (size_t n = 0; n < got.grads.size(); ++n) {
+    const auto a = got.grads[n].to_vector(), b = plain.grads[n].to_vector();
     double off = 0, scale = 0;
     for (size_t i = 0; i < a.size(); ++i) {
       off = std::max(off, std::abs(a[i] - b[i]));
@@ -81,13 +63,13 @@ TEST_CASE("half compute: linear multiplies rounded inputs and adds in f32, forwa
   for (Dtype half : kHalves) {
     for (const Shape& s : {Shape{64, 48, 40}, Shape{33, 7, 5}, Shape{300, 129, 65}}) {
       INFO(s);
-      check_rounding(half, [](const auto& x) { return linear(x[0], x[1], x[2]); },
+      check_rounding(half, [](In x) { return linear(x[0], x[1], x[2]); },
                      {normal({s[0], s[1]}, 1), normal({s[2], s[1]}, 2), normal({s[2]}, 3)},
                      {s[0], s[2]});
     }
-    check_rounding(half, [](const auto& x) { return linear_in_out(x[0], x[1], x[2]); },
+    check_rounding(half, [](In x) { return linear_in_out(x[0], x[1], x[2]); },
                    {normal({64, 48}, 1), normal({48, 40}, 2), normal({40}, 3)}, {64, 40});
-    check_rounding(half, [](const auto& x) { return linear(x[0], x[1], {}); },
+    check_rounding(half, [](In x) { return linear(x[0], x[1], {}); },
                    {normal({3, 5, 4, 16}, 1), normal({8, 16}, 2)}, {3, 5, 4, 8});
   }
 }
@@ -95,12 +77,12 @@ TEST_CASE("half compute: linear multiplies rounded inputs and adds in f32, forwa
 TEST_CASE("half compute: a gradient is rounded as it comes, so one scaled into f16 is kept") {
   const ComputeType compute(Dtype::f16);
   const std::vector<Tensor> inputs = {normal({40, 8}, 1), normal({6, 8}, 2), normal({6}, 3)};
-  auto f = [](const auto& x) { return linear(x[0], x[1], x[2]); };
+  auto f = [](In x) { return linear(x[0], x[1], x[2]); };
   const double small = 0x1p-30;  // 64 times below the largest f16
   auto gradients = [&](double scale) {
     Tensor dy = normal({40, 6}, 4);
     BRINE_CALL(dy, axpby, dy, dy, 0.0, small * scale);
-    return pass(f, inputs, dy).gradients;
+    return run(f, inputs, dy).grads;
   };
   const std::vector<Tensor> lost = gradients(1), kept = gradients(0x1p30);
   for (size_t i : {0, 1}) {
@@ -124,7 +106,7 @@ TEST_CASE("half compute: conv2d, with every kind of border, multiplies rounded i
   for (const Case& c : cases) {
     INFO(c.in << " -> " << c.out << " kernel " << c.kernel);
     const int64_t rows = convolved_rows(70, c.kernel, c.conf);
-    auto f = [&](const auto& x) { return conv2d(x[0], x[1], x[2], c.conf); };
+    auto f = [&](In x) { return conv2d(x[0], x[1], x[2], c.conf); };
     // ReLU's border may fall either way under rounding: away from 0 by the bias.
     const Tensor bias = c.conf.relu ? normal({c.out}, 3, Dtype::f32, 40) : normal({c.out}, 3);
     for (Dtype half : kHalves) {
@@ -142,7 +124,7 @@ TEST_CASE("half compute: the scores of prob_loss are those of rounded inputs") {
     for (Dtype half : kHalves) {
       // The teacher is in 16 bits already, and as it is in f64.
       const Tensor theirs = normal(shape, 3).to(half), keys = normal(shape, 4).to(half);
-      auto f = [&](const auto& x) {
+      auto f = [&](In x) {
         const Dtype sums = x[0].dtype();
         const Dtype type = sums == Dtype::f64 ? sums : half;
         return prob_loss(x[0], x[1], {{}, theirs.to(type), keys.to(type)}, visible);
@@ -158,7 +140,7 @@ TEST_CASE("half compute: flash_attention rounds queries, keys and values, padded
   for (const Visibility& visible : kSeen) {
     for (Dtype half : kHalves) {
       check_rounding(
-          half, [&](const auto& x) { return flash_attention(x[0], x[1], x[2], visible); },
+          half, [&](In x) { return flash_attention(x[0], x[1], x[2], visible); },
           {normal(shape, 1), normal(shape, 2), normal(shape, 3)}, {2, 37, 48},
           half == Dtype::bf16 ? 6e-3 : 2e-6);
     }
@@ -189,13 +171,13 @@ TEST_CASE("half compute: the same bits with any number of threads") {
   const Tensor dy = normal({700, 200}, 4);
   for (Dtype half : kHalves) {
     const ComputeType compute(half);
-    Outcome first;
+    Run first;
     for (int n : {1, 2, 3}) {
       Threads set(n);
-      const Outcome out = pass([](const auto& x) { return linear(x[0], x[1], x[2]); }, inputs, dy);
+      const Run out = run([](In x) { return linear(x[0], x[1], x[2]); }, inputs, dy);
       if (n == 1) first = out;
       CHECK(same_bits(out.y, first.y));
-      for (size_t i = 0; i < 3; ++i) CHECK(same_bits(out.gradients[i], first.gradients[i]));
+      for (size_t i = 0; i < 3; ++i) CHECK(same_bits(out.grads[i], first.grads[i]));
     }
   }
 }
