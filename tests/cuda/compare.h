@@ -61,10 +61,6 @@ class ScratchLimit {
   int64_t before_ = cuda::scratch_limit();
 };
 
-inline Tensor numbers(const std::vector<int64_t>& values) {
-  return Tensor::from(values, Shape{int64_t(values.size())});
-}
-
 // Calls f at the end of a scope, after a failed REQUIRE as well: what a test has switched is as it
 // was for the others.
 template <class F>

@@ -10,7 +10,7 @@ TEST_CASE("cuda: append_row") {
     compare_both("append_row", [&](const On& on, Dtype dtype) {
       Tensor cache = on(normal({3, 2, 9, 37}, 1).to(stored(dtype, moved))),
              row = on(normal({3, 2, 1, 37}, 2, dtype));
-      Tensor at = numbers({8, 0, 5});
+      Tensor at = lengths_of({8, 0, 5});
       BRINE_CALL(cache, append_row, cache, row, moved ? on(at) : at);
       return std::vector{cache};
     });
@@ -25,7 +25,8 @@ TEST_CASE("cuda: cached_attention over spans of keys, none of them, one and many
         Tensor q = on(normal({B, H, 1, d}, 1, dtype));
         const Dtype type = stored(dtype, S % 2 != 0);
         Tensor k = on(normal({B, G, S, d}, 2).to(type)), v = on(normal({B, G, S, d}, 3).to(type));
-        Tensor first = numbers({0, S / 2, S, S - 1, S / 3}), last = numbers({S, S / 2, 0, S, S});
+        Tensor first = lengths_of({0, S / 2, S, S - 1, S / 3}),
+               last = lengths_of({S, S / 2, 0, S, S});
         Tensor y = Tensor::empty({B, H, d}, dtype, q.device());
         const double scale = 2 / std::sqrt(double(d));
         if (d % 2) {
@@ -57,7 +58,7 @@ TEST_CASE(
     Tensor query = q.slice(0, from, n).to(kCuda);
     const std::vector<int64_t> first{3, 290}, last{580, 600};
     auto of = [&](const std::vector<int64_t>& all) {
-      return numbers({all.begin() + from, all.begin() + from + n});
+      return lengths_of({all.begin() + from, all.begin() + from + n});
     };
     BRINE_CALL(y, cached_attention, y, query, part(k), part(v), of(first), of(last), 0.2);
     return y.to(kCpu);

@@ -1,7 +1,5 @@
 // Softmax attention by tiles on the device, as on the CPU.
-#include "tensor/kernels/attention.h"
-
-#include "tests/cuda/compare.h"
+#include "tests/cuda/attention/flash.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -19,22 +17,12 @@ void compare_flash(const Shape& shape, std::vector<int64_t> lengths, bool causal
       join("flash_attention ", shape, causal ? " causal" : "", lengths.empty() ? "" : " padded",
            ", gradients ", wanted, ", heads of a group ", group);
   auto attend = [&](const On& on, Dtype dtype) {
-    Visibility visible;
-    visible.causal = causal;
     // The lengths are with the tensors, or on the CPU.
-    if (!lengths.empty()) {
-      visible.lengths = Tensor::from(lengths, Shape{B});
-      if (wanted & 1) visible.lengths = on(visible.lengths);
-    }
+    Visibility visible{causal, lengths_of(lengths)};
+    if (wanted & 1) visible.lengths = on(visible.lengths);
     Tensor q = on(normal(shape, 1, dtype)), k = on(normal(keys, 2, dtype));
     Tensor v = on(normal(keys, 3, dtype)), dy = on(normal(rows, 4, dtype));
-    Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, dtype, q.device());
-    BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, scale);
-    Tensor dq = wanted & 1 ? Tensor::like(q) : Tensor();
-    Tensor dk = wanted & 2 ? Tensor::like(q) : Tensor();
-    Tensor dv = wanted & 4 ? Tensor::like(q) : Tensor();
-    BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, scale);
-    return std::vector{y, lse, dq, dk, dv};
+    return flash_both_ways(q, k, v, dy, visible, scale, wanted);
   };
   compare_both(what, attend, {}, Emulated::large_device);
   // Wider heads have lower tiles, or none, if shared memory is small: 64 KB, 99 KB in f64.
@@ -108,15 +96,9 @@ TEST_CASE("cuda: flash_attention does not read the rows of padding") {
   Tensor dirty = normal(shape, 1);
   for (int64_t i = 66 * 8; i < 80 * 8; ++i) dirty.data<float>()[i] = NAN;
   Tensor x = dirty.to(kCuda), rows = dirty.view({1, 80, 8}).to(kCuda);
-  Visibility visible;
-  visible.lengths = Tensor::from(std::vector<int64_t>{66}, Shape{1});
   for (bool causal : {false, true}) {
-    visible.causal = causal;
-    Tensor y = Tensor::like(rows), lse = Tensor::empty({1, 1, 80}, Dtype::f32, kCuda);
-    Tensor dq = Tensor::like(x), dk = Tensor::like(x), dv = Tensor::like(x);
-    BRINE_CALL(x, flash_attention, y, lse, x, x, x, visible, 0.3);
-    BRINE_CALL(x, flash_attention_backward, dq, dk, dv, rows, x, x, x, y, lse, visible, 0.3);
-    for (const Tensor& t : {y, lse, dq, dk, dv}) {
+    const Visibility visible{causal, lengths_of({66})};
+    for (const Tensor& t : flash_both_ways(x, x, x, rows, visible, 0.3)) {
       const std::vector<double> values = t.to(kCpu).to_vector();
       for (double value : values) REQUIRE(std::isfinite(value));
     }
@@ -140,12 +122,7 @@ TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores
         const Tensor q = rounded(normal(shape, 1)), k = rounded(normal(shape, 2));
         // Values with much in common: the gradient of a score is a small difference.
         const Tensor v = rounded(normal(shape, 3, Dtype::f32, 3)), dy = on(normal(rows, 4));
-        Tensor y = Tensor::like(dy), lse = Tensor::empty({1, 2, T}, Dtype::f32, device);
-        BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, 0.2);
-        Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
-        Tensor dv = Tensor::like(dq);
-        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, 0.2);
-        return std::vector{y, lse, dq, dk, dv};
+        return flash_both_ways(q, k, v, dy, visible, 0.2);
       };
       const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
       for (size_t i = 0; i < wanted.size(); ++i) {
@@ -191,16 +168,10 @@ TEST_CASE("cuda: flash_attention on tensor cores, when TF32 is requested") {
       const Shape shape{2, 2, T, d}, rows{2, T, 2 * d};
       auto run = [&](Device device) {
         const On on{device};
-        Visibility visible;
-        visible.causal = causal;
-        visible.lengths = Tensor::from(std::vector<int64_t>{T, T - 7}, Shape{2});
+        const Visibility visible{causal, lengths_of({T, T - 7})};
         const Tensor q = on(short_normal(shape, 1)), k = on(short_normal(shape, 2));
         const Tensor v = on(short_normal(shape, 3)), dy = on(short_normal(rows, 4));
-        Tensor y = Tensor::like(dy), lse = Tensor::empty({2, 2, T}, Dtype::f32, device);
-        BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, 0.2);
-        Tensor dq = Tensor::like(q), dk = Tensor::like(q), dv = Tensor::like(q);
-        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, 0.2);
-        return std::vector{y, lse, dq, dk, dv};
+        return flash_both_ways(q, k, v, dy, visible, 0.2);
       };
       const std::vector<Tensor> wanted = run(kCpu), plain = run(kCuda);
       cuda::set_tf32(true);

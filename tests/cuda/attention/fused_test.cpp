@@ -1,8 +1,7 @@
 // Attention in 16 bits by cuDNN against the CPU; on an emulated device slow sums replace it.
 // Without cuDNN Brine's kernels are compared with the same numbers.
 #include "tensor/cuda/attention/cudnn.h"
-#include "tensor/kernels/attention.h"
-#include "tests/cuda/compare.h"
+#include "tests/cuda/attention/flash.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -29,9 +28,7 @@ struct Attention {
 // ones, which the CPU's kernels for 16 bits would round further.
 std::vector<Tensor> attend(const Attention& a, const On& on) {
   const int64_t B = a.shape[0], H = a.shape[1], T = a.shape[2], d = a.shape[3];
-  Visibility visible;
-  visible.causal = a.causal;
-  if (!a.lengths.empty()) visible.lengths = Tensor::from(a.lengths, Shape{B});
+  const Visibility visible{a.causal, lengths_of(a.lengths)};
   const double scale = 1 / std::sqrt(double(d) + 0.5);
   const Shape keys{B, H / a.group, T, d};
   auto rounded = [&](const Shape& shape, uint64_t seed) {
@@ -40,12 +37,7 @@ std::vector<Tensor> attend(const Attention& a, const On& on) {
   };
   Tensor q = rounded(a.shape, 1), k = rounded(keys, 2), v = rounded(keys, 3),
          dy = on(normal({B, T, H * d}, 4));
-  Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, Dtype::f32, q.device());
-  BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, scale);
-  Tensor dq = Tensor::empty(a.shape, Dtype::f32, q.device());
-  Tensor dk = Tensor::like(dq), dv = Tensor::like(dq);
-  BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, scale);
-  return {y, lse, dq, dk, dv};
+  return flash_both_ways(q, k, v, dy, visible, scale);
 }
 
 void compare_fused_attention(const Attention& a, bool served = true) {

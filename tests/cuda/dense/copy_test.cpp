@@ -10,9 +10,18 @@ constexpr Dtype kAll[] = {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16,
                           Dtype::i32, Dtype::i64, Dtype::u8};
 
 // Copies a whole host tensor to the device, then views the copy: both views have the same strides.
-using View = Tensor (*)(const Tensor&);
+using View = std::function<Tensor(const Tensor&)>;
 
 Tensor whole(const Tensor& t) { return t; }
+View slice(int axis, int64_t start, int64_t n) {
+  return [=](const Tensor& t) { return t.slice(axis, start, n); };
+}
+View swapped(int a, int b) {
+  return [=](const Tensor& t) { return t.transpose(a, b); };
+}
+View strided(const Shape& shape, const Shape& strides) {
+  return [=](const Tensor& t) { return t.as_strided(shape, strides); };
+}
 
 struct Layout {
   const char* name;
@@ -20,81 +29,27 @@ struct Layout {
   View of_y, of_x;
 };
 
-const Layout kLayouts[] = {
+const std::vector<Layout> kLayouts = {
     {"one element", {1}, {1}, whole, whole},
     {"no element", {0, 3}, {0, 3}, whole, whole},
     {"no axis", {}, {}, whole, whole},
     {"dense", {3, 1000}, {3, 1000}, whole, whole},
     {"dense and odd", {7, 331}, {7, 331}, whole, whole},
-    {"dense from the middle",
-     {1024},
-     {1025},
-     whole,
-     [](const Tensor& t) { return t.slice(0, 1, 1024); }},
-    {"dense into the middle",
-     {1027},
-     {1024},
-     [](const Tensor& t) { return t.slice(0, 3, 1024); },
-     whole},
-    {"transposed", {65, 70}, {70, 65}, whole, [](const Tensor& t) { return t.transpose(0, 1); }},
-    {"into transposed",
-     {70, 65},
-     {65, 70},
-     [](const Tensor& t) { return t.transpose(0, 1); },
-     whole},
-    {"batches transposed",
-     {2, 3, 33, 8},
-     {2, 3, 8, 33},
-     whole,
-     [](const Tensor& t) { return t.transpose(2, 3); }},
-    {"thin transposed",
-     {2, 40, 3},
-     {2, 3, 40},
-     whole,
-     [](const Tensor& t) { return t.transpose(1, 2); }},
-    {"heads apart",
-     {2, 3, 9, 16},
-     {2, 9, 3, 16},
-     whole,
-     [](const Tensor& t) { return t.transpose(1, 2); }},
-    {"heads together",
-     {2, 9, 3, 5},
-     {2, 3, 9, 5},
-     whole,
-     [](const Tensor& t) { return t.transpose(1, 2); }},
-    {"a slice of columns",
-     {50, 16},
-     {50, 40},
-     whole,
-     [](const Tensor& t) { return t.slice(1, 8, 16); }},
-    {"an odd slice of columns",
-     {50, 7},
-     {50, 40},
-     whole,
-     [](const Tensor& t) { return t.slice(1, 9, 7); }},
-    {"into a slice", {50, 40}, {50, 16}, [](const Tensor& t) { return t.slice(1, 5, 16); }, whole},
-    {"a row repeated",
-     {30, 64},
-     {64},
-     whole,
-     [](const Tensor& t) {
-       return t.as_strided({30, 64}, {0, 1});
-     }},
-    {"a column repeated",
-     {30, 64},
-     {30},
-     whole,
-     [](const Tensor& t) {
-       return t.as_strided({30, 64}, {1, 0});
-     }},
-    {"one number repeated",
-     {300, 5},
-     {1},
-     whole,
-     [](const Tensor& t) {
-       return t.as_strided({300, 5}, {0, 0});
-     }},
-    {"every second", {300}, {600}, whole, [](const Tensor& t) { return t.as_strided({300}, {2}); }},
+    {"dense from the middle", {1024}, {1025}, whole, slice(0, 1, 1024)},
+    {"dense into the middle", {1027}, {1024}, slice(0, 3, 1024), whole},
+    {"transposed", {65, 70}, {70, 65}, whole, swapped(0, 1)},
+    {"into transposed", {70, 65}, {65, 70}, swapped(0, 1), whole},
+    {"batches transposed", {2, 3, 33, 8}, {2, 3, 8, 33}, whole, swapped(2, 3)},
+    {"thin transposed", {2, 40, 3}, {2, 3, 40}, whole, swapped(1, 2)},
+    {"heads apart", {2, 3, 9, 16}, {2, 9, 3, 16}, whole, swapped(1, 2)},
+    {"heads together", {2, 9, 3, 5}, {2, 3, 9, 5}, whole, swapped(1, 2)},
+    {"a slice of columns", {50, 16}, {50, 40}, whole, slice(1, 8, 16)},
+    {"an odd slice of columns", {50, 7}, {50, 40}, whole, slice(1, 9, 7)},
+    {"into a slice", {50, 40}, {50, 16}, slice(1, 5, 16), whole},
+    {"a row repeated", {30, 64}, {64}, whole, strided({30, 64}, {0, 1})},
+    {"a column repeated", {30, 64}, {30}, whole, strided({30, 64}, {1, 0})},
+    {"one number repeated", {300, 5}, {1}, whole, strided({300, 5}, {0, 0})},
+    {"every second", {300}, {600}, whole, strided({300}, {2})},
     {"six axes",
      {2, 3, 2, 3, 2, 5},
      {5, 2, 3, 2, 3, 2},

@@ -79,27 +79,25 @@ TEST_CASE("cuda: the Performer's prior of small products") {
     const Shape features{1, 2, T, 5}, scores{1, 2, T, K};
     const Visibility visible{.causal = true};
     const std::string what = join("small products of ", T, " tokens");
-    compare_both(what,
-                 [&](const On& on, Dtype dtype) {
-                   const Tensor q = on(relu(features, 1, dtype)), k = on(relu(features, 2, dtype));
-                   const Tensor x = on(Tensor::zeros(scores, dtype)), y = Tensor::like(x);
-                   const Tensor gain = on(Tensor::full({2}, 1, dtype));
-                   BRINE_CALL(y, performer_prior, y, x, gain, q, k, visible, ColumnGrid{1, 0}, 0.0);
-                   return std::vector{y};
-                 },
-                 {.f64 = 1e-11});
-    compare_both(what + ", gradients",
-                 [&](const On& on, Dtype dtype) {
-                   const Tensor q = on(relu(features, 1, dtype)), k = on(relu(features, 2, dtype));
-                   const Tensor dq = Tensor::like(q), dk = Tensor::like(k),
-                                dy = on(normal(scores, 3, dtype));
-                   const Tensor gain = on(Tensor::full({2}, 1, dtype)),
-                                dgain = on(Tensor::zeros({2}, dtype));
-                   BRINE_CALL(dy, performer_prior_backward, dgain, dq, dk, dy, gain, q, k, visible,
-                              ColumnGrid{1, 0}, 0.0);
-                   return std::vector{dgain, dq, dk};
-                 },
-                 {.f32 = 1e-4, .f64 = 1e-11});
+    auto outputs = [&](bool gradients) {
+      return [=](const On& on, Dtype dtype) {
+        const Tensor q = on(relu(features, 1, dtype)), k = on(relu(features, 2, dtype));
+        const Tensor gain = on(Tensor::full({2}, 1, dtype)),
+                     zero = on(Tensor::zeros(scores, dtype));
+        const Tensor y = Tensor::like(zero), dq = Tensor::like(q), dk = Tensor::like(k);
+        const Tensor dy = on(normal(scores, 3, dtype)), dgain = on(Tensor::zeros({2}, dtype));
+        const ColumnGrid grid{1, 0};
+        if (gradients) {
+          BRINE_CALL(y, performer_prior_backward, dgain, dq, dk, dy, gain, q, k, visible, grid,
+                     0.0);
+          return std::vector{dgain, dq, dk};
+        }
+        BRINE_CALL(y, performer_prior, y, zero, gain, q, k, visible, grid, 0.0);
+        return std::vector{y};
+      };
+    };
+    compare_both(what, outputs(false), {.f64 = 1e-11});
+    compare_both(what + ", gradients", outputs(true), {.f32 = 1e-4, .f64 = 1e-11});
   }
 }
 
@@ -130,7 +128,7 @@ TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
         const int64_t B = 4, H = 4, G = moved ? 2 : 4, S = 90, padded = border_columns(s.m);
         Tensor keys = on(uniform({B, G, S, s.m}, 1, 0.1, 1).to(stored(dtype, s.units > 0)));
         Tensor borders = on(normal({B, G, s.K + 1, padded}, 2, Dtype::f64));
-        Tensor gain = on(normal({H}, 3, dtype)), now = numbers({0, 0, 0, 0});
+        Tensor gain = on(normal({H}, 3, dtype)), now = lengths_of({0, 0, 0, 0});
         Tensor at = moved ? on(now) : now;
         std::vector<Tensor> out;
         // The third sequence waits for its first key, and begins again once.
@@ -141,7 +139,7 @@ TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
           const uint64_t seed = 10 + out.size();
           Tensor q = on(uniform({B, H, 1, s.m}, seed, 0.1, 1, dtype));
           Tensor scores = on(normal({B, H, 1, s.K}, seed + 100, dtype));
-          Tensor y = Tensor::like(scores), then = numbers(width);
+          Tensor y = Tensor::like(scores), then = lengths_of(width);
           BRINE_CALL(y, performer_prior_step, y, borders, at, scores, gain, q, keys,
                      moved ? on(then) : then, moved ? 0.05 : 0.0, s.units);
           out.push_back(y);

@@ -1,5 +1,6 @@
 // The summary of a teacher on the device, as on the CPU.
 #include "tensor/mask/teacher.h"
+#include "autograd/ops.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;
@@ -28,17 +29,13 @@ TEST_CASE("cuda: the teacher's summary from a map and from q and k") {
   for (const Case& c : cases) {
     for (int mode = 0; mode < 4; ++mode) {
       const bool causal = mode % 2, map = mode / 2;
-      Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      Visibility visible{causal, lengths_of(c.lengths)};
       compare_both(join("teacher ", c.T, " ", c.d, causal, map), [&](const On& on, Dtype dtype) {
         TeacherAttention teacher;
         if (map) {
           // A few entries are 0, and a row's mass is not 1.
-          Tensor all = uniform({c.B, c.H, c.T, c.T}, 1, -0.1, 1, Dtype::f64);
-          for (int64_t i = 0; i < all.numel(); ++i) {
-            double& x = all.data<double>()[i];
-            x = x < 0 ? 0 : x;
-          }
-          teacher.map = on(all.to(dtype));
+          const Tensor all = uniform({c.B, c.H, c.T, c.T}, 1, -0.1, 1, Dtype::f64);
+          teacher.map = on(where(less(all, 0), 0, all).to(dtype));
         } else {
           teacher.q = on(normal({c.B, c.H, c.T, c.d}, 2, dtype));
           teacher.k = on(normal({c.B, c.H, c.T, c.d}, 3, dtype));
