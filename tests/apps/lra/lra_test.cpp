@@ -9,14 +9,14 @@ namespace {
 using Json = nlohmann::json;
 
 // Short expressions, a dense model that learns their values, a student of it.
-class LraWorld {
+class LraWorld : public Directory {
  public:
   LraWorld() {
-    std::ofstream(path("small.json"))
-        << R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 20,
-               "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-               "intermediate_size": 48, "max_position_embeddings": 24, "type_vocab_size": 2,
-               "hidden_dropout_prob": 0.0, "initializer_range": 0.1})";
+    write("small.json",
+          R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 20,
+              "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "intermediate_size": 48, "max_position_embeddings": 24, "type_vocab_size": 2,
+              "hidden_dropout_prob": 0.0, "initializer_range": 0.1})");
     must(
         "lra listops --out data --train 900 --valid 60 --test 80 --min-length 4 --max-length 12 "
         "--seed 3");
@@ -28,26 +28,10 @@ class LraWorld {
         "--out student");
   }
 
-  Finished run(const std::string& arguments) const {
-    const std::string out = path("out.log"), error = path("err.log");
-    const std::string command = "cd " + scratch_.path().string() + " && " + program() + " " +
-                                arguments + " >" + out + " 2>" + error;
-    const int code = std::system(("(" + command + ")").c_str());
-    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), read_all(error)};
-  }
-  Finished must(const std::string& arguments) const {
-    Finished f = run(arguments);
-    REQUIRE_MESSAGE(f.status == 0, arguments << ": " << f.error);
-    return f;
-  }
-  std::string path(const std::string& name) const { return (scratch_ / name).string(); }
   Json score(const std::string& model) const {
     const std::string eval = "eval --task listops --data data --split test --json --model ";
     return Json::parse(must(eval + model).out).at("splits").at("test");
   }
-
- private:
-  Scratch scratch_;
 };
 
 const LraWorld& lra() {

@@ -9,15 +9,15 @@
 #include <functional>
 #include <thread>
 
-#include "tensor/base/random.h"
 #include "tensor/comm/parts.h"
 #include "tensor/comm/slot_tree.h"
-#include "tests/apps/helpers.h"
+#include "tests/apps/world.h"
 #include "tests/cuda/compare.h"
 #include "tests/messages.h"
 #include "tests/paths.h"
 #include "tests/scratch.h"
 #include "tests/tensor/comm/thread_ranks.h"
+#include "tests/tensor/comm/tree_sums.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -60,33 +60,14 @@ std::unique_ptr<Communicator> open_rank(Group& group, int rank, int size, double
   return ranks;
 }
 
-// Runs f(rank) in a thread for each; rethrows the first exception.
+// Runs f(rank) in a thread for each, with a device each.
 void on_devices(int size, const std::function<void(int)>& f) {
   const Devices devices(size);
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        f(r);
-      } catch (...) {
-        failures[size_t(r)] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  test::in_threads(size, f);
 }
 
-// Of very different sizes, so that every other order of additions has other bits.
 std::vector<float> gradient_of(int64_t slot, int64_t n) {
-  const RandomSlice random{.seed = 8, .stream = uint64_t(slot)};
-  std::vector<float> values;
-  for (int64_t i = 0; i < n; ++i)
-    values.push_back(
-        float(random.normal(uint64_t(2 * i)) * std::exp(4 * random.normal(uint64_t(2 * i + 1)))));
-  return values;
+  return test::gradients_of(slot + 1, n).back();
 }
 
 Tensor sum_of_one_process(int64_t slots, int64_t n) {
@@ -204,43 +185,29 @@ TEST_CASE("nccl: ranks that send different sizes are told so") {
 namespace {
 
 // Runs of the program with its GPU emulated, in a separate directory.
-struct Runs {
-  test::Scratch scratch;
-
+struct Runs : Directory {
   Runs() {
     std::string text;
     for (int i = 0; i < 400; ++i) text += join("word", i % 37, i % 5 == 0 ? ". " : " and ");
-    scratch.write("text.txt", text);
-    scratch.write("model.toml",
-                  "batch_size = 1\nsequence_length = 16\nsteps = 2\naccumulate = 4\n[model]\n"
-                  "vocab_size = 300\nhidden_size = 16\nnum_hidden_layers = 1\n"
-                  "num_attention_heads = 2\nffn_dim = 32\nmax_position_embeddings = 16\n");
-    const Finished made =
-        shell(program() + " tokenizer --train text.txt --vocab-size 300 --out tok");
-    REQUIRE_MESSAGE(made.status == 0, made.error);
+    write("text.txt", text);
+    write("model.toml",
+          "batch_size = 1\nsequence_length = 16\nsteps = 2\naccumulate = 4\n[model]\n"
+          "vocab_size = 300\nhidden_size = 16\nnum_hidden_layers = 1\n"
+          "num_attention_heads = 2\nffn_dim = 32\nmax_position_embeddings = 16\n");
+    must("tokenizer --train text.txt --vocab-size 300 --out tok");
   }
-  static std::string program() { return test::binary_dir() + "/brine_emulated"; }
-  static std::string train(const std::string& keys) {
-    return program() +
-           " train --config model.toml --tokenizer tok --train text.txt --device cuda " + keys;
-  }
-  Finished shell(const std::string& command) const {
-    const std::string dir = scratch.path().string();
-    const int code = std::system(("cd " + dir +
-                                  " && export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive"
-                                  " BRINE_EMULATED_DEVICES=2; (" +
-                                  command + ") >out 2>err")
-                                     .c_str());
-    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(dir + "/out"),
-            read_all(dir + "/err")};
+  Finished train(const std::string& keys, const std::string& before = "") const {
+    return run(
+        "train --config model.toml --tokenizer tok --train text.txt --device cuda " + keys,
+        "export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive BRINE_EMULATED_DEVICES=2; " + before);
   }
   void check_same(const std::string& run, const std::string& expected) const {
     for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
       const std::string name = std::string("/step-00000002/") + file;
-      const std::string a = read_all(scratch.path() / (run + name));
+      const std::string a = read_all(path(run + name));
       INFO(run, name);
       CHECK(a.size() > 1000);
-      const bool same = a == read_all(scratch.path() / (expected + name));
+      const bool same = a == read_all(path(expected + name));
       CHECK(same);
     }
   }
@@ -251,16 +218,16 @@ struct Runs {
 TEST_CASE("nccl: the program on two devices has the bits of one") {
   if (!is_emulated()) return;
   const Runs runs;
-  Finished done = runs.shell(Runs::train("--out alone"));
+  Finished done = runs.train("--out alone");
   REQUIRE_MESSAGE(done.status == 0, done.error);
   if (std::system("command -v mpirun.openmpi >/dev/null") != 0) return;
   const std::string mpirun =
       "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --quiet -n 2 ";
-  done = runs.shell(mpirun + Runs::train("--out mpi"));
+  done = runs.train("--out mpi", mpirun);
   CHECK_MESSAGE(done.status == 0, done.error);
   CHECK(test::contains(done.error, "2 ranks by NCCL 2.14.3 on cuda:0, Open MPI"));
   runs.check_same("mpi", "alone");
-  done = runs.shell(mpirun + Runs::train("--out without --no-nccl"));
+  done = runs.train("--out without --no-nccl", mpirun);
   CHECK_MESSAGE(done.status == 0, done.error);
   CHECK(test::contains(done.error, "2 ranks by Open MPI"));
   runs.check_same("without", "alone");
@@ -269,8 +236,8 @@ TEST_CASE("nccl: the program on two devices has the bits of one") {
 TEST_CASE("nccl: a rank without a device of its own is refused") {
   if (!is_emulated()) return;
   const Runs runs;
-  const Finished done = runs.shell("OMPI_COMM_WORLD_LOCAL_RANK=2 RANK=0 WORLD_SIZE=3 " +
-                                   Runs::train("--out nothing"));
+  const Finished done =
+      runs.train("--out nothing", "OMPI_COMM_WORLD_LOCAL_RANK=2 RANK=0 WORLD_SIZE=3");
   CHECK(done.status == 1);
   CHECK(done.error ==
         "rank 0: brine train: --device cuda: this is rank 2 of its machine, which has 2 CUDA "

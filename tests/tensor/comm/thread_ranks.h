@@ -51,16 +51,14 @@ class ThreadRank : public Communicator {
   Mailboxes& boxes_;
 };
 
-// Runs f(communicator) in one thread for each rank; rethrows the first exception.
-inline void on_ranks(int size, const std::function<void(Communicator&)>& f) {
-  Mailboxes boxes;
+// Runs f(rank) in one thread for each rank; rethrows the first exception.
+inline void in_threads(int size, const std::function<void(int)>& f) {
   std::vector<std::thread> threads;
   std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
       try {
-        ThreadRank rank(boxes, r, size);
-        f(rank);
+        f(r);
       } catch (...) {
         failures[size_t(r)] = std::current_exception();
       }
@@ -70,6 +68,15 @@ inline void on_ranks(int size, const std::function<void(Communicator&)>& f) {
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
+}
+
+// The same of f(communicator).
+inline void on_ranks(int size, const std::function<void(Communicator&)>& f) {
+  Mailboxes boxes;
+  in_threads(size, [&](int r) {
+    ThreadRank rank(boxes, r, size);
+    f(rank);
+  });
 }
 
 }  // namespace brine::test
