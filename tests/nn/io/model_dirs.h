@@ -12,6 +12,7 @@
 #include "data/checkpoint/weights.h"
 #include "nn/io/model_io.h"
 #include "tests/gradcheck.h"
+#include "tests/messages.h"
 #include "tests/paths.h"
 #include "tests/scratch.h"
 
@@ -62,16 +63,42 @@ inline std::string copy_of(const Scratch& scratch, const std::string& golden,
 
 // The message of the error that loading gives, without the directory's path.
 inline std::string refusal(const std::string& directory, const LoadOptions& options = {}) {
-  try {
-    load_model(directory, options);
-  } catch (const Error& e) {
-    std::string text = e.what();
-    while (text.find(directory + "/") != text.npos) {
-      text.erase(text.find(directory + "/"), directory.size() + 1);
-    }
-    return text;
+  std::string text = message([&] { load_model(directory, options); });
+  while (text.find(directory + "/") != text.npos) {
+    text.erase(text.find(directory + "/"), directory.size() + 1);
   }
-  return "loaded";
+  return text;
 }
+
+// A SEA student of a model, its base unchanged, its other tensors as they are drawn.
+struct SeaStudent {
+  nn::ModelConfig config;
+  std::unique_ptr<nn::Model> model;
+  std::string base;
+
+  // Of a golden model, or of a file.
+  explicit SeaStudent(const std::string& of) : base(is_model_path(of) ? of : golden_dir(of)) {
+    LoadedModel teacher = load_model(base);
+    config.copy_sizes(teacher.config);
+    config.attention = "sea";
+    data::Schema keys;
+    config.method().describe(keys);
+    keys.set_text("k", {"3"});
+    keys.set_text("columns", {"12"});
+    model = make_student(config, *teacher.model, 5);
+  }
+  std::string hash() const { return tensor_hash(tensors_of(*model)); }
+  std::string write(const Scratch& scratch, const std::string& name, const ExportOptions& options) {
+    std::string out = (scratch / name).string();
+    export_model(config, *model, nullptr, out, options);
+    return out;
+  }
+  std::string refusal_of(const Scratch& scratch, const std::string& base_model) {
+    const std::string said =
+        message([&] { write(scratch, "refused", {.base_model = base_model}); });
+    CHECK_FALSE(std::filesystem::exists(scratch / "refused"));
+    return said;
+  }
+};
 
 }  // namespace brine::test

@@ -6,39 +6,6 @@
 namespace brine::test {
 namespace {
 
-// A SEA student of a golden model, its base unchanged, its other tensors as they are drawn.
-struct Student {
-  nn::ModelConfig config;
-  std::unique_ptr<nn::Model> model;
-  std::string base;
-
-  explicit Student(const std::string& golden) : base(golden_dir(golden)) {
-    LoadedModel teacher = load_model(base);
-    config.copy_sizes(teacher.config);
-    config.attention = "sea";
-    data::Schema keys;
-    config.method().describe(keys);
-    keys.set_text("k", {"3"});
-    keys.set_text("columns", {"12"});
-    model = make_student(config, *teacher.model, 5);
-  }
-  std::string hash() const { return tensor_hash(tensors_of(*model)); }
-  std::string write(const Scratch& scratch, const std::string& name, const ExportOptions& options) {
-    std::string out = (scratch / name).string();
-    export_model(config, *model, nullptr, out, options);
-    return out;
-  }
-  std::string refusal_of(const Scratch& scratch, const std::string& base_model) {
-    try {
-      write(scratch, "refused", {.base_model = base_model});
-    } catch (const Error& e) {
-      CHECK_FALSE(std::filesystem::exists(scratch / "refused"));
-      return e.what();
-    }
-    return "written";
-  }
-};
-
 std::string weights_in(const std::string& dir) {
   return data::read_file(dir + "/model.safetensors");
 }
@@ -50,7 +17,7 @@ TEST_CASE(
   for (const char* golden : {"opt", "opt_350m", "bert_classifier", "bert_masked_lm"}) {
     CAPTURE(golden);
     Scratch scratch;
-    Student s(golden);
+    SeaStudent s(golden);
     for (uint64_t shard : {0, 20000}) {
       std::string dir = s.write(scratch, "out" + std::to_string(shard), {.shard_bytes = shard});
       LoadedModel back = load_model(dir);
@@ -67,7 +34,7 @@ TEST_CASE(
 TEST_CASE("export: f16 and bf16 files contain the rounded values and survive a round trip") {
   for (Dtype type : {Dtype::f16, Dtype::bf16}) {
     Scratch scratch;
-    Student s("opt");
+    SeaStudent s("opt");
     std::string dir = s.write(scratch, "half", {.dtype = type});
     CHECK(json_in(dir + "/config.json")["torch_dtype"] ==
           (type == Dtype::f16 ? "float16" : "bfloat16"));
@@ -104,7 +71,7 @@ TEST_CASE("export: ids of tokens and generation_config.json come back as they we
   CHECK_FALSE(config.contains("forced_eos_token_id"));
   CHECK(data::read_file(out + "/generation_config.json") == generation);
   // A student has them, too.
-  Student s("opt");
+  SeaStudent s("opt");
   s.config.copy_sizes(m.config);
   s.write(scratch, "student", {});
   CHECK(json_in((scratch / "student/config.json").string())["eos_token_id"] == data::Json({2, 5}));
@@ -157,7 +124,7 @@ TEST_CASE("export: a tokenizer that AutoTokenizer would replace is warned of") {
 
 TEST_CASE("export: a value too large for f16 is refused before anything is written") {
   Scratch scratch;
-  Student s("opt");
+  SeaStudent s("opt");
   for (auto& p : s.model->named_parameters()) {
     if (p.path == "model.decoder.layers.0.fc1.bias") p.parameter->value.data<float>()[3] = 70000;
   }
@@ -170,7 +137,7 @@ TEST_CASE("export: a value too large for f16 is refused before anything is writt
 
 TEST_CASE("export: no shard is larger than requested unless one tensor is") {
   Scratch scratch;
-  Student s("opt");
+  SeaStudent s("opt");
   std::string dir = s.write(scratch, "out", {.shard_bytes = 20000});
   data::Json index = json_in(dir + "/model.safetensors.index.json");
   std::map<std::string, uint64_t> bytes;
@@ -190,7 +157,7 @@ TEST_CASE("export: no shard is larger than requested unless one tensor is") {
 TEST_CASE("adapter: contains only the method's tensors and loads on top of its base") {
   for (const char* golden : {"opt", "bert_classifier"}) {
     Scratch scratch;
-    Student s(golden);
+    SeaStudent s(golden);
     std::string dir = s.write(scratch, "adapter", {.base_model = s.base});
     CHECK(json_in(dir + "/config.json")["base_model"] == s.base);
     for (const auto& [name, tensor] : tensors_in(dir)) {
@@ -209,7 +176,7 @@ TEST_CASE("adapter: contains only the method's tensors and loads on top of its b
 
 TEST_CASE("adapter: a changed base is refused on the way out and on the way in") {
   Scratch scratch;
-  Student s("opt");
+  SeaStudent s("opt");
   CHECK(s.refusal_of(scratch, golden_dir("opt_350m")).find("differ from the base") !=
         std::string::npos);
   std::string dir = s.write(scratch, "adapter", {.base_model = s.base});

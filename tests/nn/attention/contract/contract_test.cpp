@@ -16,8 +16,7 @@ bool finite(const Tensor& x) {
 // x with new values in rows t0 + 1 and later of axis `axis`.
 Tensor other_future(const Tensor& x, int axis, int64_t t0, uint64_t seed) {
   Tensor out = normal(x.shape(), seed, x.dtype());
-  Tensor to = out.slice(axis, 0, t0 + 1), from = x.slice(axis, 0, t0 + 1);
-  BRINE_CALL(to, copy, to, from);
+  assign(out.slice(axis, 0, t0 + 1), x.slice(axis, 0, t0 + 1));
   return out;
 }
 
@@ -26,8 +25,7 @@ Tensor padded(const Tensor& x, int axis, int64_t more, uint64_t seed) {
   Shape shape = x.shape();
   shape[axis] += more;
   Tensor out = normal(shape, seed, x.dtype(), 0, 3);
-  Tensor to = out.slice(axis, 0, x.dim(axis));
-  BRINE_CALL(to, copy, to, x);
+  assign(out.slice(axis, 0, x.dim(axis)), x);
   return out;
 }
 
@@ -70,8 +68,7 @@ TEST_CASE("contract: a causal block does not depend on later tokens, bit for bit
       CHECK_FALSE(same_bits(y, z));
       // No gradient of the rows up to t reaches later rows.
       Tensor past = Tensor::zeros_like(dy);
-      Tensor to = past.slice(1, 0, t + 1), from = dy.slice(1, 0, t + 1);
-      BRINE_CALL(to, copy, to, from);
+      assign(past.slice(1, 0, t + 1), dy.slice(1, 0, t + 1));
       Passed p = pass(block, in, {}, past);
       for (const Tensor& g : {p.q, p.k, p.v}) {
         CHECK(largest(rows(g, 2, t + 1, T - t - 1).to_vector()) == 0);
@@ -129,8 +126,8 @@ TEST_CASE("contract: a sequence does not depend on the others of its batch") {
     int64_t T = 19;
     Inputs a = inputs(3, T, Dtype::f32), b = inputs(3, T, Dtype::f32, 60);
     auto mixed = [](const Tensor& x, const Tensor& other) {  // sequence 1 of x, others of `other`
-      Tensor out = other.clone(), to = out.slice(0, 1, 1), from = x.slice(0, 1, 1);
-      BRINE_CALL(to, copy, to, from);
+      Tensor out = other.clone();
+      assign(out.slice(0, 1, 1), x.slice(0, 1, 1));
       return out;
     };
     Tensor dy = cotangent(a.hidden);
