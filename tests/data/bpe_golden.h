@@ -1,6 +1,8 @@
 // Where the golden files of the tokenizer tests are, and how they are read.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "data/tokenizer/tokenizer.h"
+#include "tests/messages.h"
 #include "tests/paths.h"
 
 namespace brine::test {
@@ -36,6 +39,11 @@ inline std::vector<int32_t> framed(const data::Tokenizer& tokenizer, std::string
 
 inline void write_text(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
+}
+
+// The message of an error has the part.
+inline void has(const std::string& message, const char* part) {
+  CHECK_MESSAGE(contains(message, part), message);
 }
 
 }  // namespace brine::test

@@ -40,6 +40,11 @@ struct Case {
   }
 };
 
+Tensor leaf(const Shape& shape) {
+  const Tensor x = unread(shape);
+  return require_grad(x, Tensor::zeros_like(x));
+}
+
 // The output with the loss of the estimated maps, without which no gradient reaches the estimator.
 Tensor with_loss(const Tensor& y, const nn::Tap& tap, const Visibility& visible) {
   if (!tap.has("scores")) return y;
@@ -58,11 +63,8 @@ Recorded block_launches(const Case& c) {
       {.heads = c.heads, .head_size = c.head_size, .max_positions = kTokens, .causal = c.causal});
   REQUIRE(block.attention);
   const ComputeType compute(c.compute);
-  auto leaf = [&] {
-    const Tensor x = unread({1, c.heads, kTokens, c.head_size});
-    return require_grad(x, Tensor::zeros_like(x));
-  };
-  const Tensor q = leaf(), k = leaf(), v = leaf();
+  const Shape heads{1, c.heads, kTokens, c.head_size};
+  const Tensor q = leaf(heads), k = leaf(heads), v = leaf(heads);
   const Tensor hidden = unread({1, kTokens, c.heads * c.head_size}), dy = Tensor::like(hidden);
   const Tensor lengths = c.padded ? Tensor::from(std::vector<int64_t>{kTokens - 5}, {1}) : Tensor();
   nn::AttentionInput in{.q = q,
@@ -143,10 +145,6 @@ struct Group {
 // The losses of attention maps, forward and backward.
 void of_attention(const TeacherAttention& teacher, const Visibility& visible, const Shape& heads,
                   const Shape& maps) {
-  auto leaf = [](const Shape& shape) {
-    const Tensor x = unread(shape);
-    return require_grad(x, Tensor::zeros_like(x));
-  };
   const Tensor q = leaf(heads), k = leaf(heads), scores = leaf(maps);
   backward(prob_loss(q, k, teacher, visible), unread({2}));
   const TeacherSummary summary = summarize_teacher(teacher, maps[3], visible);
@@ -156,10 +154,6 @@ void of_attention(const TeacherAttention& teacher, const Visibility& visible, co
 // Those of the logits, of outputs and of the next token; the optimizer's sums.
 void of_logits() {
   constexpr int64_t kVocabulary = 50272, kWidth = kHeads * kSize;
-  auto leaf = [](const Shape& shape) {
-    const Tensor x = unread(shape);
-    return require_grad(x, Tensor::zeros_like(x));
-  };
   const Tensor logits = leaf({kTokens, kVocabulary}), ids = unread({kTokens}, Dtype::i32);
   backward(cross_entropy(logits, ids), unread({kTokens}));
   backward(kl_logits(logits,

@@ -17,6 +17,7 @@ using namespace brine::data;
 using nlohmann::json;
 using test::framed;
 using test::golden_json;
+using test::has;
 using test::kTokenizerGolden;
 using test::Scratch;
 using test::write_text;
@@ -26,35 +27,23 @@ namespace {
 using Ids = std::vector<int32_t>;
 const std::string kText = "In the beginning <mask> God created\u00a0</s> the\u4e2d\u6587 heaven.";
 
-// Loads tokenizer.json made of the golden one by `change`; returns the message of the error.
-std::string refusal(const std::function<void(json&)>& change) {
-  Scratch scratch;
-  json root = golden_json("tokenizer.json");
-  change(root);
-  const std::string path = scratch / "tokenizer.json";
-  write_text(path, root.dump());
-  try {
-    load_tokenizer(path);
-  } catch (const Error& e) {
-    const std::string what = e.what();
-    CHECK(what.starts_with(path + ": "));
-    CHECK(what.find('\n') == std::string::npos);
-    return what.substr(path.size() + 2);
-  }
-  return "nothing was refused";
-}
-
+// What is said of a tokenizer.json, which it has the text of.
 std::string refusal_of_text(const std::string& text) {
   Scratch scratch;
-  const std::string path = scratch / "tokenizer.json";
-  write_text(path, text);
-  try {
-    load_tokenizer(path);
-  } catch (const Error& e) {
-    CHECK(std::string(e.what()).find('\n') == std::string::npos);
-    return e.what();
-  }
-  return "nothing was refused";
+  const std::string path = scratch / "tokenizer.json", what = test::message([&] {
+                                                         write_text(path, text);
+                                                         load_tokenizer(path);
+                                                       });
+  CHECK(what.starts_with(path));
+  CHECK(what.find('\n') == std::string::npos);
+  return what;
+}
+
+// The same of the golden one with a change.
+std::string refusal(const std::function<void(json&)>& change) {
+  json root = golden_json("tokenizer.json");
+  change(root);
+  return refusal_of_text(root.dump());
 }
 
 }  // namespace
@@ -278,10 +267,6 @@ TEST_CASE("tokenizer files: of merges listed twice the later rank counts") {
 }
 
 TEST_CASE("tokenizer files: what encodes in another way is refused by name") {
-  auto has = [](const std::string& message, const char* part) {
-    CAPTURE(message);
-    CHECK(message.find(part) != std::string::npos);
-  };
   has(refusal([](json& t) { t["normalizer"] = {{"type", "NFKC"}}; }), "\"NFKC\"");
   has(refusal([](json& t) { t["pre_tokenizer"]["type"] = "Whitespace"; }), "\"Whitespace\"");
   has(refusal([](json& t) { t["pre_tokenizer"] = nullptr; }), "without ByteLevel");
@@ -294,10 +279,6 @@ TEST_CASE("tokenizer files: what encodes in another way is refused by name") {
 }
 
 TEST_CASE("tokenizer files: a malformed tokenizer.json gives one line") {
-  auto has = [](const std::string& message, const char* part) {
-    CAPTURE(message);
-    CHECK(message.find(part) != std::string::npos);
-  };
   has(refusal([](json& t) { t = 3; }), "object");
   has(refusal([](json& t) { t.erase("model"); }), "'model'");
   has(refusal([](json& t) { t["model"] = "x"; }), "'model'");

@@ -17,6 +17,7 @@ using namespace brine::data;
 using nlohmann::json;
 using test::framed;
 using test::golden_json;
+using test::has;
 using test::kTokenizerGolden;
 using test::Scratch;
 using test::write_text;
@@ -28,14 +29,9 @@ const std::string kWordPieceText =
     "In the [MASK] B\u00e9ginning \u4e2d\u6587 God's, cre\u0301ated!";
 
 std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    const std::string what = e.what();
-    CHECK(what.find('\n') == std::string::npos);
-    return what;
-  }
-  return "nothing was refused";
+  const std::string what = test::message(f);
+  CHECK(what.find('\n') == std::string::npos);
+  return what;
 }
 
 std::string wordpiece_refusal(const std::function<void(json&)>& change) {
@@ -47,11 +43,6 @@ std::string wordpiece_refusal(const std::function<void(json&)>& change) {
   const std::string what = message_of([&] { load_tokenizer(path); });
   CHECK(what.starts_with(path + ": "));
   return what;
-}
-
-void has(const std::string& message, const char* part) {
-  CAPTURE(message);
-  CHECK(message.find(part) != std::string::npos);
 }
 
 // The golden tokenizer as a directory with vocab.txt alone.
