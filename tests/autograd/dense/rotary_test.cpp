@@ -27,17 +27,13 @@ std::vector<double> oracle(const Tensor& x, int64_t n, double theta,
   return y;
 }
 
-Tensor i64(const std::vector<int64_t>& values) {
-  return Tensor::from(values, {int64_t(values.size())});
-}
-
 }  // namespace
 
 TEST_CASE("rotary turns every pair by its position, and leaves the features that have none") {
   for (int64_t d : {2, 6, 8, 33, 64, 65}) {
     for (int64_t n : {int64_t(1), d / 4, d / 2}) {
       if (n == 0) continue;
-      for (const Tensor& first : {Tensor(), i64({3, 1000})}) {
+      for (const Tensor& first : {Tensor(), lengths_of({3, 1000})}) {
         check_op(
             {.name = join("rotary d ", d, " n ", n),
              .inputs = {normal({2, 3, 5, d}, 1)},
@@ -57,7 +53,7 @@ TEST_CASE("rotary: products of q and k depend on the distance alone") {
   const Tensor f = rotary_frequencies(16, 10000);
   Tensor q = normal({1, 1, 1, 16}, 2, Dtype::f64), k = normal({1, 1, 1, 16}, 3, Dtype::f64);
   auto product = [&](int64_t a, int64_t b) {
-    return dot(rotary(q, f, i64({a})), rotary(k, f, i64({b}))).item();
+    return dot(rotary(q, f, lengths_of({a})), rotary(k, f, lengths_of({b}))).item();
   };
   for (int64_t distance : {0, 1, 7, 300}) {
     for (int64_t b : {0, 5, 4000}) {
@@ -71,7 +67,7 @@ TEST_CASE("rotary: a token at a time is the whole at once") {
   const Tensor f = rotary_frequencies(6, 100);
   Tensor x = normal({2, 3, 5, 8}, 5), whole = rotary(x, f);
   for (int64_t t = 0; t < 5; ++t) {
-    CHECK(same_bits(rotary(x.slice(2, t, 1).contiguous(), f, i64({t, t})),
+    CHECK(same_bits(rotary(x.slice(2, t, 1).contiguous(), f, lengths_of({t, t})),
                     whole.slice(2, t, 1).contiguous()));
   }
 }
@@ -85,7 +81,7 @@ TEST_CASE("rotary refuses what it cannot turn") {
   CHECK_THROWS_WITH_AS(rotary_frequencies(4, 0), doctest::Contains("theta 0"), Error);
   CHECK_THROWS_WITH_AS(rotary(x, rotary_frequencies(10, 100)),
                        "rotary: frequencies must be f64 [n] with n at most 4", Error);
-  CHECK_THROWS_WITH_AS(rotary(x, rotary_frequencies(8, 100), i64({1})),
+  CHECK_THROWS_WITH_AS(rotary(x, rotary_frequencies(8, 100), lengths_of({1})),
                        "rotary: first positions must be i64 [2]", Error);
   CHECK_THROWS_WITH_AS(rotary(normal({2, 5, 8}, 4), rotary_frequencies(8, 100)),
                        "rotary: [2, 5, 8] is not [B, H, T, d]", Error);

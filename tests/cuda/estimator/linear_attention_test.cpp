@@ -1,4 +1,5 @@
 // Linear attention, its gradients and its state on the device, as on the CPU.
+#include "autograd/ops.h"
 #include "tensor/cuda/core/blas.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
@@ -67,13 +68,7 @@ void compare_linear_attention(const AttentionSize& s, bool causal) {
 
 // The largest distance from the numbers of f64, in units of the largest of them.
 double error_of(const Tensor& x, const Tensor& exact) {
-  const std::vector<double> a = x.to_vector(), b = exact.to_vector();
-  double off = 0, scale = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    off = std::max(off, std::fabs(a[i] - b[i]));
-    scale = std::max(scale, std::fabs(b[i]));
-  }
-  return off / scale;
+  return largest(sub(x.to(Dtype::f64), exact).to_vector()) / largest(exact.to_vector());
 }
 
 void compare_state(const AttentionSize& s) {
