@@ -26,36 +26,12 @@ PERFORMER = {"method": "sea", "k": 6, "columns": 16, "decoder": "paper", "prior"
 PAPER = {"method": "sea", "k": 6, "columns": 16, "decoder": "paper", "prior": "none", "gates": "token"}
 BLOCKS = {"method": "blocks", "k": 20, "block": 4, "tile": 2, "candidates": 3, "columns": 5}
 
+COMMON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128)
 SIZES: dict[str, dict[str, Any]] = {
-    "llama": dict(
-        num_key_value_heads=2,
-        intermediate_size=48,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-    ),
-    "opt": dict(
-        ffn_dim=48,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        word_embed_proj_dim=32,
-        max_position_embeddings=128,
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_std=0.2,
-    ),
+    "llama": COMMON | dict(num_key_value_heads=2, intermediate_size=48),
+    "opt": COMMON | dict(ffn_dim=48, word_embed_proj_dim=32, dropout=0.0, attention_dropout=0.0, init_std=0.2),
     "gpt2": dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
-    "bert": dict(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=128,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    ),
+    "bert": COMMON | dict(intermediate_size=48, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
 }
 for _family in ("mistral", "qwen2", "qwen3"):
     SIZES[_family] = SIZES["llama"] | dict(head_dim=8)
