@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import torch
 
+from brine_sea.configuration_brine_sea import Shape
+
 DOUBLE = torch.float64
 
 
-def read_golden(path):
-    """The tensors of a golden file by name, and its config."""
-    import h5py
+class GoldenFile:
+    """A golden file of Brine: its config, its tensors by name, and the inputs of the block."""
 
-    tensors = {}
-    with h5py.File(path) as file:
-        file.visititems(lambda name, x: tensors.update({name: x[()]}) if isinstance(x, h5py.Dataset) else None)
-        return tensors, dict(file["config"].attrs)
+    def __init__(self, path, kind=DOUBLE):
+        import h5py
+
+        self.tensors, self.kind = {}, kind
+        with h5py.File(path) as file:
+            file.visititems(lambda name, x: self.tensors.update({name: x[()]}) if isinstance(x, h5py.Dataset) else None)
+            self.config = dict(file["config"].attrs)
+        self.valid = torch.tensor(self.tensors["inputs/valid"]).bool()
+        self.visible = None if bool(self.valid.all()) else self.valid
+        self.q, self.k, self.v = (self.tensor(f"inputs/{name}") for name in "qkv")
+
+    def tensor(self, name):
+        return torch.tensor(self.tensors[name], dtype=self.kind)
+
+    def shape(self, positions):
+        heads, groups, d = (int(self.config.get(name, 0)) for name in ("H", "kv_heads", "d"))
+        causal, rotary = (bool(self.config.get(name, default)) for name, default in (("causal", 1), ("rotary", 0)))
+        return Shape(heads, groups or heads, d, positions, causal, rotary)
 
 
 def inputs_of(tokens, groups=2, batch=2):

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("h5py")
 pytest.importorskip("transformers")
 
-from rows import DOUBLE, Results, in_pieces, inputs_of, read_golden, widened
+from rows import DOUBLE, GoldenFile, Results, in_pieces, inputs_of, widened
 
 from brine_sea import attention_brine_sea as block
 from brine_sea import columns_brine_sea as columns
@@ -20,64 +20,28 @@ FILES = (Path(__file__).parents[3] / "tests" / "golden").glob("*.h5")
 GOLDEN = sorted(path for path in FILES if not path.name.startswith("blocks_"))
 
 
-def settings_in(config) -> SeaSettings:
-    def text(name, default):
-        return config[name].decode() if name in config else default
-
-    def count(name, default=0):
-        return int(config[name]) if name in config else default
-
-    prior = ["none", "performer", "learned"][count("prior", 1)]
-    causal = bool(count("causal"))
-    features = text("features", "relu" if causal else "softmax")
-    return SeaSettings(
-        k=count("k"),
-        columns=count("K"),
-        mode=text("mode", "causal-per-batch"),
-        decoder=text("preset", "paper"),
-        mu_scope=text("mu_scope", "head"),
-        prior=prior,
-        prior_features=count("prior_features", 64) or 64,
-        pooled_prior=bool(count("pooled_prior")),
-        gates=text("gates", "token"),
-        features=features,
-        feature_divisor=float(config["feature_divisor"]),
-        prior_units=count("prior_units"),
-        identity_interpolation=text("identity_interpolation", "bilinear"),
-    )
+def settings_in(config):
+    """What a file does not say has the defaults of SeaSettings."""
+    of = {"columns": "K", "decoder": "preset"}
+    same = ("k", "mode", "mu_scope", "gates", "features", "feature_divisor", "prior_features", "pooled_prior")
+    given = {name: config[key] for name, key in (of | dict(zip(same, same, strict=True))).items() if key in config}
+    given = {name: x.decode() if isinstance(x, bytes) else x.item() for name, x in given.items()}
+    features = {} if config["causal"] else {"features": "softmax"}
+    return SeaSettings(prior=["none", "performer", "learned"][config["prior"]], **features | given)
 
 
-class Golden:
-    """A golden file: the block with its weights in f64, and its inputs."""
+class Golden(GoldenFile):
+    """A golden file, and the block with its weights in f64."""
 
-    def __init__(self, path: Path):
-        self.tensors, config = read_golden(path)
-        heads, d, tokens = int(config["H"]), int(config["d"]), int(config["T"])
-        weights = {
-            n.removeprefix("weights/"): torch.tensor(x) for n, x in self.tensors.items() if n.startswith("weights/")
-        }
-        positions = len(weights["v_identity.table"]) if "v_identity.table" in weights else tokens
-        shape = Shape(
-            heads=heads,
-            groups=int(config.get("kv_heads", 0)) or heads,
-            head_size=d,
-            max_positions=positions,
-            causal=bool(config["causal"]),
-            rotary=bool(config.get("rotary", 0)),
-        )
-        self.block = block.SeaAttention(shape, settings_in(config)).to(DOUBLE)
-        missing, unexpected = self.block.load_state_dict(weights, strict=False)
-        assert not missing and not unexpected
-        valid = torch.tensor(self.tensors["inputs/valid"]).bool()
-        self.visible = None if bool(valid.all()) else valid
-        self.valid = valid
-        self.q, self.k, self.v = (self.tensor(f"inputs/{name}") for name in "qkv")
+    def __init__(self, path):
+        super().__init__(path)
+        weights = {n.removeprefix("weights/"): self.tensor(n) for n in self.tensors if n.startswith("weights/")}
+        positions = len(weights.get("v_identity.table", self.q[0, 0]))
+        self.block = block.SeaAttention(self.shape(positions), settings_in(self.config)).to(DOUBLE)
+        self.block.load_state_dict(weights)
         self.content = None
         if "inputs/q_content" in self.tensors:
             self.content = self.tensor("inputs/q_content"), self.tensor("inputs/k_content")
-
-    def tensor(self, name):
-        return torch.tensor(self.tensors[name], dtype=DOUBLE)
 
     def __call__(self, q=None, **changes):
         self.block.capture = {}
