@@ -21,34 +21,54 @@ SIZES = dict(layers=2, heads=2, head_size=4, vocab=11, tokens=6, samples=5)
 
 def arrays_of(count, seed=0, content="qk"):
     rng = np.random.default_rng(seed)
-    rows = dict(context=(count, 6, 8), output=(count, 6, 8))
+    rows = dict(context=(count, 6, 8), output=(count, 6, 10 if content == "pooled" else 8))
     if content in ("qk", "value"):
         rows |= dict(query=(count, 2, 6, 4), key=(count, 1 if content == "value" else 2, 6, 4))
     if content == "value":
         rows |= dict(value=(count, 1, 6, 4))
+    if content == "pooled":
+        rows |= dict(t_log_t=(count, 2, 6), t_square=(count, 2, 6))
     out = {name: [rng.normal(size=shape).astype(np.float32) for _ in range(2)] for name, shape in rows.items()}
-    if content == "maps":
+    if content in ("maps", "pooled"):
         maps = [np.tril(rng.random((count, 2, 6, 6))) for _ in range(2)]
-        out["attention"] = [x / x.sum(-1, keepdims=True) for x in maps]
+        if content == "pooled":
+            maps = [rng.random((count, 2, 6, 3)) for _ in range(2)]
+        out["tau" if content == "pooled" else "attention"] = [x / x.sum(-1, keepdims=True) for x in maps]
     return out | {"logits": rng.normal(size=(count, 6, 11)), "tokens": rng.integers(0, 11, (count, 6))}
+
+
+# What a writer is told of each of them.
+KINDS = {
+    "qk": dict(),
+    "maps": dict(content="maps"),
+    "value": dict(value=True, key_heads=1, model_layers=[1, 4]),
+    "pooled": dict(content="pooled", columns=3, hidden=10),
+}
 
 
 def part(arrays, begin, end):
     return {k: [x[begin:end] for x in v] if isinstance(v, list) else v[begin:end] for k, v in arrays.items()}
 
 
+def write_each(arrays, out, end=5, **options):
+    """Writes a sample after another, up to `end`."""
+    with DumpWriter(out, **SIZES, **options) as writer:
+        while writer.written < min(end, 5):
+            writer.write(**part(arrays, writer.written, writer.written + 1))
+
+
 @pytest.mark.parametrize("dtype, error", [("f32", 0), ("f16", 2**-11), ("bf16", 2**-8)])
-@pytest.mark.parametrize("content", ["qk", "maps", "value"])
+@pytest.mark.parametrize("content", KINDS)
 def test_what_was_written_is_read(tmp_path, dtype, error, content):
-    arrays = arrays_of(5, content=content)
-    of = dict(value=True, key_heads=1, model_layers=[1, 4]) if content == "value" else dict(content=content)
+    arrays, of = arrays_of(5, content=content), KINDS[content]
     with DumpWriter(tmp_path / "d", **SIZES, **of, dtype=dtype, top_logits=3) as writer:
         writer.write(**part(arrays, 0, 2), lengths=[6, 4])
         writer.write(**part(arrays, 2, 5))
     dump = Dump(tmp_path / "d")
     assert dump.manifest["version"] == 4 and dump.key_heads == of.get("key_heads", 2)
     assert dump.model_layers == of.get("model_layers", [0, 1])
-    assert np.allclose(dump.attention(1, 0)[:, 1:4].sum(-1), 1, atol=0.03)
+    if content != "pooled":
+        assert np.allclose(dump.attention(1, 0)[:, 1:4].sum(-1), 1, atol=0.03)
     for sample in range(5):
         length = 4 if sample == 1 else 6
         assert dump.tokens(sample).tolist() == arrays["tokens"][sample, :length].tolist()
@@ -67,13 +87,7 @@ def test_what_was_written_is_read(tmp_path, dtype, error, content):
 
 def test_a_killed_writer_continues_with_the_same_bytes(tmp_path):
     arrays = arrays_of(5)
-
-    def write_all(out):
-        with DumpWriter(out, **SIZES, samples_per_shard=2) as writer:
-            while writer.written < 5:
-                writer.write(**part(arrays, writer.written, writer.written + 1))
-
-    write_all(tmp_path / "whole")
+    write_each(arrays, tmp_path / "whole", samples_per_shard=2)
     stopped = DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
     for sample in range(3):
         stopped.write(**part(arrays, sample, sample + 1))
@@ -85,7 +99,7 @@ def test_a_killed_writer_continues_with_the_same_bytes(tmp_path):
     with pytest.raises(ValueError, match="another process is writing this dump"):
         DumpWriter(tmp_path / "cut", **SIZES, samples_per_shard=2)
     again.close()
-    write_all(tmp_path / "cut")
+    write_each(arrays, tmp_path / "cut", samples_per_shard=2)
     for name in ("manifest.json", "shard-00000.h5", "shard-00001.h5", "shard-00002.h5"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     (tmp_path / "cut/shard-00001.h5").write_bytes(b"damaged")
@@ -149,46 +163,23 @@ def test_what_brine_would_refuse(tmp_path):
             DumpWriter(tmp_path / "f", **SIZES, **changes)
 
 
-def test_other_shapes(tmp_path):
-    rng, sizes = np.random.default_rng(0), SIZES | dict(hidden=10)
-    with DumpWriter(
-        tmp_path / "d", **sizes, content="pooled", columns=3, top_logits=0, classes=2, dtype="f32"
-    ) as writer:
-        tau = rng.random((5, 2, 6, 3))
-        rows = dict(tau=tau / tau.sum(-1, keepdims=True), t_log_t=rng.random((5, 2, 6)), t_square=rng.random((5, 2, 6)))
-        rows |= dict(context=rng.random((5, 6, 8)), output=rng.random((5, 6, 10)))
-        layers = {name: [x, x] for name, x in rows.items()}
-        tokens, classes = rng.integers(0, 11, (5, 6)), rng.random((5, 2))
-        writer.write(**layers, tokens=tokens, classes=classes, windows=[3, 5, 6, 8, 9], lengths=[6, 2, 6, 6, 6])
-    dump = Dump(tmp_path / "d")
-    assert dump.manifest["windows"] == [3, 5, 6, 8, 9] and dump.window(1) == 5
-    assert np.allclose(dump.logits(2)["classes"], classes[2])
-    for name, x in dump.layer(1, 1).items():
-        wanted = rows[name][1]
-        assert np.allclose(x, wanted[:2] if name in ("context", "output") else wanted[:, :2]), name
-
-
 @pytest.mark.parametrize("content", ["value", "maps", "pooled"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_without_padding_it_is_the_same_dump(content, dtype, tmp_path):
     lengths, rng = [1, 2, 4, 4, 6], np.random.default_rng(0)
     given = {name: arrays for name, arrays in arrays_of(5, content=content).items() if name != "logits"}
-    if content == "pooled":
-        tau = rng.random((5, 2, 6, 3)).astype(np.float32)
-        rows = dict(tau=tau / tau.sum(-1, keepdims=True), t_log_t=rng.random((5, 2, 6)), t_square=rng.random((5, 2, 6)))
-        given |= {name: [x, x + 0.0] for name, x in rows.items()}
-    given |= dict(tokens=rng.integers(0, 11, (5, 6)), classes=rng.random((5, 2)), windows=[4, 0, 3, 1, 2])
-    kind = dict(key_heads=1, value=True) if content == "value" else dict(content=content)
-    kind |= dict(columns=3) if content == "pooled" else {}
+    given |= dict(classes=rng.random((5, 2)), windows=[4, 0, 3, 1, 2])
     for name, more in (("padded", {}), ("ragged", dict(lengths=lengths))):
-        options = SIZES | kind | more | dict(dtype=dtype, top_logits=0, classes=2, samples_per_shard=3)
+        options = SIZES | KINDS[content] | more | dict(dtype=dtype, top_logits=0, classes=2, samples_per_shard=3)
         with DumpWriter(tmp_path / name, **options) as writer:
             writer.write(**given, lengths=lengths)
     padded, ragged = Dump(tmp_path / "padded"), Dump(tmp_path / "ragged")
-    assert ragged.manifest["lengths"] == lengths and ragged.manifest["windows"] == padded.manifest["windows"]
+    assert ragged.manifest["lengths"] == lengths
+    assert ragged.manifest["windows"] == padded.manifest["windows"] == given["windows"] and padded.window(1) == 0
     for sample in range(5):
         assert ragged.tokens(sample).tolist() == padded.tokens(sample).tolist()
         assert np.array_equal(ragged.logits(sample)["classes"], padded.logits(sample)["classes"])
+        assert np.allclose(padded.logits(sample)["classes"], given["classes"][sample])
         for layer in range(2):
             for name, x in padded.layer(sample, layer).items():
                 assert np.array_equal(ragged.layer(sample, layer)[name], x), name
@@ -252,12 +243,8 @@ def test_two_processes_write_what_one_does_and_may_be_killed(tmp_path):
 def test_processes_wait_for_their_shards_only(tmp_path):
     arrays = arrays_of(5)
 
-    def write_part(rank, ranks, patience=0.0, end=5):
-        with DumpWriter(
-            tmp_path / "d", **SIZES, samples_per_shard=1, rank=rank, ranks=ranks, patience=patience
-        ) as writer:
-            while writer.written < min(end, writer.samples):
-                writer.write(**part(arrays, writer.written, writer.written + 1))
+    def write_part(rank, ranks, end=5):
+        write_each(arrays, tmp_path / "d", end, samples_per_shard=1, rank=rank, ranks=ranks, patience=0.0)
 
     with pytest.raises(ValueError, match="shard-00001.h5 of another process is missing"):
         write_part(0, 2)
@@ -316,34 +303,37 @@ class Words:
         return {"input_ids": ids[:limit], "token_type_ids": types[:limit]}
 
 
-def make(name):
+TEXT = "the quick brown fox jumps over the lazy dog, " * 4
+
+
+def make(name, kind=transformers.AutoModelForCausalLM, **changes):
     torch.manual_seed(0)
-    config = getattr(transformers, name)(**FAMILIES[name])
-    kind = transformers.AutoModelForMaskedLM if name == "BertConfig" else transformers.AutoModelForCausalLM
+    config = getattr(transformers, name)(**FAMILIES.get(name, GROUPED) | changes)
+    if name in ("AlbertConfig", "BertConfig") and kind is transformers.AutoModelForCausalLM:
+        kind = transformers.AutoModelForMaskedLM
     return kind.from_config(config, attn_implementation="eager").eval()
+
+
+def dumped(model, texts, out, **options):
+    """The dump of a model, read again."""
+    dump(model, Words(), texts, out, **dict(dtype="f32", progress=False) | options)
+    return Dump(out)
+
+
+def ids_of(found, samples):
+    """Tokens of a dump, for a model."""
+    return torch.tensor(np.stack([found.tokens(sample) for sample in samples]).astype(np.int64))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_a_dump_has_what_the_model_computes(name, tmp_path):
-    model, text = make(name), "the quick brown fox jumps over the lazy dog, " * 4
-    dump(
-        model,
-        Words(),
-        text,
-        tmp_path / "d",
-        length=20,
-        dtype="f32",
-        top_logits=5,
-        batch_size=3,
-        value=True,
-        progress=False,
-    )
+    model = make(name)
+    found = dumped(model, TEXT, tmp_path / "d", length=20, top_logits=5, batch_size=3, value=True)
     assert model.config._attn_implementation == "eager" and not hasattr(model, "brine_sea_tap")
-    found = Dump(tmp_path / "d")
-    assert found.manifest["samples"] == len(text) // 20 and found.manifest["teacher_hash"] == teacher_hash(model)
+    assert found.manifest["samples"] == len(TEXT) // 20 and found.manifest["teacher_hash"] == teacher_hash(model)
     assert found.manifest["causal"] == (name != "BertConfig")
-    ids = torch.tensor(np.stack([found.tokens(s) for s in range(found.manifest["samples"])]).astype(np.int64))
+    ids = ids_of(found, found)
     wanted = model(ids, output_hidden_states=True, output_attentions=True)
     norms = [model.get_submodule(n) for n in NORMS if n in dict(model.named_modules())]
     for sample in range(len(ids)):
@@ -371,13 +361,8 @@ def test_a_dump_has_what_the_model_computes(name, tmp_path):
 @torch.no_grad()
 def test_texts_of_several_lengths(name, tmp_path):
     texts = ["a short one", "one that is quite a bit longer", "x"]
-    if name == "sliding":
-        made = transformers.MistralConfig(**GROUPED | dict(sliding_window=4))
-        model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()
-    else:
-        model = make(name)
-    dump(model, Words(), texts, tmp_path / "d", windows=False, content="maps", dtype="f32", progress=False)
-    found = Dump(tmp_path / "d")
+    model = make("MistralConfig", sliding_window=4) if name == "sliding" else make(name)
+    found = dumped(model, texts, tmp_path / "d", windows=False, content="maps")
     for sample, text in enumerate(texts):
         ids = torch.tensor([Words()(text)["input_ids"]])
         assert found.tokens(sample).tolist() == ids[0].tolist()
@@ -389,14 +374,14 @@ def test_texts_of_several_lengths(name, tmp_path):
 
 @torch.no_grad()
 def test_a_killed_dump_continues_and_knows_its_samples(tmp_path, monkeypatch):
-    model, text = make("LlamaConfig").bfloat16(), "the quick brown fox jumps over the lazy dog, " * 4
+    model = make("LlamaConfig").bfloat16()
     model.train()
     model.lm_head.eval()
 
-    def dumped(out, of=text, **more):
-        dump(model, Words(), of, out, length=20, batch_size=3, samples_per_shard=2, progress=False, **more)
+    def again(out, of=TEXT, **more):
+        return dumped(model, of, out, **dict(length=20, batch_size=3, samples_per_shard=2, dtype="f16") | more)
 
-    dumped(tmp_path / "whole")
+    whole = again(tmp_path / "whole")
     assert model.training and not model.lm_head.training
     written = DumpWriter.write
 
@@ -407,43 +392,34 @@ def test_a_killed_dump_continues_and_knows_its_samples(tmp_path, monkeypatch):
 
     monkeypatch.setattr(DumpWriter, "write", killed)
     with pytest.raises(KeyboardInterrupt):
-        dumped(tmp_path / "cut")
+        again(tmp_path / "cut")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="its sample 0 has other tokens"):
-        dumped(tmp_path / "cut", text.upper())
-    dumped(tmp_path / "cut")
-    whole, cut = Dump(tmp_path / "whole"), Dump(tmp_path / "cut")
+        again(tmp_path / "cut", TEXT.upper())
+    cut = again(tmp_path / "cut")
     for sample in range(whole.manifest["samples"]):
         assert np.array_equal(whole.layer(sample, 2)["query"], cut.layer(sample, 2)["query"])
     with pytest.raises(ValueError, match="has a number|ends at 65504"):
         model.model.layers[1].mlp.down_proj.weight.mul_(1e20)
-        dumped(tmp_path / "huge")
-    dumped(tmp_path / "huge", dtype="bf16", output=False, context=False)
+        again(tmp_path / "huge")
+    again(tmp_path / "huge", dtype="bf16", output=False, context=False)
 
 
 @torch.no_grad()
 def test_a_layer_that_is_used_several_times(tmp_path):
-    config = transformers.AlbertConfig(**COMMON | dict(intermediate_size=48, embedding_size=16))
-    torch.manual_seed(0)
-    model = transformers.AutoModelForMaskedLM.from_config(config, attn_implementation="eager").eval()
-    dump(model, Words(), "x y z " * 10, tmp_path / "d", length=12, dtype="f32", progress=False)
-    found = Dump(tmp_path / "d")
-    ids = torch.tensor(found.tokens(1)[None].astype(np.int64))
-    wanted = model(ids, output_hidden_states=True).hidden_states
+    model = make("AlbertConfig", embedding_size=16)
+    found = dumped(model, "x y z " * 10, tmp_path / "d", length=12)
+    wanted = model(ids_of(found, [1]), output_hidden_states=True).hidden_states
     for layer in range(3):
         assert torch.allclose(torch.tensor(found.layer(1, layer)["output"]), wanted[layer + 1][0], atol=1e-5)
 
 
 @torch.no_grad()
 def test_heads_that_do_not_make_up_the_hidden_size(tmp_path):
-    config = transformers.Qwen3Config(**GROUPED | dict(head_dim=16))
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    dump(model, Words(), "x y z " * 10, tmp_path / "d", length=20, dtype="f32", progress=False)
-    found = Dump(tmp_path / "d")
+    model = make("Qwen3Config", head_dim=16)
+    found = dumped(model, "x y z " * 10, tmp_path / "d", length=20)
     assert (found.manifest["hidden"], found.manifest["heads"], found.manifest["head_size"]) == (32, 4, 16)
-    ids = torch.tensor(found.tokens(1)[None].astype(np.int64))
-    wanted = model(ids, output_hidden_states=True).hidden_states
+    wanted = model(ids_of(found, [1]), output_hidden_states=True).hidden_states
     context = torch.tensor(found.layer(1, 1)["context"])
     assert context.shape == (20, 64)
     assert torch.allclose(torch.tensor(found.layer(1, 1)["output"]), wanted[2][0], atol=1e-5)
@@ -456,10 +432,8 @@ def test_masses_of_columns(name, tmp_path, monkeypatch):
 
     monkeypatch.setattr(brine_sea.tap, "TILE", 3 * 4 * 30 * 7)  # 7 rows at a time
     model, texts = make(name), ["a short one", "one that is quite a bit longer", "xy"]
-    options = dict(windows=False, dtype="f32", progress=False)
-    dump(model, Words(), texts, tmp_path / "p", content="pooled", columns=5, **options)
-    dump(model, Words(), texts, tmp_path / "m", content="maps", **options)
-    pooled, maps = Dump(tmp_path / "p"), Dump(tmp_path / "m")
+    pooled = dumped(model, texts, tmp_path / "p", windows=False, content="pooled", columns=5)
+    maps = dumped(model, texts, tmp_path / "m", windows=False, content="maps")
     for sample, text in enumerate(texts):
         for layer in range(3):
             got, t = pooled.layer(sample, layer), maps.attention(sample, layer).astype(np.float64)
@@ -476,13 +450,10 @@ def test_masses_of_columns(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["BertConfig", "LlamaConfig", "GPT2Config"])
 @torch.no_grad()
 def test_classes_of_texts(name, tmp_path):
-    torch.manual_seed(0)
     padding = {} if name == "LlamaConfig" else dict(pad_token_id=0)
-    config = getattr(transformers, name)(**FAMILIES[name] | dict(num_labels=3) | padding)
-    model = transformers.AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    model = make(name, transformers.AutoModelForSequenceClassification, num_labels=3, **padding)
     texts = ["a short one", ("one that is", "quite a bit longer"), "x", "the last"]
-    dump(model, Words(), texts, tmp_path / "d", dtype="f32", samples=3, progress=False)
-    found = Dump(tmp_path / "d")
+    found = dumped(model, texts, tmp_path / "d", samples=3)
     assert found.manifest["classes"] == 3 and found.manifest["logits"] == "none"
     assert len(found.manifest["windows"]) == 3 and found.manifest["corpus_hash"] == "none"
     for sample in range(3):
@@ -500,40 +471,29 @@ def test_classes_of_texts(name, tmp_path):
         assert file["tokens"].shape == (sum(sizes),) and len(file["layers/00/context"]) == sum(sizes)
         assert len(file["layers/00/query"]) == found.manifest["heads"] * sum(sizes)
     with pytest.raises(ValueError, match="reads each as a whole, windows must be False"):
-        dump(model, Words(), texts, tmp_path / "e", windows=True, progress=False)
-
-
-def gemma(window=4):
-    torch.manual_seed(0)
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    config = transformers.Gemma3TextConfig(**GROUPED | dict(head_dim=8, sliding_window=window, layer_types=kinds))
-    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        dumped(model, texts, tmp_path / "e", windows=True)
 
 
 @torch.no_grad()
 def test_some_layers(tmp_path):
-    model, text = gemma(), "the quick brown fox jumps over the lazy dog"
-    options = dict(length=20, dtype="f32", value=True, progress=False)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    model, text = make("Gemma3TextConfig", head_dim=8, sliding_window=4, layer_types=kinds), TEXT[:43]
+    options = dict(length=20, value=True)
     with pytest.raises(ValueError, match=r"in layer 0 a layer hides.*'maps' is possible, or.* layers=\[1\]$"):
-        dump(model, Words(), text, tmp_path / "d", **options)
-    dump(model, Words(), text, tmp_path / "d", layers=[1], **options)
-    found = Dump(tmp_path / "d")
+        dumped(model, text, tmp_path / "d", **options)
+    found = dumped(model, text, tmp_path / "d", layers=[1], **options)
     assert found.manifest["layers"] == 1 and found.model_layers == [1] and found.manifest["model_layers"] == "1"
-    wanted = model(
-        torch.tensor(found.tokens(1)[None].astype(np.int64)), output_attentions=True, output_hidden_states=True
-    )
+    wanted = model(ids_of(found, [1]), output_attentions=True, output_hidden_states=True)
     assert np.allclose(found.attention(1, 0), wanted.attentions[1][0], atol=1e-5)
     assert np.allclose(found.layer(1, 0)["output"], wanted.hidden_states[2][0], atol=1e-5)
-    dump(model, Words(), text, tmp_path / "all", **options | dict(content="maps"))
-    assert Dump(tmp_path / "all").model_layers == [0, 1, 2]
+    assert dumped(model, text, tmp_path / "all", content="maps", **options).model_layers == [0, 1, 2]
 
 
 def test_two_ranks_dump_what_one_does(tmp_path):
-    model, text = make("LlamaConfig"), "the quick brown fox jumps over the lazy dog, " * 4
-    options = dict(length=20, batch_size=3, samples_per_shard=2, progress=False)
-    dump(model, Words(), text, tmp_path / "one", **options)
+    model, options = make("LlamaConfig"), dict(length=20, batch_size=3, samples_per_shard=2, progress=False)
+    dump(model, Words(), TEXT, tmp_path / "one", **options)
     for rank in (1, 0):
-        dump(model, Words(), text, tmp_path / "two", rank=rank, ranks=2, **options)
+        dump(model, Words(), TEXT, tmp_path / "two", rank=rank, ranks=2, **options)
     names = sorted(os.listdir(tmp_path / "one"))
     assert names == sorted(os.listdir(tmp_path / "two")) and len(names) > 4
     for name in names:
@@ -560,34 +520,29 @@ def test_models_that_a_dump_cannot_hold(tmp_path):
     both = transformers.BartForConditionalGeneration(
         transformers.BartConfig(vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1)
     )
-    with pytest.raises(ValueError, match="of a decoder or an encoder, this model has both"):
-        dump(both, Words(), "x" * 100, tmp_path / "b", length=20, progress=False)
-    with pytest.raises(ValueError, match="samples of 65 tokens, the model has 64 positions"):
-        dump(make("LlamaConfig"), Words(), "x" * 100, tmp_path / "d", length=65, progress=False)
-    with pytest.raises(ValueError, match="has no layer 3 with attention, its layers are 0, 1, 2"):
-        dump(make("LlamaConfig"), Words(), "x" * 100, tmp_path / "d", length=20, layers=[1, 3], progress=False)
-    broken = make("LlamaConfig")
-    with torch.no_grad():
-        broken.model.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan
-    with pytest.raises(ValueError, match="^brine: layers/01/query has a number that is not finite$"):
-        dump(broken, Words(), "x" * 100, tmp_path / "d", length=20, progress=False)
-    for why, made in {
-        "scores have a cap": transformers.Gemma2Config(**GROUPED | dict(head_dim=8)),
-        "a layer hides earlier keys": transformers.MistralConfig(**GROUPED | dict(sliding_window=8)),
-    }.items():
-        model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
-        with pytest.raises(ValueError, match=f"{why}.*content='maps' is possible"):
-            dump(model, Words(), "x" * 100, tmp_path / "c", length=20, progress=False)
-        dump(model, Words(), "x" * 100, tmp_path / why, length=20, content="maps", dtype="f32", progress=False)
-        with torch.no_grad():
-            wanted = model.eval()(torch.full((1, 20), 2 + ord("x") % 62), output_attentions=True).attentions
-        for layer in range(3):
-            maps = torch.tensor(Dump(tmp_path / why).layer(0, layer)["attention"])
-            assert torch.allclose(maps, wanted[layer][0], atol=1e-5)
     other = transformers.AutoModelForCausalLM.from_config(
         transformers.MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2)
     )
-    with pytest.raises(ValueError, match="does not go through transformers' attention interface"):
-        dump(other, Words(), "x" * 100, tmp_path / "e", length=20, progress=False)
-    with pytest.raises(ValueError, match="have 10 tokens, not even a window of 20"):
-        dump(make("LlamaConfig"), Words(), "x" * 10, tmp_path / "f", length=20, progress=False)
+    llama, broken = make("LlamaConfig"), make("LlamaConfig")
+    capped, sliding = make("Gemma2Config", attn_logit_softcapping=50.0), make("MistralConfig", sliding_window=8)
+    with torch.no_grad():
+        broken.model.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan
+    for model, changes, why in (
+        (both, {}, "of a decoder or an encoder, this model has both"),
+        (other, {}, "does not go through transformers' attention interface"),
+        (llama, dict(length=65), "samples of 65 tokens, the model has 64 positions"),
+        (llama, dict(layers=[1, 3]), "has no layer 3 with attention, its layers are 0, 1, 2"),
+        (llama, dict(texts="x" * 10), "have 10 tokens, not even a window of 20"),
+        (broken, {}, "^brine: layers/01/query has a number that is not finite$"),
+        (capped, {}, "scores have a cap.*content='maps' is possible"),
+        (sliding, {}, "a layer hides earlier keys.*content='maps' is possible"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            dumped(model, out=tmp_path / "d", **dict(texts="x" * 100, length=20, dtype="f16") | changes)
+    for model in (capped, sliding):
+        found = dumped(model, "x" * 100, tmp_path / type(model).__name__, length=20, content="maps")
+        with torch.no_grad():
+            wanted = model(torch.full((1, 20), 2 + ord("x") % 62), output_attentions=True).attentions
+        for layer in range(3):
+            maps = torch.tensor(found.layer(0, layer)["attention"])
+            assert torch.allclose(maps, wanted[layer][0], atol=1e-5)
