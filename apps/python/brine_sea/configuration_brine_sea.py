@@ -11,17 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from transformers import (
-    BertConfig,
-    GPT2Config,
-    LlamaConfig,
-    MistralConfig,
-    OPTConfig,
-    PretrainedConfig,
-    Qwen2Config,
-    Qwen3Config,
-)
+import transformers
+from transformers import PretrainedConfig
 
+# The families of students besides Bert, by the names of their classes.
+DECODERS = ("Llama", "Mistral", "Qwen2", "Qwen3", "OPT", "GPT2")
 SECTION = "brine"
 NEWEST_FORMAT = 1
 FULL_ATTENTION = ("flash", "dense")
@@ -262,8 +256,9 @@ class SeaConfigMixin:
         return output
 
 
-def config_of_students(base: type[PretrainedConfig]) -> type[PretrainedConfig]:
+def config_of_students(family: str) -> type[PretrainedConfig]:
     """The config class of a family's students, which files name as a class of this module."""
+    base = getattr(transformers, f"{family}Config")
     names = {"__module__": __name__, "model_type": base.model_type}
     made: type[PretrainedConfig] = type(f"Sea{base.__name__}", (SeaConfigMixin, base), names)
     globals()[made.__name__] = made
@@ -273,7 +268,4 @@ def config_of_students(base: type[PretrainedConfig]) -> type[PretrainedConfig]:
 
 
 # By model_type.
-CONFIGS = {
-    base.model_type: config_of_students(base)
-    for base in (LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, OPTConfig, GPT2Config, BertConfig)
-}
+CONFIGS = {made.model_type: made for made in map(config_of_students, (*DECODERS, "Bert"))}

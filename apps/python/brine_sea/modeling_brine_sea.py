@@ -22,22 +22,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    BertForMaskedLM,
-    BertForPreTraining,
-    BertForSequenceClassification,
-    BertModel,
-    GPT2LMHeadModel,
-    LlamaForCausalLM,
-    MistralForCausalLM,
-    OPTForCausalLM,
-    PretrainedConfig,
-    PreTrainedModel,
-    Qwen2ForCausalLM,
-    Qwen3ForCausalLM,
-)
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from .attention_brine_sea import SeaAttention, Store
@@ -48,6 +33,7 @@ from .columns_brine_sea import TILE as _TILE  # noqa: F401
 from .configuration_brine_sea import (
     BACKENDS,
     CONFIGS,
+    DECODERS,
     SECTION,
     BlockSettings,
     Settings,
@@ -65,15 +51,7 @@ IMPLEMENTATION = "brine_sea"
 if int(transformers.__version__.split(".")[0]) < 5:
     raise ImportError(f"brine: students need transformers 5.0 or newer, this is {transformers.__version__}")
 # The class of a layer's attention module.
-ATTENTION_CLASSES = (
-    "LlamaAttention",
-    "MistralAttention",
-    "Qwen2Attention",
-    "Qwen3Attention",
-    "OPTAttention",
-    "GPT2Attention",
-    "BertSelfAttention",
-)
+ATTENTION_CLASSES = ("BertSelfAttention", *(f"{family}Attention" for family in DECODERS))
 
 
 # ---- the attention function and its mask
@@ -347,8 +325,9 @@ class SeaStudent:
         return (model, info) if report else model
 
 
-def student_of(base: type[Any]) -> type[Any]:
+def student_of(stock: str) -> type[Any]:
     """The student's class of a stock class, which files name as a class of this module."""
+    base = getattr(transformers, stock)
     names = {"__module__": __name__, "config_class": CONFIGS[base.config_class.model_type]}
     made: type[Any] = type(f"Sea{base.__name__}", (SeaStudent, base), names)
     globals()[made.__name__] = made
@@ -357,22 +336,15 @@ def student_of(base: type[Any]) -> type[Any]:
 
 # The class of a student by the stock class that config.json names, and the Auto class of both.
 STUDENTS: dict[str, tuple[type[Any], str]] = {
-    base.__name__: (student_of(base), auto_class)
-    for auto_class, bases in {
-        "AutoModelForCausalLM": (
-            LlamaForCausalLM,
-            MistralForCausalLM,
-            Qwen2ForCausalLM,
-            Qwen3ForCausalLM,
-            OPTForCausalLM,
-            GPT2LMHeadModel,
-        ),
-        "AutoModel": (BertModel,),
-        "AutoModelForMaskedLM": (BertForMaskedLM,),
-        "AutoModelForPreTraining": (BertForPreTraining,),
-        "AutoModelForSequenceClassification": (BertForSequenceClassification,),
+    name: (student_of(name), auto_class)
+    for auto_class, names in {
+        "AutoModelForCausalLM": ["GPT2LMHeadModel", *(f"{x}ForCausalLM" for x in DECODERS if x != "GPT2")],
+        "AutoModel": ["BertModel"],
+        "AutoModelForMaskedLM": ["BertForMaskedLM"],
+        "AutoModelForPreTraining": ["BertForPreTraining"],
+        "AutoModelForSequenceClassification": ["BertForSequenceClassification"],
     }.items()
-    for base in bases
+    for name in names
 }
 for _student, _auto_class in STUDENTS.values():
     # save_pretrained() then writes these files and auto_map.
