@@ -170,14 +170,6 @@ class MapDecoder(nn.Module):
         return layer_norm(self.norm_out, scores) if self.causal else scores
 
 
-class ScoreTable(nn.Module):
-    """The scores of every row where there is no decoder."""
-
-    def __init__(self, heads: int, columns: int):
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(heads, columns))
-
-
 def random_projection(features: int, d: int) -> Tensor:
     """R [m, d]: blocks of orthogonal rows with the norms of Gaussian vectors (section 1.2)."""
     made = torch.float32  # the decomposition has no form in 16 bits
@@ -186,22 +178,19 @@ def random_projection(features: int, d: int) -> Tensor:
     return (torch.cat(blocks)[:features] * norms).to(torch.get_default_dtype())
 
 
-class Performer(nn.Module):
-    """The projection R of the random features, a buffer."""
+class Held(nn.Module):
+    """A tensor under a name of Brine's files."""
 
-    projection: Tensor
+    bias: Tensor  # the scores of every row where there is no decoder
+    projection: Tensor  # R of the random features, a buffer
+    table: Tensor  # V_I of causal models (section 1.1)
 
-    def __init__(self, features: int, d: int):
+    def __init__(self, name: str, x: Tensor, trained: bool = True):
         super().__init__()
-        self.register_buffer("projection", random_projection(features, d))
-
-
-class IdentityTable(nn.Module):
-    """V_I of causal models (section 1.1)."""
-
-    def __init__(self, positions: int, d: int):
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(positions, d))
+        if trained:
+            self.register_parameter(name, nn.Parameter(x))
+        else:
+            self.register_buffer(name, x)
 
 
 class Mu(nn.Module):
@@ -246,16 +235,16 @@ class SeaAttention(nn.Module):
         self.capture: dict[str, Tensor] | None = None
         heads, d, columns = shape.heads, shape.head_size, settings.columns
         if settings.performs:
-            self.performer = Performer(settings.feature_count(d), d)
+            self.performer = Held("projection", random_projection(settings.feature_count(d), d), trained=False)
         if settings.mixes:
             if shape.causal:
-                self.v_identity = IdentityTable(shape.max_positions, d)
+                self.v_identity = Held("table", torch.randn(shape.max_positions, d))
             self.mu = Mu(d * (heads if settings.mu_scope == "token" else 1))
         if settings.decodes:
             self.nu = nn.Linear(2 * d, CHANNEL_EXPANSION * columns // WIDTH_REDUCTION)
             self.decoder: nn.Module = MapDecoder(heads, columns, shape.causal)
         else:
-            self.decoder = ScoreTable(heads, columns)
+            self.decoder = Held("bias", torch.zeros(heads, columns))
         if settings.gates == "head":
             self.gates = nn.Parameter(torch.full((heads, 2), settings.gate_bias))
         else:
@@ -276,32 +265,29 @@ class SeaAttention(nn.Module):
     # ---- stages
 
     def random_features(self, x: Tensor, visible: Tensor | None, of_keys: bool) -> Tensor:
-        """phi of x [B, ., T, d] (section 1.2), 0 at padding: [B, ., T, m]."""
+        """phi of x [B, ., T, d] (section 1.2): [B, ., T, m]."""
         projection = self.performer.projection.to(x.dtype)
         y = x @ projection.T * x.shape[-1] ** -0.25
         if self.settings.features == "relu":
             y = y.relu() + self.settings.eps
         else:
             largest_value = y.detach()
-            if of_keys:
-                if visible is not None:
-                    largest_value = largest_value.masked_fill(~visible[:, None, :, None], -math.inf)
-                largest_value = largest_value.amax((2, 3), keepdim=True)
-            else:
-                largest_value = largest_value.amax(-1, keepdim=True)
+            if of_keys and visible is not None:
+                largest_value = largest_value.masked_fill(~visible[:, None, :, None], -math.inf)
+            largest_value = largest_value.amax((2, 3) if of_keys else (3,), keepdim=True)
             half_square = x.square().sum(-1, keepdim=True) / (2 * math.sqrt(x.shape[-1]))
             y = ((y - half_square - largest_value).exp() + self.settings.eps) * projection.shape[0] ** -0.5
-        return y if visible is None else y.masked_fill(~visible[:, None, :, None], 0)
+        return y
 
     def features(self, x: Tensor, content: Tensor | None, visible: Tensor | None, of_keys: bool) -> Tensor:
-        """All features of x [B, ., T, d]: phi, then psi of a learned prior. [B, ., T, m + m']."""
+        """All features of x [B, ., T, d]: phi, then psi of a learned prior, 0 at padding: [B, ., T, m + m']."""
         parts = []
         if self.settings.performs:
             parts.append(self.random_features(x, visible, of_keys))
         if self.settings.prior == "learned":
-            psi = (self.prior.key if of_keys else self.prior.query)(x, content)
-            parts.append(psi if visible is None else psi.masked_fill(~visible[:, None, :, None], 0))
-        return torch.cat(parts, -1) if parts else x[..., :0]
+            parts.append((self.prior.key if of_keys else self.prior.query)(x, content))
+        y = torch.cat(parts, -1) if parts else x[..., :0]
+        return y if visible is None else y.masked_fill(~visible[:, None, :, None], 0)
 
     def split(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """phi and the features of the prior, which are phi or psi."""
@@ -479,7 +465,7 @@ class SeaAttention(nn.Module):
                 z = self.mixed(context, new_values.repeat_interleave(self.shape.heads // self.shape.groups, 1))
             # The mask has no gradient; in an encoder the average reads the estimate, too.
             with torch.set_grad_enabled(torch.is_grad_enabled() and not rows.causal):
-                if isinstance(self.decoder, ScoreTable):
+                if isinstance(self.decoder, Held):
                     decoded = self.decoder.bias.to(q.dtype)[None, :, None].expand(len(q), -1, q.shape[2], -1)
                 else:
                     assert z is not None

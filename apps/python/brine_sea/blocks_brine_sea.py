@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, reduce
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .attention_brine_sea import Padding, Store, of_one_type, rows_at
-from .columns_brine_sea import recomputed
+from .columns_brine_sea import recomputed, spans
 from .configuration_brine_sea import BACKENDS, BlockSettings, Shape
 from .native_brine_sea import attention_by_library, library_fits
 
@@ -330,12 +330,6 @@ def united(table: Tensor, bits: Tensor) -> tuple[Tensor, Tensor]:
     width = int(united.sum(1).max())
     order = united.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
     return table.gather(1, order), bits.gather(2, order[:, None].expand(-1, bits.shape[1], -1))
-
-
-def spans(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of at most `size`, at least 1."""
-    size = max(1, size)
-    return ((a, min(a + size, end)) for a in range(start, end, size))
 
 
 def entries_of(choices: Tensor, current: Tensor, form: BlockSettings) -> tuple[Tensor, Tensor]:

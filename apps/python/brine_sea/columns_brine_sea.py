@@ -93,10 +93,15 @@ def largest(values: Tensor, take: Tensor) -> Tensor:
 # ---- products of queries with the sums of keys over columns
 
 
+def spans(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges of at most `size`, at least 1."""
+    size = max(1, size)
+    return ((a, min(a + size, end)) for a in range(start, end, size))
+
+
 def tiles(rows: int, elements: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows with at most TILE elements, a row having this many; at least one row each."""
-    size = max(1, TILE // max(1, elements))
-    return ((start, min(start + size, rows)) for start in range(0, rows, size))
+    return spans(0, rows, TILE // max(1, elements))
 
 
 def recomputed(function: Callable[..., Tensor], *inputs: object) -> Tensor:
