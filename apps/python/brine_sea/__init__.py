@@ -7,6 +7,7 @@ use.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from typing import Any
@@ -14,35 +15,16 @@ from typing import Any
 from .files import Dump
 from .writer import DumpWriter
 
-__all__ = [
-    "Dump",
-    "DumpWriter",
-    "QuantizedCache",
-    "attach",
-    "blocks",
-    "detach",
-    "dump",
-    "layers",
-    "load",
-    "save",
-    "teacher_hash",
-]
+# What needs torch and transformers, by the module that has it.
+MODULES = dict.fromkeys(("attach", "blocks", "detach", "layers", "save"), "attached")
+MODULES |= {"QuantizedCache": "cache", "dump": "teacher", "teacher_hash": "teacher"}
+__all__ = ["Dump", "DumpWriter", "load", *MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dump", "teacher_hash"):
-        from . import teacher
-
-        return getattr(teacher, name)
-    if name in ("attach", "blocks", "detach", "layers", "save"):
-        from . import attached
-
-        return getattr(attached, name)
-    if name == "QuantizedCache":
-        from .cache import QuantizedCache
-
-        return QuantizedCache
-    raise AttributeError(f"module 'brine_sea' has no attribute {name!r}")
+    if name not in MODULES:
+        raise AttributeError(f"module 'brine_sea' has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{MODULES[name]}", __name__), name)
 
 
 def load(directory: str | os.PathLike[str], **options: Any) -> Any:
