@@ -14,16 +14,6 @@ Path = str | os.PathLike[str]
 Array = NDArray[Any]
 
 
-def attributes(group: Any) -> dict[str, Any]:
-    """The attributes of an HDF5 object: texts as str, numbers as int or float."""
-    out: dict[str, Any] = {}
-    for key, value in group.attrs.items():
-        if isinstance(value, bytes):
-            value = value.decode()
-        out[key] = value.item() if isinstance(value, np.generic) and not isinstance(value, np.bytes_) else value
-    return out
-
-
 class Dump:
     """The tensors that `brine dump` stored of a teacher (docs/formats.md), by sample.
 
