@@ -135,9 +135,9 @@ class QuantizedLayer(DynamicLayer):
             raise ValueError(f"brine: crop({tokens_to_remove}) of a cache of {self.get_seq_length()} tokens")
         keys, values = (x[:, :, :left] for x in self.decoded())
         whole = left // self.block
-        once = {n: self.kept.get(n) for n in ("scale", "first_keys", "last_keys", "last_values")}
-        of_blocks = {n: x[:, :, :whole] for n, x in self.kept.items() if n not in once}
-        self.kept = of_blocks | {n: once[n] for n in ("scale", "first_keys") if once[n] is not None} if whole else {}
+        once = {n: x for n, x in self.kept.items() if n in ("scale", "first_keys")}
+        of_blocks = {n: x[:, :, :whole] for n, x in self.kept.items() if n not in (*once, "last_keys", "last_values")}
+        self.kept = of_blocks | once if whole else {}
         self.keep(keys, values, whole)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
