@@ -40,6 +40,7 @@ class Shards:
             raise ValueError(f"brine: rank is {rank}, must be from 0 to {ranks - 1}")
         self.directory, self.header, self.samples, self.per_shard = directory, header, samples, per_shard
         self.rank, self.ranks, self.count = rank, ranks, -(-samples // per_shard)
+        self.of_dump = header | {"samples": samples, "samples_per_shard": per_shard}
         self.lengths = lengths  # of the samples of a ragged dump
         self.finished: dict[int, dict[str, Any]] = {}  # of this process, what the manifest says of them
         self.locks: list[int] = []
@@ -141,12 +142,9 @@ class Shards:
                 found: dict[str, Any] = json.load(file)
         except FileNotFoundError:
             return None
-        wanted = self.header | {"samples": self.samples, "samples_per_shard": self.per_shard}
-        for key in [*wanted, *(k for k in ("model_layers",) if k in found and k not in wanted)]:
-            if found.get(key) != wanted.get(key):
-                raise ValueError(
-                    f"{self.path(name)}: is of another dump: {key} is {found.get(key)!r}, not {wanted.get(key)!r}"
-                )
+        for key in (*self.of_dump, "model_layers"):
+            if (has := found.get(key)) != (wanted := self.of_dump.get(key)):
+                raise ValueError(f"{self.path(name)}: is of another dump: {key} is {has!r}, not {wanted!r}")
         return found
 
     def is_whole(self, entry: dict[str, Any]) -> bool:
@@ -171,13 +169,7 @@ class Shards:
         name = name_of(number)
         sync(self.path(name + ".tmp"))
         size, digest = self.sum_of(name + ".tmp")
-        entry = {
-            "name": name,
-            "bytes": size,
-            "sha256": digest,
-            "first": self.first(number),
-            "samples": self.size(number),
-        }
+        entry = dict(name=name, bytes=size, sha256=digest, first=self.first(number), samples=self.size(number))
         if self.ranks > 1:
             self.leave(number, entry)
         os.replace(self.path(name + ".tmp"), self.path(name))
@@ -187,8 +179,7 @@ class Shards:
             self.write_manifest()
 
     def leave(self, number: int, entry: dict[str, Any]) -> None:
-        of_dump = self.header | {"samples": self.samples, "samples_per_shard": self.per_shard}
-        write_whole(self.path(name_of(number) + ".json"), json.dumps(of_dump | {"shard": entry}).encode())
+        write_whole(self.path(name_of(number) + ".json"), json.dumps(self.of_dump | {"shard": entry}).encode())
 
     def write_manifest(self) -> None:
         """Lists the shards that are complete without a gap. Those after one have their NAME.json."""
@@ -197,18 +188,10 @@ class Shards:
             if number > end:
                 self.leave(number, self.finished[number])
         shards = [self.finished[number] for number in range(end)]
-        text = json.dumps(
-            self.header
-            | {
-                "samples": self.samples,
-                "samples_per_shard": self.per_shard,
-                "shards": shards,
-                "windows": [window for shard in shards for window in self.windows_of(shard["name"])],
-            }
-            | ({} if self.lengths is None else {"lengths": self.lengths}),
-            indent=2,
-        )
-        write_whole(self.path("manifest.json"), text.encode() + b"\n")
+        windows = [window for shard in shards for window in self.windows_of(shard["name"])]
+        manifest = self.of_dump | {"shards": shards, "windows": windows}
+        manifest |= {} if self.lengths is None else {"lengths": self.lengths}
+        write_whole(self.path("manifest.json"), json.dumps(manifest, indent=2).encode() + b"\n")
         for number in range(end):
             remove(self.path(name_of(number) + ".json"))
         if end == self.count:
