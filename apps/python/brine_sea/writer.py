@@ -149,9 +149,9 @@ class DumpWriter:
         a_sample = sum(int(np.prod(shape)) * size for shape, size in self.datasets().values())
         per_shard = max(1, min(samples_per_shard or SHARD // a_sample, samples))
         self.file: Any = None
-        self.filled = self.room = self.number = 0
         self.lengths = None if lengths is None else [int(length) for length in lengths]
         self.shards = Shards(os.fspath(out), self.header, samples, per_shard, rank, ranks, self.lengths)
+        self.number, self.filled = self.shards.next, 0  # of the shard to write, its samples that are written
 
     @property
     def directory(self) -> str:
@@ -198,28 +198,25 @@ class DumpWriter:
     @property
     def written(self) -> int:
         """The next sample that this process has to write, `samples` if there is none."""
-        if self.file is not None:
-            return self.shards.first(self.number) + self.filled
-        return self.shards.first(self.shards.next)
+        return self.shards.first(self.number) + self.filled
 
     @property
     def end(self) -> int:
         """The end of the shard that the sample `written` is of."""
-        return self.shards.first((self.number if self.file is not None else self.shards.next) + 1)
+        return self.shards.first(self.number + 1)
 
     @property
     def progress(self) -> tuple[int, int]:
         """Samples that this process has written, and all that it has to write."""
         numbers = range(self.shards.rank, self.shards.count, self.shards.ranks)
         done = sum(self.shards.size(number) for number in numbers if number in self.shards.finished)
-        return done + (self.filled if self.file is not None else 0), sum(map(self.shards.size, numbers))
+        return done + self.filled, sum(map(self.shards.size, numbers))
 
     # ---- files
 
     def open_shard(self) -> None:
         import h5py
 
-        self.number, self.filled = self.shards.next, 0
         self.rows: dict[str, int] = {}  # of each dataset, that are written
         self.room = self.shards.size(self.number)
         first = self.shards.first(self.number)
@@ -228,36 +225,22 @@ class DumpWriter:
             self.file.attrs[key] = np.bytes_(value) if isinstance(value, str) else np.int64(value)
         of_shard = None if self.lengths is None else self.lengths[first : first + self.room]
         for name, (shape, size) in self.datasets().items():
-            if of_shard is not None:
-                self.create(name, rows_of(name, shape, of_shard), None)
-                continue
-            chunk = list((1, *shape))
-            while len(chunk) > 1 and int(np.prod(chunk)) * size > CHUNK and chunk[1] > 1:
+            chunk = None if of_shard is not None else [1, *shape]
+            while chunk and len(chunk) > 1 and int(np.prod(chunk)) * size > CHUNK and chunk[1] > 1:
                 chunk[1] = (chunk[1] + 1) // 2
-            self.create(name, (self.room, *shape), tuple(chunk))
-
-    def create(self, name: str, shape: tuple[int, ...], chunk: tuple[int, ...] | None) -> None:
-        import h5py
-
-        kind = type_of(name) or {"f32": np.float32, "f16": np.float16}.get(self.header["dtype"])
-        if kind is not None:
-            self.file.create_dataset(name, shape, kind, chunks=chunk)
-            return
-        creation, links = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
-        if chunk is not None:
-            creation.set_chunk(chunk)
-        links.set_create_intermediate_group(True)
-        space = h5py.h5s.create_simple(shape)
-        h5py.h5d.create(self.file.id, name.encode(), bf16_type(), space, creation, links)
+            whole = (self.room, *shape) if of_shard is None else rows_of(name, shape, of_shard)
+            kind = type_of(name) or {"f32": np.float32, "f16": np.float16}.get(self.header["dtype"])
+            self.file.create_dataset(name, whole, kind or h5py.Datatype(bf16_type()), chunks=chunk and tuple(chunk))
 
     def close_shard(self) -> None:
-        file, self.file = self.file, None
+        file, self.file, self.filled = self.file, None, 0
         try:
             file.close()
             self.shards.add(self.number)
         except BaseException:
             remove(self.shards.path(name_of(self.number) + ".tmp"))
             raise
+        self.number = self.shards.next
 
     # ---- samples
 
@@ -303,12 +286,10 @@ class DumpWriter:
             for layer, array in enumerate(values or ()):
                 arrays[f"layers/{layer:02d}/{name}"] = np.asarray(array)
         of_task = self.header["classes"] > 0
-        for name, thing, expected in (
-            ("logits are", logits, self.header["logits"] != "none"),
-            ("classes are", classes, of_task),
-        ):
+        others = dict(logits=(logits, self.header["logits"] != "none"), classes=(classes, of_task))
+        for name, (thing, expected) in others.items():
             if (thing is not None) != expected:
-                raise ValueError(f"brine: {name} {'missing' if thing is None else 'not of this dump'}")
+                raise ValueError(f"brine: {name} are {'missing' if thing is None else 'not of this dump'}")
         if logits is not None:
             largest = logits if isinstance(logits, tuple) else largest_of(np.asarray(logits), self.header["top_n"])
             for name, array in zip(("values", "ids", "lse"), largest, strict=True):
@@ -394,7 +375,7 @@ class DumpWriter:
 
     def close(self) -> None:
         """Ends the writing. A shard that is not complete is deleted; the same calls continue the dump."""
-        file, self.file = self.file, None
+        file, self.file, self.filled = self.file, None, 0
         try:
             if file is not None:
                 file.close()
