@@ -224,7 +224,7 @@ def hash_of(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, x in sorted(tensors.items()):
         digest.update(f"{name} f32 [{', '.join(map(str, x.shape))}]\n".encode())
-        digest.update(x.float().contiguous().numpy().tobytes())
+        digest.update(x.detach().cpu().float().contiguous().numpy().data)
     return digest.hexdigest()
 
 

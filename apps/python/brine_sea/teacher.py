@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .modeling_brine_sea import hash_of
 from .shards import name_of
 from .tap import Tap, positions_of, run, tapped
 from .writer import CONTENTS, SHARD, DumpWriter
@@ -29,23 +29,19 @@ def teacher_hash(model: nn.Module) -> str:
     tensors = model.state_dict(keep_vars=True)
     for name in sorted(tensors, key=lambda n: (n in tied, n)):
         names.setdefault(id(tensors[name]), name)
-    digest = hashlib.sha256()
-    for name in sorted(names.values()):
-        x = tensors[name].detach().cpu().float().contiguous()
-        digest.update(f"{name} f32 [{', '.join(map(str, x.shape))}]\n".encode())
-        digest.update(x.numpy().data)
-    return digest.hexdigest()
+    return hash_of({name: tensors[name] for name in names.values()})
 
 
-def token_windows(tokenizer: Any, texts: Iterable[str], length: int) -> np.ndarray:
-    """All texts, one after another, as windows [n, length]; the tokens at the end that fill none are left out."""
+def token_windows(tokenizer: Any, texts: Iterable[str], length: int) -> tuple[np.ndarray, ...]:
+    """All texts, one after another, as windows; the tokens at the end that fill none are left out. As token_rows()."""
     ids: list[int] = []
     for text in texts:
         ids += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     count = len(ids) // length
     if count == 0:
         raise ValueError(f"brine: the texts have {len(ids)} tokens, not even a window of {length}")
-    return np.array(ids[: count * length], np.int32).reshape(count, length)
+    rows = np.array(ids[: count * length], np.int32).reshape(count, length)
+    return rows, np.zeros_like(rows), np.full(count, length)
 
 
 def token_rows(tokenizer: Any, texts: Iterable[Text], length: int, pad: int) -> tuple[np.ndarray, ...]:
@@ -66,8 +62,7 @@ def token_rows(tokenizer: Any, texts: Iterable[Text], length: int, pad: int) -> 
     types = np.zeros_like(ids)
     for at, row in enumerate(rows):
         ids[at, : len(row)] = row
-        of = made[at]["token_type_ids"] if "token_type_ids" in made[at] else 0
-        types[at, : len(row)] = of
+        types[at, : len(row)] = made[at]["token_type_ids"] if "token_type_ids" in made[at] else 0
     return ids, types, lengths
 
 
@@ -140,27 +135,26 @@ def dump(
         if classes and windows:
             raise ValueError("brine: a model that classifies texts reads each as a whole, windows must be False")
         texts = cast("Iterable[Text]", [texts] if isinstance(texts, str) else texts)
-        types, pad = None, getattr(model.config.get_text_config(), "pad_token_id", None)
+        pad = getattr(model.config.get_text_config(), "pad_token_id", None)
         if classes or windows is False:
             ids, types, lengths = token_rows(tokenizer, texts, length, pad or 0)
-            if not types.any() or "token_type_ids" not in inspect.signature(model.forward).parameters:
-                types = None
         else:
-            ids = token_windows(tokenizer, cast("Iterable[str]", texts), length)
-            lengths = np.full(len(ids), length)
+            ids, types, lengths = token_windows(tokenizer, cast("Iterable[str]", texts), length)
+        typed = bool(types.any()) and "token_type_ids" in inspect.signature(model.forward).parameters
         numbers = np.arange(len(ids))
         if 0 < samples < len(ids):
             numbers = np.sort(np.random.default_rng(seed).choice(len(ids), samples, replace=False))
-            ids, lengths = ids[numbers], lengths[numbers]
-            types = None if types is None else types[numbers]
+            ids, types, lengths = ids[numbers], types[numbers], lengths[numbers]
         if classes:  # batches of similar lengths
             order = np.argsort(lengths, kind="stable")
             numbers, ids, lengths = numbers[order], ids[order, : lengths.max()], lengths[order]
-            types = None if types is None else types[order, : lengths.max()]
+            types = types[order, : ids.shape[1]]
 
-        def batch(at: int, end: int) -> tuple[Tensor, Tensor, Tensor | None]:
-            parts = [None if x is None else torch.tensor(x[at:end], device=device) for x in (ids, lengths, types)]
-            return cast("tuple[Tensor, Tensor, Tensor | None]", tuple(parts))
+        def passed(at: int, end: int, cut: bool) -> tuple[Any, ...]:
+            """The tokens of samples and their lengths, and what run() gives of them, cut to the longest or not."""
+            part, of_tokens, sizes = (torch.tensor(x[at:end], device=device) for x in (ids, types, lengths))
+            seen = int(sizes.max()) if cut else part.shape[1]
+            return part, sizes, *run(model, tap, part[:, :seen], sizes, output, of_tokens[:, :seen] if typed else None)
 
         # A classifier finds the end of a text by the id of padding. Without one it is given each text by itself.
         alone = classes > 0 and pad is None
@@ -169,9 +163,8 @@ def dump(
                 raise ValueError("brine: layers is empty")
             tap.choose(list(layers))
         longest = int(lengths.argmax())
-        first, sizes, of_tokens = batch(longest, longest + 1)
         tap.checks_masks = True
-        tensors, given = run(model, tap, first[:, : int(sizes)], sizes, output, slice_of(of_tokens, int(sizes)))
+        *_, tensors, given = passed(longest, longest + 1, True)
         tap.checks_masks = False
         check_layers(tap, content)
         places = [place for place in range(len(tap.layers)) if tap.wants(place)]
@@ -216,9 +209,7 @@ def dump(
             while (at := writer.written) < len(ids):
                 # The batches do not depend on the number of processes.
                 end = min(at + at_once, writer.end)
-                part, sizes, of_tokens = batch(at, end)
-                seen = int(sizes.max()) if classes else part.shape[1]
-                tensors, given = run(model, tap, part[:, :seen], sizes, output, slice_of(of_tokens, seen))
+                part, sizes, tensors, given = passed(at, end, classes > 0)
                 write(writer, tensors, given, part, sizes, numbers[at:end])
                 if progress and at_rank == 0:
                     show(*writer.progress, time.monotonic() - begin, before)
@@ -228,10 +219,6 @@ def classes_of(given: Any) -> int:
     """The logits of a text, if a model gives those and not some of each token."""
     logits = getattr(given, "logits", None)
     return int(logits.shape[-1]) if logits is not None and logits.dim() == 2 else 0
-
-
-def slice_of(x: Tensor | None, tokens: int) -> Tensor | None:
-    return None if x is None else x[:, :tokens]
 
 
 def check_layers(tap: Tap, content: str) -> None:
@@ -273,12 +260,7 @@ def same_samples(writer: DumpWriter, ids: np.ndarray, lengths: np.ndarray) -> No
 
 
 def write(
-    writer: DumpWriter,
-    layers: list[dict[str, Tensor]],
-    given: Any,
-    ids: Tensor,
-    lengths: Tensor,
-    numbers: np.ndarray,
+    writer: DumpWriter, layers: list[dict[str, Tensor]], given: Any, ids: Tensor, lengths: Tensor, numbers: np.ndarray
 ) -> None:
     """A batch of a pass over the first of the tokens [n, T], or all. Rows of padding become 0."""
     seen = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).cpu()  # [n, T]
