@@ -34,7 +34,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .blocks_brine_sea import BlockAttention
 from .compiled import NUMBER, block_attention, follow_beams, new_state, number_of
-from .configuration_brine_sea import SECTION, BlockSettings, Settings, Shape, settings_of
+from .configuration_brine_sea import SECTION, BlockSettings, Shape, settings_of
 from .modeling_brine_sea import (
     Block,
     SeaStudent,
@@ -329,10 +329,10 @@ def load_block(block: Block, tensors: dict[str, Tensor], prefix: str, source: st
     block.load_state_dict({name: x.float() for name, x in given.items()})
 
 
-def config_of(section: dict[str, Any], layers: dict[int, Layer], known: list[int], positions: int) -> dict[str, Any]:
-    """config.json of new blocks; layers: those with a block, by their numbers in the model, which has `known`."""
-    first = next(iter(layers.values()))
-    config = {
+def config_of(section: dict[str, Any], layers: list[Layer], positions: int) -> dict[str, Any]:
+    """config.json of new blocks of these layers, but for their numbers."""
+    first = layers[0]
+    return {
         "model_type": MODEL_TYPE,
         SECTION: section,
         "num_hidden_layers": len(layers),
@@ -343,7 +343,6 @@ def config_of(section: dict[str, Any], layers: dict[int, Layer], known: list[int
         "causal": first.causal,
         "teacher_hash": "none",
     }
-    return config | ({} if list(layers) == known == list(range(len(known))) else {"layers": list(layers)})
 
 
 # ---- models
@@ -367,10 +366,8 @@ def layers_to_attach(
         without = [number for number, layer in known.items() if layer.window is None]
         numbers = list(without or known) if layers is None else sorted(layers)
     wanted = numbers if layers is None else sorted(layers)
+    tap.choose(wanted)
     for number in wanted:
-        if number not in known:
-            listed = ", ".join(map(str, known))
-            raise ValueError(f"brine: the model has no layer {number} with attention, its layers are {listed}")
         if number not in numbers:
             raise ValueError(f"brine: {source} has no block of layer {number}")
     if not wanted:
@@ -389,13 +386,6 @@ def check_layer(number: int, layer: Layer, source: str, config: dict[str, Any]) 
     for name, size in zip(names, sizes, strict=True):
         if config[name] != size:
             raise ValueError(f"brine: {source} has {name} {config[name]}, layer {number} of the model {size}")
-
-
-def block_for(layer: Layer, settings: Settings, positions: int) -> Block:
-    """A block with new weights. A learned prior has q and k only, after any rotation."""
-    return make_block(
-        Shape(layer.heads, layer.groups, layer.head_size, positions, layer.causal, rotary=False), settings
-    ).float()
 
 
 def check_model(model: Any) -> None:
@@ -431,16 +421,18 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
         tap.find_layers(model)
     wanted = layers_to_attach(tap, source, config, layers)
     known = positions_of(model)
+    found = {number: layer for number, (_, layer) in wanted.items()}
     if tensors is None:
-        found = {number: layer for number, (_, layer) in wanted.items()}
-        config = config_of(config[SECTION], found, tap.numbers, known or 1 << 20)
+        config = config_of(config[SECTION], list(found.values()), known or 1 << 20)
     positions = config["max_position_embeddings"]  # the rows of V_I's table
     if isinstance(settings, BlockSettings):
         positions = known or positions
     made: dict[int, Block] = {}
     for number, (at, layer) in wanted.items():
         check_layer(number, layer, source, config)
-        block = made[number] = block_for(layer, settings, positions)
+        # A learned prior has q and k only, after any rotation.
+        shape = Shape(layer.heads, layer.groups, layer.head_size, positions, layer.causal, rotary=False)
+        block = made[number] = make_block(shape, settings).float()
         if tensors is not None:
             load_block(block, tensors, f"layers.{at}.", source)
         elif isinstance(block, BlockAttention):
@@ -448,7 +440,7 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     config = dict(config, num_hidden_layers=len(wanted))
     if list(wanted) != tap.numbers or tap.numbers != list(range(len(wanted))):
         config["layers"] = list(wanted)
-    put(model, config, made, {number: layer for number, (_, layer) in wanted.items()}, tap)
+    put(model, config, made, found, tap)
     return model
 
 
