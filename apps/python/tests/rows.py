@@ -1,7 +1,5 @@
 """What the tests of single blocks share: inputs, caches, passes in pieces, and the sizes of results."""
 
-from __future__ import annotations
-
 import torch
 
 from brine_sea.configuration_brine_sea import Shape

@@ -1,7 +1,5 @@
 """Random students of every family, small."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

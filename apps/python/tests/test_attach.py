@@ -1,7 +1,5 @@
 """Blocks in live models of transformers, against attention with a mask of T x T in plain PyTorch."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json
@@ -15,8 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-if int(transformers.__version__.split(".")[0]) < 5:
-    pytest.skip("attach() needs transformers 5", allow_module_level=True)
 
 from rows import Results
 from safetensors.torch import load_file, save_file

@@ -1,7 +1,5 @@
 """Attached models among other users of the same objects: configs, caches, threads, wrappers, compilers."""
 
-from __future__ import annotations
-
 import copy
 import os
 import subprocess
@@ -13,8 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-if int(transformers.__version__.split(".")[0]) < 5:
-    pytest.skip("attach() needs transformers 5", allow_module_level=True)
 
 from students import BLOCKS, batch, close, logits
 from test_attach import DECODERS, EACH, OF, cache_of, dense, each_decoder, each_model, make

@@ -1,7 +1,5 @@
 """The block against the golden files of Brine, and the properties that every setting of it has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

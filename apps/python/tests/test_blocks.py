@@ -1,7 +1,5 @@
 """Attention over blocks of keys: the golden files, a definition row by row, and the properties of every setting."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The writer of dumps, and dumps of models of transformers against what transformers itself gives."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -2,16 +2,12 @@
 table of them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-if int(transformers.__version__.split(".")[0]) < 5:
-    pytest.skip("attach() needs transformers 5", allow_module_level=True)
 
 from students import LIGHT
 

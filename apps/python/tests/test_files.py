@@ -1,7 +1,5 @@
 """The readers, on files that are written here by the formats' documentation."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Students of every family as models of transformers."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Attention over blocks by Brine's library: what PyTorch computes, with and without a cache."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tokenizers that the program wrote, as transformers and dumps read them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
