@@ -5,8 +5,6 @@ The readers and the writer need NumPy and h5py; models need torch and transforme
 use.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -7,8 +7,6 @@ blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). 
 the block that fills is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ R rows (queries), K columns of the estimate, k kept keys of a query and head, m 
 Section numbers refer to docs/method.md of Brine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

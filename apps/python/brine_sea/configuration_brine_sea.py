@@ -4,8 +4,6 @@ A student is a model of transformers whose attention is SEA (sparse linear atten
 attention mask; Lee et al., ICLR 2024) as Brine computes it. Section numbers refer to docs/method.md of Brine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

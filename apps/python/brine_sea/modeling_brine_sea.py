@@ -9,8 +9,6 @@ where the stock model calls its attention function, registered under the name "b
 DynamicCache, which also keeps what the estimator needs of every token. Padding is a mask [B, S] on any side.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import warnings

@@ -3,8 +3,6 @@
 The wheel has it; otherwise BRINE_LIBRARY is the path of libbrine.so. Without it everything is computed by PyTorch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import importlib.util

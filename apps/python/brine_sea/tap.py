@@ -1,7 +1,5 @@
 """A tap on the attention of a model of transformers: what each layer's attention reads and gives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

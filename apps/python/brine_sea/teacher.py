@@ -1,7 +1,5 @@
 """Dumps of models of transformers: what their attention reads and gives, without a change to the model."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys
