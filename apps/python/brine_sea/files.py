@@ -35,6 +35,8 @@ class Dump:
         if self.manifest["version"] != self.VERSION:
             raise ValueError(f"{path}: version {self.manifest['version']}, this program reads version {self.VERSION}")
         self.directory = os.fspath(directory)
+        self.ragged = bool(self.manifest["ragged"])  # samples are stored one after another, each with its length
+        self.key_heads = int(self.manifest["key_heads"])  # heads of keys and values
         self.open_shards: dict[int, Any] = {}
 
     def __enter__(self) -> Dump:
@@ -69,16 +71,6 @@ class Dump:
                     self.open_shards[index] = h5py.File(path, "r")
                 return self.open_shards[index], place
         raise IndexError(f"{self.directory}: no sample {sample} of {len(self)}")
-
-    @property
-    def ragged(self) -> bool:
-        """Samples are stored one after another, each with its length."""
-        return bool(self.manifest["ragged"])
-
-    @property
-    def key_heads(self) -> int:
-        """Heads of keys and values."""
-        return int(self.manifest["key_heads"])
 
     @property
     def model_layers(self) -> list[int]:

@@ -1,7 +1,5 @@
 """The files of a dump that is being written: complete shards, the manifest, and which process writes what."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -44,6 +42,7 @@ class Shards:
         self.lengths = lengths  # of the samples of a ragged dump
         self.finished: dict[int, dict[str, Any]] = {}  # of this process, what the manifest says of them
         self.locks: list[int] = []
+        self.own_lock = self.path(f".rank-{rank:05d}.lock")
         os.makedirs(directory, exist_ok=True)
         try:
             self.lock()
@@ -81,18 +80,14 @@ class Shards:
         try:
             fcntl.flock(self.locks[0], (fcntl.LOCK_EX if self.ranks == 1 else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             if self.ranks > 1:
-                self.locks.append(os.open(self.path(self.lock_name), os.O_RDWR | os.O_CREAT, 0o666))
+                self.locks.append(os.open(self.own_lock, os.O_RDWR | os.O_CREAT, 0o666))
                 fcntl.flock(self.locks[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{self.directory}: another process is writing this dump") from None
 
-    @property
-    def lock_name(self) -> str:
-        return f".rank-{self.rank:05d}.lock"
-
     def close(self) -> None:
         if len(self.locks) > 1 and self.finished.keys() >= set(range(self.rank, self.count, self.ranks)):
-            remove(self.path(self.lock_name))
+            remove(self.own_lock)
         for lock in self.locks:
             os.close(lock)
         self.locks = []
@@ -148,19 +143,19 @@ class Shards:
         return found
 
     def is_whole(self, entry: dict[str, Any]) -> bool:
-        return self.sum_of(entry["name"]) == (entry["bytes"], entry["sha256"])
-
-    def sum_of(self, name: str) -> tuple[int, str]:
-        """Bytes and SHA-256 of a file; of one that is missing (0, "")."""
-        digest, size = hashlib.sha256(), 0
         try:
-            with open(self.path(name), "rb") as file:
-                while part := file.read(1 << 20):
-                    digest.update(part)
-                    size += len(part)
+            same = os.path.getsize(self.path(entry["name"])) == entry["bytes"]
+            return same and self.sum_of(entry["name"]) == entry["sha256"]
         except FileNotFoundError:
-            return 0, ""
-        return size, digest.hexdigest()
+            return False
+
+    def sum_of(self, name: str) -> str:
+        """SHA-256 of a file."""
+        digest = hashlib.sha256()
+        with open(self.path(name), "rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+        return digest.hexdigest()
 
     # ---- what is new
 
@@ -168,7 +163,7 @@ class Shards:
         """NAME.tmp, which is closed, becomes a complete shard."""
         name = name_of(number)
         sync(self.path(name + ".tmp"))
-        size, digest = self.sum_of(name + ".tmp")
+        size, digest = os.path.getsize(self.path(name + ".tmp")), self.sum_of(name + ".tmp")
         entry = dict(name=name, bytes=size, sha256=digest, first=self.first(number), samples=self.size(number))
         if self.ranks > 1:
             self.leave(number, entry)
@@ -221,7 +216,7 @@ class Shards:
             listed = self.listed() or {}
             for number in list(left):
                 entry = self.beside(number) or listed.get(number)
-                if entry is not None and self.size_of(entry["name"]) == entry["bytes"] and self.is_whole(entry):
+                if entry is not None and self.is_whole(entry):
                     self.finished[number] = entry
                     left.remove(number)
                     last = time.monotonic()
@@ -230,12 +225,6 @@ class Shards:
             if left:
                 time.sleep(PAUSE)
         self.write_manifest()
-
-    def size_of(self, name: str) -> int:
-        try:
-            return os.path.getsize(self.path(name))
-        except FileNotFoundError:
-            return -1
 
 
 def name_of(number: int) -> str:

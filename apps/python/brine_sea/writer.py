@@ -116,7 +116,7 @@ class DumpWriter:
         numbers = list(range(layers)) if model_layers is None else [int(number) for number in model_layers]
         if len(numbers) != layers or any(a >= b for a, b in zip(numbers, numbers[1:], strict=False)):
             raise ValueError(f"brine: model_layers must be {layers} ascending numbers, got {numbers}")
-        self.samples, self.patience = samples, patience
+        self.directory, self.samples, self.patience = os.fspath(out), samples, patience
         self.header: dict[str, Any] = {
             "format": "brine-dump",
             "version": VERSION,
@@ -150,12 +150,8 @@ class DumpWriter:
         per_shard = max(1, min(samples_per_shard or SHARD // a_sample, samples))
         self.file: Any = None
         self.lengths = None if lengths is None else [int(length) for length in lengths]
-        self.shards = Shards(os.fspath(out), self.header, samples, per_shard, rank, ranks, self.lengths)
+        self.shards = Shards(self.directory, self.header, samples, per_shard, rank, ranks, self.lengths)
         self.number, self.filled = self.shards.next, 0  # of the shard to write, its samples that are written
-
-    @property
-    def directory(self) -> str:
-        return self.shards.directory
 
     @property
     def sample_bytes(self) -> int:
