@@ -90,11 +90,6 @@ def make_block(shape: Shape, settings: Settings) -> Block:
     return BlockAttention(shape, settings) if isinstance(settings, BlockSettings) else SeaAttention(shape, settings)
 
 
-def block_of(module: nn.Module) -> Block | None:
-    """The block of an attention module."""
-    return next((x for x in module.children() if isinstance(x, Block)), None)
-
-
 def check_key_scales(tensors: dict[str, Tensor], source: str) -> None:
     """Refuses scales of keys by which nothing can be divided."""
     for name, x in tensors.items():
@@ -130,8 +125,7 @@ def sea_forward(
 
     The block has no dropout of attention weights, and returns no weights.
     """
-    sea = block_of(module)
-    assert sea is not None
+    sea = next(x for x in module.children() if isinstance(x, Block))
     count, keys, d = query.shape[2], key.shape[2], query.shape[3]
     if attention_mask is not None and attention_mask.dim() != 2:
         raise ValueError(f"brine: attention_mask must be [B, S], got {tuple(attention_mask.shape)}")
