@@ -37,6 +37,8 @@ class Dump:
         self.directory = os.fspath(directory)
         self.ragged = bool(self.manifest["ragged"])  # samples are stored one after another, each with its length
         self.key_heads = int(self.manifest["key_heads"])  # heads of keys and values
+        given = self.manifest.get("model_layers")  # the numbers that the layers have in the model
+        self.model_layers = [int(n) for n in given.split(",")] if given else list(range(self.manifest["layers"]))
         self.open_shards: dict[int, Any] = {}
 
     def __enter__(self) -> Dump:
@@ -72,12 +74,6 @@ class Dump:
                 return self.open_shards[index], place
         raise IndexError(f"{self.directory}: no sample {sample} of {len(self)}")
 
-    @property
-    def model_layers(self) -> list[int]:
-        """The numbers that the layers have in the model."""
-        given = self.manifest.get("model_layers")
-        return [int(n) for n in given.split(",")] if given else list(range(self.manifest["layers"]))
-
     def length(self, sample: int) -> int:
         file, place = self.shard_of(sample)
         return int(file["lengths"][place])
@@ -88,16 +84,12 @@ class Dump:
         size = 0: for each pair of tokens of a map.
         """
         file, place = self.shard_of(sample)
-        data, tokens = file[name], int(file["lengths"][place])
+        data = file[name]
         if not self.ragged:
             return np.asarray(data[place])
-        before = np.asarray(file["lengths"][:place], np.int64)
-        if size:
-            first = int(before.sum()) * size
-            return np.asarray(data[first : first + tokens * size])
-        heads = self.manifest["heads"]
-        first = int(np.sum(self.pairs(before))) * heads
-        return np.asarray(data[first : first + int(self.pairs(tokens)) * heads])
+        lengths = np.asarray(file["lengths"][: place + 1], np.int64)
+        rows = lengths * size if size else self.pairs(lengths) * self.manifest["heads"]
+        return np.asarray(data[int(rows[:-1].sum()) : int(rows.sum())])
 
     def pairs(self, tokens: Any) -> Any:
         packed = self.manifest["causal"] and self.manifest["packed"]

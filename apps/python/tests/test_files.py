@@ -33,10 +33,7 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
         )
 
     def padded(x, axes):
-        pads = [(0, 0)] * x.ndim
-        for axis in axes:
-            pads[axis] = (0, TOKENS - x.shape[axis])
-        return np.pad(x, pads)
+        return np.pad(x, [(0, TOKENS - size if axis in axes else 0) for axis, size in enumerate(x.shape)])
 
     def stored(name, sample, layer):
         x = sample[name][layer]
