@@ -1,5 +1,6 @@
 """Random students of every family, small."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,43 @@ def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-5) -> bool:
 @torch.no_grad()
 def logits(model: Any, ids: torch.Tensor, mask: torch.Tensor | None = None, **inputs: Any) -> torch.Tensor:
     return model(input_ids=ids, attention_mask=mask, **inputs).logits
+
+
+def cache_of(model: Any) -> str:
+    """The name of the argument."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+@torch.no_grad()
+def read(
+    model: Any, ids: torch.Tensor, ends: list[int], mask: torch.Tensor | None = None, cache: Any = None
+) -> torch.Tensor:
+    """The logits of passes to the ends of `ends`, one after another, with a cache."""
+    cache = transformers.DynamicCache(config=model.config) if cache is None else cache
+    given, parts = {cache_of(model): cache, "use_cache": True}, []
+    for a, b in zip([0, *ends], ends, strict=False):
+        parts.append(logits(model, ids[:, a:b], None if mask is None else mask[:, :b], **given))
+    return torch.cat(parts, 1)
+
+
+def check_generation(model: Any) -> None:
+    """A cache, padding and other texts change nothing, nor a cache with beams."""
+    ids = batch(2, 20)
+    mask = torch.ones_like(ids)
+    ids[0, :6], mask[0, :6] = 0, 0
+    options = dict(max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    both = model.generate(ids, attention_mask=mask, **options)
+    assert both.shape == (2, 32)
+    assert torch.equal(both[:1, 6:], model.generate(ids[:1, 6:], attention_mask=mask[:1, 6:], **options))
+    for beams in (1, 3):
+        given = dict(attention_mask=mask, num_beams=beams, **options)
+        assert torch.equal(model.generate(ids, **given), model.generate(ids, use_cache=False, **given))
+
+
+def check_lookup(model: Any) -> None:
+    """Prompt lookup, which cuts the cache, changes nothing."""
+    ids = torch.tensor([[5, 6, 7, 8, 9] * 6])
+    options = dict(max_new_tokens=16, do_sample=False, eos_token_id=VOCABULARY - 1, pad_token_id=0)
+    looked_up = model.generate(ids, prompt_lookup_num_tokens=4, **options)
+    plain = model.generate(ids, **options)
+    assert torch.equal(looked_up[:, : plain.shape[1]], plain)  # old releases add a token too many

@@ -12,10 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from students import BLOCKS, batch, close, logits
-from test_attach import DECODERS, EACH, OF, cache_of, dense, each_decoder, each_model, make
+from students import BLOCKS, batch, cache_of, close, logits, read
+from test_attach import DECODERS, OF, dense, each_decoder, each_model, make
+from test_families import OTHER_SIZES
 
 import brine_sea
+
+TOKENS = [40, *range(41, 51)]  # at once, and one by one
 
 
 def left_padded():
@@ -66,12 +69,8 @@ def test_settings_that_change_while_blocks_are_attached_stay():
 def test_threads_share_a_model(family, settings):
     model, texts, faults = make(family, settings), batch(2, 60), []
 
-    @torch.no_grad()
     def run(ids):
-        cache, parts = transformers.DynamicCache(), []
-        for a, b in ((0, 40), *((i, i + 1) for i in range(40, 50))):
-            parts.append(model(ids[:, a:b], **{cache_of(model): cache}, use_cache=True).logits[:, -1])
-        return torch.cat(parts)
+        return read(model, ids, TOKENS)
 
     wanted = [run(texts[:1]), run(texts[1:, :55])]
 
@@ -139,17 +138,6 @@ def test_wrappers_have_the_blocks_of_their_model(family, settings, tmp_path):
     assert torch.equal(logits(Wrapper(brine_sea.attach(base, tmp_path)), ids), sparse)
     with pytest.raises(ValueError, match="has blocks already"):
         brine_sea.attach(Wrapper(base), OF[settings])
-
-
-@each_model
-def test_a_deep_copy_is_a_model_of_its_own(family, settings):
-    model, ids = make(family, settings), batch(1, 40)
-    other = copy.deepcopy(model)
-    sparse = logits(model, ids)
-    assert torch.equal(logits(other, ids), sparse)
-    brine_sea.detach(model)
-    assert torch.equal(logits(other, ids), sparse)
-    assert not close(logits(model, ids), sparse, 1e-3)
 
 
 def test_layers_are_known_before_attach():
@@ -223,7 +211,7 @@ def test_a_call_that_is_not_causal_is_refused():
         brine_sea.attach(dense("llama", is_causal=False), BLOCKS)
 
 
-@pytest.mark.parametrize("family, settings", EACH)
+@each_model
 def test_autocast(family, settings):
     model, ids = make(family, settings).train(), batch(2, 40)
     with torch.autocast("cpu", torch.bfloat16):
@@ -253,23 +241,9 @@ def test_layers_that_share_keys(layers, cached):
     if not hasattr(transformers, "Gemma4TextConfig"):
         pytest.skip("this transformers has no Gemma 4")
     torch.manual_seed(1)
-    config = transformers.AutoConfig.for_model(
-        "gemma4_text",
-        vocab_size=96,
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        head_dim=8,
-        global_head_dim=8,
-        num_kv_shared_layers=2,
-        vocab_size_per_layer_input=96,
-        hidden_size_per_layer_input=8,
-        sliding_window=64,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-    )
+    sizes = OTHER_SIZES["gemma4_text"] | dict(num_hidden_layers=4, num_kv_shared_layers=2, max_position_embeddings=512)
+    sizes |= dict(sliding_window=64, layer_types=["sliding_attention", "full_attention"] * 2)
+    config = transformers.AutoConfig.for_model("gemma4_text", **sizes)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     ids = torch.randint(1, 96, (1, 50))
     wanted = logits(model, ids, use_cache=False)
@@ -281,16 +255,6 @@ def test_layers_that_share_keys(layers, cached):
 # ---- graphs of torch.compile, and caches of a fixed size
 
 
-@torch.no_grad()
-def read(model, ids, cache, mask=None):
-    """The logits of 40 tokens at once and of ten one by one."""
-    parts = []
-    for a, b in ((0, 40), *((i, i + 1) for i in range(40, 50))):
-        seen = {} if mask is None else dict(attention_mask=mask[:, :b])
-        parts.append(model(input_ids=ids[:, a:b], **{cache_of(model): cache}, use_cache=True, **seen).logits[:, -1])
-    return torch.stack(parts)
-
-
 def fixed(model, tokens=64):
     return transformers.StaticCache(config=model.config, max_cache_len=tokens)
 
@@ -300,10 +264,10 @@ def test_a_cache_of_a_fixed_size(family):
     model, (ids, mask) = make(family, "blocks"), left_padded()
     ids, mask = torch.cat([ids, batch(2, 10)], 1), torch.cat([mask, torch.ones_like(mask[:, :10])], 1)
     for seen in (None, mask):
-        wanted, cache = read(model, ids, transformers.DynamicCache(), seen), fixed(model)
-        assert close(read(model, ids, cache, seen), wanted)
+        wanted, cache = read(model, ids, TOKENS, seen), fixed(model)
+        assert close(read(model, ids, TOKENS, seen, cache), wanted)
         cache.reset()
-        assert close(read(model, ids, cache, seen), wanted)
+        assert close(read(model, ids, TOKENS, seen, cache), wanted)
     for beams in (1, 3):
         given = dict(max_new_tokens=12, do_sample=False, attention_mask=mask, num_beams=beams)
         static = dict(cache_implementation="static", disable_compile=True)
@@ -319,22 +283,22 @@ def test_a_cache_of_a_fixed_size(family):
 def test_columns_refuse_a_cache_of_a_fixed_size():
     model = make("llama", "light")
     with pytest.raises(ValueError, match="the cache is a StaticCache"):
-        read(model, batch(2, 50), fixed(model))
+        read(model, batch(2, 50), TOKENS, cache=fixed(model))
 
 
 @pytest.mark.parametrize("family, backend", [("llama", "eager"), ("qwen3", "aot_eager")])
 def test_one_graph_without_breaks(family, backend):
     torch._dynamo.reset()
     model, ids = make(family, "blocks"), batch(2, 50)
-    wanted = read(model, ids, transformers.DynamicCache())
+    wanted = read(model, ids, TOKENS)
     whole = torch.compile(model, fullgraph=True, backend=backend)
     assert close(logits(whole, ids, use_cache=False), logits(model, ids, use_cache=False))
     cache = fixed(model)
-    assert close(read(whole, ids, cache), wanted)
+    assert close(read(whole, ids, TOKENS, cache=cache), wanted)
     other = batch(2, 50).flip(1)
     cache.reset()
-    assert close(read(whole, other, cache), read(model, other, transformers.DynamicCache()))
-    assert close(read(whole, ids, fixed(model)), wanted)  # no graph remembers a cache
+    assert close(read(whole, other, TOKENS, cache=cache), read(model, other, TOKENS))
+    assert close(read(whole, ids, TOKENS, cache=fixed(model)), wanted)  # no graph remembers a cache
 
 
 def test_gradients_of_a_graph():

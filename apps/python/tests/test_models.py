@@ -15,12 +15,14 @@ from students import (
     LIGHT,
     PAPER,
     PERFORMER,
-    VOCABULARY,
     batch,
+    check_generation,
+    check_lookup,
     close,
     dense_class,
     logits,
     make,
+    read,
     read_config,
     section,
 )
@@ -63,15 +65,10 @@ def test_the_directory_is_the_student_and_its_dense_base(family, tmp_path):
     assert close(logits(brine_sea.load(tmp_path), ids), logits(model, ids))
 
 
-@pytest.mark.parametrize(
-    "family, attention",
-    [(family, LIGHT if family != "bert" else LIGHT | {"mode": "per-query"}) for family in FAMILIES]
-    + [(family, BLOCKS) for family in DECODERS],
-    ids=[*FAMILIES, *(f"{family}-blocks" for family in DECODERS)],
-)
+@pytest.mark.parametrize("attention, family", [*((LIGHT, x) for x in FAMILIES), *((BLOCKS, x) for x in DECODERS)])
 @pytest.mark.parametrize("side", ["left", "right", "inside"])
 def test_padding(family, attention, side):
-    model = make(family, attention)
+    model = make(family, attention | ({"mode": "per-query"} if family == "bert" else {}))
     ids = batch(1, 30)
     plain = logits(model, ids)
     places = {"left": range(10, 40), "right": range(30), "inside": [*range(4, 15), *range(21, 40)]}[side]
@@ -94,46 +91,19 @@ def test_a_cache_changes_nothing(family, attention):
     ids = batch(2, 40)
     mask = torch.ones_like(ids)
     mask[0, :7] = 0
-    whole = logits(model, ids, mask)
-    parts, cache = [], None
-    with torch.no_grad():
-        for a, b in [(0, 20), (20, 21), (21, 29), *((t, t + 1) for t in range(29, 40))]:
-            out = model(input_ids=ids[:, a:b], attention_mask=mask[:, :b], past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-            parts.append(out.logits)
-    assert close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()])
+    parts = read(model, ids, [20, 21, 29, *range(30, 41)], mask)
+    assert close(parts[mask.bool()], logits(model, ids, mask)[mask.bool()])
 
 
-@pytest.mark.parametrize(
-    "family, attention",
-    [(family, attention) for family in DECODERS for attention in (LIGHT, BLOCKS)],
-    ids=[f"{family}-{name}" for family in DECODERS for name in ("light", "blocks")],
-)
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("attention", [LIGHT, BLOCKS], ids=["light", "blocks"])
 def test_generate(family, attention):
-    model = make(family, attention)
-    ids = batch(2, 20)
-    mask = torch.ones_like(ids)
-    ids[0, :6], mask[0, :6] = 0, 0
-    options = dict(max_new_tokens=12, do_sample=False, eos_token_id=None)
-    both = model.generate(ids, attention_mask=mask, **options)
-    assert torch.equal(both, model.generate(ids, attention_mask=mask, use_cache=False, **options))
-    alone = model.generate(ids[:1, 6:], attention_mask=mask[:1, 6:], **options)
-    assert torch.equal(both[:1, 6:], alone)
-    beams = dict(options, num_beams=3)
-    assert torch.equal(
-        model.generate(ids, attention_mask=mask, **beams),
-        model.generate(ids, attention_mask=mask, use_cache=False, **beams),
-    )
+    check_generation(make(family, attention))
 
 
 @pytest.mark.parametrize("attention", [LIGHT, PERFORMER, BLOCKS], ids=["light", "performer", "blocks"])
 def test_lookup_decoding_cuts_the_cache(attention):
-    model = make("llama", attention)
-    ids = torch.tensor([[5, 6, 7, 8, 9] * 6])
-    options = dict(max_new_tokens=16, do_sample=False, eos_token_id=VOCABULARY - 1)
-    looked_up = model.generate(ids, prompt_lookup_num_tokens=4, **options)
-    plain = model.generate(ids, **options)
-    assert torch.equal(looked_up[:, : plain.shape[1]], plain)  # old releases add a token too many
+    check_lookup(make("llama", attention))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
