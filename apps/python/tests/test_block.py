@@ -16,6 +16,7 @@ from brine_sea.configuration_brine_sea import SeaSettings, Shape
 
 FILES = (Path(__file__).parents[3] / "tests" / "golden").glob("*.h5")
 GOLDEN = sorted(path for path in FILES if not path.name.startswith("blocks_"))
+cases = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 
 
 def settings_in(config):
@@ -47,15 +48,11 @@ class Golden(GoldenFile):
         return y.transpose(1, 2).flatten(2)
 
 
-def cases():
-    return pytest.mark.parametrize("path", GOLDEN, ids=[path.stem for path in GOLDEN])
-
-
 def test_the_golden_files_are_there():
     assert len(GOLDEN) >= 10
 
 
-@cases()
+@cases
 def test_equals_the_golden_file(path):
     golden = Golden(path)
     y = golden()
@@ -69,7 +66,7 @@ def test_equals_the_golden_file(path):
     assert torch.allclose(y, golden.tensor("output/c_sea"), rtol=0, atol=1e-10)
 
 
-@cases()
+@cases
 def test_single_tokens_equal_the_whole(path):
     golden = Golden(path)
     if not golden.block.shape.causal:
@@ -81,7 +78,7 @@ def test_single_tokens_equal_the_whole(path):
     assert torch.allclose(y.transpose(1, 2).flatten(2), whole, rtol=0, atol=1e-10)
 
 
-@cases()
+@cases
 def test_tiles_change_nothing(path, monkeypatch):
     golden = Golden(path)
     whole = golden()
@@ -89,17 +86,16 @@ def test_tiles_change_nothing(path, monkeypatch):
     assert torch.allclose(golden(), whole, rtol=0, atol=1e-12)
 
 
-@cases()
+@cases
 def test_gradients(path):
     golden = Golden(path)
     if golden.block.settings.features == "softmax":
         pytest.skip("the maxima in softmax features are constants of the gradient, not of a difference")
     golden.q, golden.k, golden.v = (x.requires_grad_() for x in (golden.q, golden.k, golden.v))
-    parameters = [p for p in golden.block.parameters()]
     torch.manual_seed(1)
     y = golden()
     cotangent = torch.randn_like(y)
-    inputs = [golden.q, golden.k, golden.v, *parameters]
+    inputs = [golden.q, golden.k, golden.v, *golden.block.parameters()]
     gradients = torch.autograd.grad((y * cotangent).sum(), inputs, allow_unused=True)
     selected = golden.block.capture["selected"]
     compared = 0

@@ -16,6 +16,7 @@ from brine_sea.configuration_brine_sea import BlockSettings, Shape
 
 FILES = Path(__file__).parents[3] / "tests" / "golden"
 GOLDEN = [*sorted(FILES.glob("blocks_codes_*.h5")), FILES / "blocks_window_t50.h5"]
+cases = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 
 
 class Golden(GoldenFile):
@@ -52,11 +53,7 @@ def pieces_of(made, inputs, visible, ends, cache=None):
     return y, {name: torch.cat(pieces, 2) for name, pieces in found.items()}
 
 
-def cases():
-    return pytest.mark.parametrize("path", GOLDEN, ids=[path.stem for path in GOLDEN])
-
-
-@cases()
+@cases
 @pytest.mark.parametrize("kind, tolerance", [(DOUBLE, 1e-12), (torch.float32, 1e-4)], ids=["f64", "f32"])
 def test_equals_the_golden_file(path, kind, tolerance):
     golden = Golden(path, kind)
@@ -69,7 +66,7 @@ def test_equals_the_golden_file(path, kind, tolerance):
         assert torch.allclose(gradient, golden.tensor(f"grad/{name}"), rtol=0, atol=tolerance), name
 
 
-@cases()
+@cases
 @torch.no_grad()
 def test_calibrates_as_the_golden_file(path):
     golden = Golden(path)
@@ -83,7 +80,7 @@ def test_calibrates_as_the_golden_file(path):
         assert torch.allclose(golden.block.key_scale, wanted, rtol=0, atol=1e-12)  # once
 
 
-@cases()
+@cases
 @pytest.mark.parametrize("ends", [range(1, 200), [7, 8, 9, 30, 31, *range(32, 200)], [3, 29, 200]], ids=str)
 def test_pieces_equal_the_whole(path, ends):
     golden = Golden(path)
@@ -109,6 +106,7 @@ SETTINGS = {
     "no tiles": dict(k=16, block=4, tile=1, columns=5, candidates=3),
     "window": dict(k=16, block=4, tile=2, local=4),
 }
+names = pytest.mark.parametrize("name", SETTINGS)
 
 
 def random_block(name="all are candidates", groups=2, causal=True, **changes):
@@ -117,10 +115,6 @@ def random_block(name="all are candidates", groups=2, causal=True, **changes):
     made = blocks.BlockAttention(shape, BlockSettings(**(SETTINGS[name] | changes))).to(DOUBLE)
     made.key_scale.copy_(torch.rand(groups, 8) + 0.5)
     return made
-
-
-def names():
-    return pytest.mark.parametrize("name", SETTINGS)
 
 
 def largest(shares, count):
@@ -198,7 +192,7 @@ def dense(made, q, k, v, kept):
     return (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(~seen, -math.inf).softmax(-1) @ v
 
 
-@names()
+@names
 @pytest.mark.parametrize("tokens", [1, 5, 61])
 @torch.no_grad()
 def test_equals_the_definition(name, tokens):
@@ -234,7 +228,7 @@ def test_ties_go_to_the_later_block():
     assert places == [[1, 3], [-1, 0], [3, 4]]
 
 
-@names()
+@names
 def test_gradients(name):
     made, inputs = random_block(name), [x.requires_grad_() for x in inputs_of(45)]
     made.capture = {}
@@ -246,26 +240,10 @@ def test_gradients(name):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
-@names()
-@torch.no_grad()
-def test_later_tokens_change_nothing(name):
-    made, (q, k, v) = random_block(name), inputs_of(90)
-    made.capture = {}
-    y, before = made(q, k, v), made.capture
-    for cut in (1, 33, 38, 64):
-        for x in (q, k, v):
-            x[:, :, cut:] = torch.randn_like(x[:, :, cut:])
-        made.capture = {}
-        assert torch.allclose(made(q, k, v)[:, :, :cut], y[:, :, :cut], rtol=0, atol=1e-12)
-        for bits, old in zip(made.capture.values(), before.values(), strict=True):
-            assert torch.equal(bits[:, :, :cut], old[:, :, :cut])
-        before, y = made.capture, made(q, k, v)
-
-
 PLACES = [range(53), range(9, 62), [*range(3, 20), *range(24, 60)]]
 
 
-@names()
+@names
 def test_padding_on_any_side_changes_nothing(name):
     made, inputs = random_block(name), [x.requires_grad_() for x in inputs_of(53, batch=1)]
     plain = made(*inputs)
@@ -292,7 +270,7 @@ def test_a_sequence_of_padding_gives_zeros():
     assert torch.allclose(y[:1], made(q[:1], k[:1], v[:1]), rtol=0, atol=1e-12)
 
 
-@names()
+@names
 @torch.no_grad()
 def test_pieces_with_padding_equal_the_whole(name):
     made, inputs = random_block(name), inputs_of(70)
@@ -304,7 +282,7 @@ def test_pieces_with_padding_equal_the_whole(name):
         assert torch.allclose(y, whole, rtol=0, atol=1e-12)
 
 
-@names()
+@names
 @torch.no_grad()
 def test_pasts_that_are_far_apart_change_nothing(name, monkeypatch):
     monkeypatch.setattr(blocks, "SCORED", 1)
@@ -319,7 +297,7 @@ def test_pasts_that_are_far_apart_change_nothing(name, monkeypatch):
     assert torch.allclose(y, whole, rtol=0, atol=1e-12)
 
 
-@names()
+@names
 @torch.no_grad()
 def test_decoding_goes_on_after_a_cut(name):
     made, inputs = random_block(name), inputs_of(60)
@@ -362,7 +340,7 @@ def test_steps_read_copies_and_not_all_keys():
     assert max(x.numel() for x in results.shapes if x.numel() not in views) <= codes
 
 
-@names()
+@names
 @torch.no_grad()
 def test_sizes_of_bands_change_nothing(name, monkeypatch):
     made, inputs = random_block(name), inputs_of(90)
@@ -372,7 +350,7 @@ def test_sizes_of_bands_change_nothing(name, monkeypatch):
     assert torch.allclose(made(*inputs), whole, rtol=0, atol=1e-12)
 
 
-@names()
+@names
 @torch.no_grad()
 def test_all_blocks_are_full_attention(name):
     made, (q, k, v) = random_block(name, candidates=100, columns=100), inputs_of(60)
@@ -454,7 +432,7 @@ def test_16_bits(kind):
     assert torch.isfinite(y).all()
 
 
-@names()
+@names
 @torch.no_grad()
 def test_flex_attention_has_the_same_mask(name):
     pytest.importorskip("torch.nn.attention.flex_attention")
