@@ -306,6 +306,7 @@ inline std::vector<KernelCase> matmul_batches() {
       {"more than a grid's axis", {{65537, 2, 1}, {65537, 2, 2}, {65537, 2, 1}}},
       {"shared b", {.y = y, .a = a, .b = one_b, .beta = 1}},
       {"b of lower rank", {y, a, {4, 7}}},
+      {"batch, subtracted", {.y = y, .a = a, .b = b, .alpha = 0.25, .beta = -0.5}},
       {"shared a", {y, {1, 5, 4}, b}},
       {"both shared", {y, {1, 5, 4}, one_b}},
       {"one row each", {{4, 1, 7}, {4, 1, 6}, {1, 6, 7}}},
@@ -347,10 +348,11 @@ inline std::vector<KernelCase> matmul_halves() {
                             {Dtype::f16, Dtype::bf16}};
   for (auto [left, right] : pairs) {
     for (int64_t K : {31, 257, 3001}) {
-      for (bool t : {false, true}) {
-        const Shape a = t ? Shape{2, K, 33} : Shape{2, 33, K};
-        const Shape b = t ? Shape{2, 20, K} : Shape{2, K, 20};
-        Matmul c{.y = {2, 33, 20}, .a = a, .b = b, .ta = t, .tb = t, .alpha = 0.5, .beta = 1};
+      for (int way = 0; way < 4; ++way) {
+        const bool ta = way & 1, tb = way & 2;
+        const Shape a = ta ? Shape{2, K, 33} : Shape{2, 33, K};
+        const Shape b = tb ? Shape{2, 20, K} : Shape{2, K, 20};
+        Matmul c{.y = {2, 33, 20}, .a = a, .b = b, .ta = ta, .tb = tb, .alpha = 0.5, .beta = 1};
         c.a_type = left;
         c.b_type = right;
         cases.push_back(matmul_case(join(left, " x ", right, ", K ", K), c));
