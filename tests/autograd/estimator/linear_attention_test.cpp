@@ -146,7 +146,7 @@ void check_steps(int64_t H, int64_t G, int64_t d, int64_t i = 4) {
     const Tensor full = linear_attention(q, k, table, v, {}, 1e-3);
     Tensor state = Tensor::empty({B, G, m, i + d}, type),
            sums = Tensor::empty({B, G, m}, Dtype::f64);
-    std::vector<int64_t> at = {49, 7};  // tokens of each prompt
+    std::vector<int64_t> at = {49, i ? 7 : 0};  // tokens of each prompt
     linear_attention_state(state, sums, k, table, v, {true, Tensor::from(at, {B})});
     for (int step = 0; step < 10; ++step) {
       const Tensor y = linear_attention_step(state, sums, rows_at(q, at), rows_at(k, at), table,

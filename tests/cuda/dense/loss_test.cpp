@@ -1,12 +1,14 @@
-// kl_logits of teachers of any total mass on the device, as on the CPU; other losses are in
-// tests/ops/.
+// log_sum_exp, and kl_logits of teachers of any total mass, on the device as on the CPU; other
+// losses are in tests/ops/op_table.h.
 #include <algorithm>
 #include <numeric>
 
-#include "tests/cuda/compare.h"
+#include "tests/cuda/compare_table.h"
 
 using namespace brine;
 using namespace brine::test;
+
+TEST_CASE("cuda: log_sum_exp") { compare_all(table::log_sum_exp_cases()); }
 
 namespace {
 

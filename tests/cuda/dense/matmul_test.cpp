@@ -1,11 +1,20 @@
-// Linear layers in 16 bits and TF32 on the device, as on the CPU; other products are in
-// tests/ops/kernel_table.h.
+// Products of matrices and linear layers on the device, as on the CPU.
 #include "tensor/cuda/core/blas.h"
 #include "tensor/kernels/dense.h"
-#include "tests/cuda/compare.h"
+#include "tests/cuda/compare_table.h"
 
 using namespace brine;
 using namespace brine::test;
+
+TEST_CASE("cuda: matrix products of every transpose, size and scale") {
+  compare_all(table::matmul_sizes());
+}
+
+TEST_CASE("cuda: batches of matrix products") { compare_all(table::matmul_batches()); }
+
+TEST_CASE("cuda: products of bf16 and f16, also with each other and with f32") {
+  compare_all(table::matmul_halves());
+}
 
 TEST_CASE("cuda: linear layers in 16 bits") {
   for (Dtype half : {Dtype::bf16, Dtype::f16}) {

@@ -1,8 +1,12 @@
-// The bits of linear layers of few rows on the device; values are in tests/ops/kernel_table.h.
-#include "tests/cuda/compare.h"
+// Linear layers of few rows on the device: their values, as on the CPU, and their bits.
+#include "tests/cuda/compare_table.h"
 
 using namespace brine;
 using namespace brine::test;
+
+TEST_CASE("cuda: thin_linear, with a bias, weights cut out of more, and few rows") {
+  compare_all(table::thin_linear_cases());
+}
 
 TEST_CASE("cuda: a row of a thin product has the same bits among any others") {
   if (!has_device()) return;
