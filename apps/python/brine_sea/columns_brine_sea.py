@@ -1,10 +1,11 @@
-"""Columns of keys, the sparse mask, and attention on it, as functions of tensors.
+"""Columns of keys, the sparse mask, attention on it, and the hash of weights, as functions of tensors.
 
 B sequences, H heads of queries, G of keys and values (head h reads group h // (H / G)), d head size, S keys,
 R rows (queries), K columns of the estimate, k kept keys of a query and head, m features; a row sees w keys.
 Section numbers refer to docs/method.md of Brine.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -228,3 +229,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, widths: Tensor, ke
     starts = entries.counts.cumsum(0) - entries.counts
     sums = F.embedding_bag(at, v.reshape(-1, d), starts, mode="sum", per_sample_weights=shares / total[entries.row])
     return sums.view(batch, heads, count, d)
+
+
+# ---- weights
+
+
+def hash_of(tensors: dict[str, Tensor]) -> str:
+    """Brine's SHA-256 of a model: names, types, shapes and values in f32, in the order of the names."""
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} f32 [{', '.join(map(str, x.shape))}]\n".encode())
+        digest.update(x.detach().cpu().float().contiguous().numpy().data)
+    return digest.hexdigest()

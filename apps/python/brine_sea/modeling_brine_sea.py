@@ -9,7 +9,6 @@ where the stock model calls its attention function, registered under the name "b
 DynamicCache, which also keeps what the estimator needs of every token. Padding is a mask [B, S] on any side.
 """
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,9 +24,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from .attention_brine_sea import SeaAttention, Store
 from .blocks_brine_sea import BlockAttention
-
-# Not used here: releases up to 5.0 copy of a directory only the files that this one imports.
-from .columns_brine_sea import TILE as _TILE  # noqa: F401
+from .columns_brine_sea import hash_of
 from .configuration_brine_sea import (
     BACKENDS,
     CONFIGS,
@@ -209,15 +206,6 @@ def base_directory(base: str, adapter: str) -> str:
         if os.path.isdir(path):
             return path
     raise ValueError(f"brine: {adapter} is an adapter of {base}, which is not a directory")
-
-
-def hash_of(tensors: dict[str, Tensor]) -> str:
-    """Brine's SHA-256 of a model: names, types, shapes and values in f32, in the order of the names."""
-    digest = hashlib.sha256()
-    for name, x in sorted(tensors.items()):
-        digest.update(f"{name} f32 [{', '.join(map(str, x.shape))}]\n".encode())
-        digest.update(x.detach().cpu().float().contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def check_base(model: nn.Module, tensors: dict[str, Tensor], wanted: str | None, source: str) -> None:

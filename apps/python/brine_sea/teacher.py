@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .modeling_brine_sea import hash_of
+from .columns_brine_sea import hash_of
 from .shards import name_of
 from .tap import Tap, positions_of, run, tapped
 from .writer import CONTENTS, SHARD, DumpWriter

@@ -175,6 +175,13 @@ def test_perplexity_is_that_of_a_reference(family, settings):
     assert not close(got, logits(dense(family), ids), 1e-2)
 
 
+@pytest.mark.parametrize("family", MODELS)
+def test_all_keys_of_columns_are_the_dense_model(family):
+    model = brine_sea.attach(dense(family), LIGHT | dict(k=64, columns=64, gate_bias=60.0, prior="none"))
+    ids = batch(2, 60)
+    assert close(logits(model, ids), logits(dense(family), ids), 2e-5)
+
+
 @each_model
 def test_detach_gives_the_dense_model_back(family, settings):
     model, ids = dense(family), batch()
@@ -221,7 +228,8 @@ def test_lookup_decoding_cuts_the_cache(family, settings):
 @each_decoder
 def test_pieces_equal_the_whole(family, settings):
     model, ids = make(family, settings), batch(2, 40)
-    assert close(read(model, ids, [20, 21, 29, *range(30, 41)]), logits(model, ids), 2e-5)
+    cache = transformers.DynamicCache(config=model.config)
+    assert close(read(model, ids, [20, 21, 29, *range(30, 41)], cache=cache), logits(model, ids), 2e-5)
 
 
 @each_model

@@ -70,7 +70,7 @@ def test_threads_share_a_model(family, settings):
     model, texts, faults = make(family, settings), batch(2, 60), []
 
     def run(ids):
-        return read(model, ids, TOKENS)
+        return read(model, ids, TOKENS, cache=transformers.DynamicCache())
 
     wanted = [run(texts[:1]), run(texts[1:, :55])]
 
@@ -264,7 +264,7 @@ def test_a_cache_of_a_fixed_size(family):
     model, (ids, mask) = make(family, "blocks"), left_padded()
     ids, mask = torch.cat([ids, batch(2, 10)], 1), torch.cat([mask, torch.ones_like(mask[:, :10])], 1)
     for seen in (None, mask):
-        wanted, cache = read(model, ids, TOKENS, seen), fixed(model)
+        wanted, cache = read(model, ids, TOKENS, seen, transformers.DynamicCache()), fixed(model)
         assert close(read(model, ids, TOKENS, seen, cache), wanted)
         cache.reset()
         assert close(read(model, ids, TOKENS, seen, cache), wanted)
@@ -290,14 +290,14 @@ def test_columns_refuse_a_cache_of_a_fixed_size():
 def test_one_graph_without_breaks(family, backend):
     torch._dynamo.reset()
     model, ids = make(family, "blocks"), batch(2, 50)
-    wanted = read(model, ids, TOKENS)
+    wanted = read(model, ids, TOKENS, cache=transformers.DynamicCache())
     whole = torch.compile(model, fullgraph=True, backend=backend)
     assert close(logits(whole, ids, use_cache=False), logits(model, ids, use_cache=False))
     cache = fixed(model)
     assert close(read(whole, ids, TOKENS, cache=cache), wanted)
     other = batch(2, 50).flip(1)
     cache.reset()
-    assert close(read(whole, other, TOKENS, cache=cache), read(model, other, TOKENS))
+    assert close(read(whole, other, TOKENS, cache=cache), read(model, other, TOKENS, cache=transformers.DynamicCache()))
     assert close(read(whole, ids, TOKENS, cache=fixed(model)), wanted)  # no graph remembers a cache
 
 

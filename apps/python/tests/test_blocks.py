@@ -193,7 +193,7 @@ def dense(made, q, k, v, kept):
 
 
 @names
-@pytest.mark.parametrize("tokens", [1, 5, 61])
+@pytest.mark.parametrize("tokens", [1, 5, 61, 90])
 @torch.no_grad()
 def test_equals_the_definition(name, tokens):
     made, (q, k, v) = random_block(name), inputs_of(tokens, batch=1)

@@ -28,7 +28,8 @@ from students import (
 )
 
 import brine_sea
-from brine_sea.modeling_brine_sea import STUDENTS, hash_of
+from brine_sea.columns_brine_sea import hash_of
+from brine_sea.modeling_brine_sea import STUDENTS
 
 FAMILIES = [*DECODERS, "bert"]
 AUTO = {name: getattr(transformers, auto) for name, (_, auto) in STUDENTS.items()}
