@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct Array {
 
   // The place of an element in row-major order. Leading coordinates that the array does not have
   // are ignored, and an axis of size 1 has the same element everywhere: NumPy's broadcasting.
-  size_t place(const Coordinates& c) const {
+  size_t place(std::span<const int64_t> c) const {
     size_t at = 0;
     const size_t skipped = c.size() - shape.size();
     for (size_t i = 0; i < shape.size(); ++i) {
@@ -40,12 +41,8 @@ struct Array {
   template <class... More>
   double operator()(int64_t first, More... more) const {
     if (shape.size() != 1 + sizeof...(more)) throw std::out_of_range("coordinates of an array");
-    size_t at = 0, axis = 0;
-    for (int64_t i : {first, int64_t(more)...}) {
-      at = at * size_t(shape[axis]) + (shape[axis] == 1 ? 0 : size_t(i));
-      ++axis;
-    }
-    return values.at(at);
+    const int64_t c[] = {first, int64_t(more)...};
+    return values.at(place(c));
   }
 };
 

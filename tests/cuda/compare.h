@@ -17,6 +17,7 @@
 #include "tensor/device/allocator.h"
 #include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
+#include "tests/ops/kernel_table.h"
 #include "tests/skip.h"
 
 namespace brine::test {
@@ -164,6 +165,20 @@ void compare_both(const std::string& what, F f, Tolerance tolerance = {},
     if (device == Emulated::small_device) small.emplace(dtype);
     compare(what + " " + name_of(dtype), tolerance.of(dtype),
             [&](const On& on) { return f(on, dtype); });
+  }
+}
+
+// The cases of tests/ops/kernel_table.h.
+inline void compare_all(const std::vector<table::KernelCase>& cases) {
+  for (const table::KernelCase& c : cases) {
+    for (Dtype type : c.types) {
+      const SmallDevice small(type);
+      compare(join(c.name, " ", type), Tolerance{}.of(type), [&](const On& on) {
+        std::vector<Tensor> x = to_dtype(c.inputs, type);
+        for (Tensor& input : x) input = on(input);
+        return c.run(x);
+      });
+    }
   }
 }
 

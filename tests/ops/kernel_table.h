@@ -301,8 +301,21 @@ inline std::vector<KernelCase> matmul_sizes() {
   return cases;
 }
 
+// Two products of [M, K] and [K, N], in every transposition.
+inline void add_ways(std::vector<KernelCase>& cases, const std::string& name, int64_t M, int64_t N,
+                     int64_t K, Matmul c) {
+  c.y = {2, M, N};
+  for (int way = 0; way < 4; ++way) {
+    c.ta = way & 1;
+    c.tb = way & 2;
+    c.a = c.ta ? Shape{2, K, M} : Shape{2, M, K};
+    c.b = c.tb ? Shape{2, N, K} : Shape{2, K, N};
+    cases.push_back(matmul_case(name, c));
+  }
+}
+
 inline std::vector<KernelCase> matmul_batches() {
-  const Shape y{3, 5, 7}, a{3, 5, 4}, b{3, 4, 7}, one_b{1, 4, 7};
+  const Shape y{3, 5, 7}, a{3, 5, 4}, b{3, 4, 7}, one_b{1, 4, 7}, packed{2, 37, 3, 3, 16};
   const std::pair<const char*, Matmul> all[] = {
       {"batch", {y, a, b}},
       {"more than a grid's axis", {{65537, 2, 1}, {65537, 2, 2}, {65537, 2, 1}}},
@@ -317,27 +330,22 @@ inline std::vector<KernelCase> matmul_batches() {
       {"heads between the tokens",
        {{2, 6, 3, 8}, {2, 6, 3, 5}, {2, 8, 3, 5}, heads, heads, heads, false, true}},
       {"heads, scores in order",
-       {{2, 3, 6, 8},
-        {2, 6, 3, 5},
-        {2, 8, 3, 5},
-        unchanged,
-        heads,
-        heads_flipped,
-        false,
-        false,
-        0.5}},
+       {.y = {2, 3, 6, 8},
+        .a = {2, 6, 3, 5},
+        .b = {2, 8, 3, 5},
+        .cut_a = heads,
+        .cut_b = heads_flipped,
+        .alpha = 0.5}},
       {"packed heads",
-       {{2, 3, 37, 37},
-        {2, 37, 3, 3, 16},
-        {2, 37, 3, 3, 16},
-        unchanged,
-        packed_keys,
-        packed_keys,
-        false,
-        true,
-        0.25}},
+       {.y = {2, 3, 37, 37},
+        .a = packed,
+        .b = packed,
+        .cut_a = packed_keys,
+        .cut_b = packed_keys,
+        .tb = true,
+        .alpha = 0.25}},
       {"values of packed heads",
-       {{2, 37, 3, 16}, {2, 3, 37, 37}, {2, 37, 3, 3, 16}, heads, unchanged, packed_keys}},
+       {{2, 37, 3, 16}, {2, 3, 37, 37}, packed, heads, unchanged, packed_keys}},
       {"b's first", {.y = {4, 3, 6, 8}, .a = {4, 3, 6, 5}, .b = {4, 3, 5, 8}, .cut_b = first}},
       {"every second column",
        {.y = {4, 33, 17}, .a = {4, 33, 40}, .b = {1, 17, 20}, .cut_a = even_columns, .tb = true}},
@@ -350,15 +358,8 @@ inline std::vector<KernelCase> matmul_batches() {
       {"an empty sum, cut", {{2, 5, 10}, {2, 5, 0}, {2, 0, 7}, inner}}};
   std::vector<KernelCase> cases;
   for (const auto& [name, c] : all) cases.push_back(matmul_case(name, c));
-  for (int way = 0; way < 4; ++way) {
-    for (double beta : {0.0, 1.0, -0.5}) {
-      const bool ta = way & 1, tb = way & 2;
-      const Shape m = ta ? Shape{2, 31, 33} : Shape{2, 33, 31};
-      const Shape n = tb ? Shape{2, 65, 31} : Shape{2, 31, 65};
-      const Matmul c{
-          .y = {2, 33, 65}, .a = m, .b = n, .ta = ta, .tb = tb, .alpha = 0.25, .beta = beta};
-      cases.push_back(matmul_case(join("batch, beta ", beta), c));
-    }
+  for (double beta : {0.0, 1.0, -0.5}) {
+    add_ways(cases, join("batch, beta ", beta), 33, 65, 31, {.alpha = 0.25, .beta = beta});
   }
   return cases;
 }
@@ -372,15 +373,8 @@ inline std::vector<KernelCase> matmul_halves() {
                             {Dtype::f16, Dtype::bf16}};
   for (auto [left, right] : pairs) {
     for (auto [K, beta] : {std::pair{31, 0.0}, {31, 1.0}, {257, 1.0}, {3001, 1.0}}) {
-      for (int way = 0; way < 4; ++way) {
-        const bool ta = way & 1, tb = way & 2;
-        const Shape a = ta ? Shape{2, K, 33} : Shape{2, 33, K};
-        const Shape b = tb ? Shape{2, 20, K} : Shape{2, K, 20};
-        Matmul c{.y = {2, 33, 20}, .a = a, .b = b, .ta = ta, .tb = tb, .alpha = 0.5, .beta = beta};
-        c.a_type = left;
-        c.b_type = right;
-        cases.push_back(matmul_case(join(left, " x ", right, ", K ", K), c));
-      }
+      const Matmul c{.alpha = 0.5, .beta = beta, .a_type = left, .b_type = right};
+      add_ways(cases, join(left, " x ", right, ", K ", K), 33, 20, K, c);
     }
   }
   return cases;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tests/cuda/compare_table.h"
+#include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;

@@ -1,7 +1,6 @@
 // Products of matrices and linear layers on the device, as on the CPU.
 #include "tensor/cuda/core/blas.h"
-#include "tensor/kernels/dense.h"
-#include "tests/cuda/compare_table.h"
+#include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;

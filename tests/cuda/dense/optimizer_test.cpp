@@ -1,5 +1,5 @@
 // AdamW on the device, as on the CPU.
-#include "tests/cuda/compare_table.h"
+#include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;

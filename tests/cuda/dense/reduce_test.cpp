@@ -1,5 +1,5 @@
 // Sums and counts of all elements on the device, as on the CPU.
-#include "tests/cuda/compare_table.h"
+#include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;

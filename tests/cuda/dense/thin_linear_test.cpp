@@ -1,5 +1,5 @@
 // Linear layers of few rows on the device: their values, as on the CPU, and their bits.
-#include "tests/cuda/compare_table.h"
+#include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;

@@ -10,10 +10,9 @@ namespace {
 void check_product(int64_t n, int64_t M, int64_t N, int64_t K, bool ta, bool tb, double alpha,
                    double beta, Dtype dtype) {
   const Shape a = ta ? Shape{n, K, M} : Shape{n, M, K}, b = tb ? Shape{n, N, K} : Shape{n, K, N};
-  table::Matmul product{.y = {n, M, N}, .a = a, .b = b, .ta = ta, .tb = tb};
-  product.alpha = alpha;
-  product.beta = beta;
-  table::KernelCase c = table::matmul_case(join(n, " x ", M, " ", N, " ", K), product);
+  table::KernelCase c = table::matmul_case(
+      join(n, " x ", M, " ", N, " ", K),
+      {.y = {n, M, N}, .a = a, .b = b, .ta = ta, .tb = tb, .alpha = alpha, .beta = beta});
   c.types = {dtype};
   table::check_kernel(c);
 }
