@@ -10,7 +10,7 @@
 
 #include "apps/terminal/terminal.h"
 #include "data/checkpoint/checkpoint.h"
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/corpus/corpus.h"
 #include "data/corpus/token_shards.h"
 #include "data/dump/dump.h"

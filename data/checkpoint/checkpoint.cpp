@@ -10,7 +10,7 @@
 #include <string>
 #include <system_error>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/json.h"
 #include "data/io/temporary.h"
 #include "tensor/base/error.h"

@@ -5,7 +5,7 @@
 #include <bit>
 #include <filesystem>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/corpus/joined_lines.h"
 #include "data/corpus/token_shards.h"
 #include "data/io/file_io.h"

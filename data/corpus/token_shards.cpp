@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/json.h"
 #include "data/io/temporary.h"
 

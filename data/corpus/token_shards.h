@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/config/named.h"
 #include "data/corpus/token_source.h"
 #include "data/io/file_io.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/dump/dump_convert.h"
 #include "data/hdf5/hdf5_file.h"
 #include "data/io/bounded_queue.h"

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/dump/dump_convert.h"
 
 namespace brine::data {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/dump/dump_shard.h"
 #include "data/io/bounded_queue.h"
 #include "data/io/temporary.h"

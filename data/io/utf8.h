@@ -1,4 +1,4 @@
-// Text in UTF-8: the check that it is well-formed, text files, and text in error messages.
+// Text in UTF-8: the check that it is well-formed, text files, parts of text, and text in messages.
 #pragma once
 
 #include <cstddef>

@@ -55,7 +55,13 @@ std::vector<Task> make_table() {
   const std::vector<std::string> binary = {"0", "1"};
   const std::vector<std::string> entailment3 = {"entailment", "neutral", "contradiction"};
   const std::vector<std::string> entailment2 = {"entailment", "not_entailment"};
-  std::vector<Task> all = {
+  Task questions = glue("qqp", "do two questions ask the same", "QQP", "question1", "question2",
+                        "is_duplicate", binary, {accuracy, f1});
+  questions.rows_span_lines = true;
+  Task similarity = glue("stsb", "how similar two sentences are, from 0 to 5", "STS-B", "sentence1",
+                         "sentence2", "score", {}, {pearson, spearman});
+  similarity.highest = 5;
+  return {
       // name, question, folder, columns of the texts and the label, labels, metrics, splits
       glue("cola", "is the sentence acceptable English", "CoLA", "sentence", "", "label", binary,
            {matthews}, cola_splits()),
@@ -63,10 +69,8 @@ std::vector<Task> make_table() {
            binary, {accuracy}),
       glue("mrpc", "do two sentences of the news say the same", "MRPC", "#1 String", "#2 String",
            "Quality", binary, {accuracy, f1}),
-      glue("qqp", "do two questions ask the same", "QQP", "question1", "question2", "is_duplicate",
-           binary, {accuracy, f1}),
-      glue("stsb", "how similar two sentences are, from 0 to 5", "STS-B", "sentence1", "sentence2",
-           "score", {}, {pearson, spearman}),
+      questions,
+      similarity,
       glue("mnli", "does the first sentence entail or contradict the second", "MNLI", "sentence1",
            "sentence2", "gold_label", entailment3, {accuracy}, mnli_splits()),
       glue("qnli", "does the sentence answer the question", "QNLI", "question", "sentence", "label",
@@ -111,11 +115,6 @@ std::vector<Task> make_table() {
        .read = read_listops,
        .tokenizer = listops_tokenizer},
   };
-  for (Task& task : all) {
-    task.rows_span_lines = task.name == "qqp";
-    if (task.name == "stsb") task.highest = 5;
-  }
-  return all;
 }
 
 template <class Items>

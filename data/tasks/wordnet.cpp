@@ -2,7 +2,7 @@
 #include <charconv>
 #include <filesystem>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/utf8.h"
 #include "data/tasks/task_readers.h"
 #include "tensor/base/error.h"

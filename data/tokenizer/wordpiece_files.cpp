@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/utf8.h"

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "tensor/base/error.h"
 
 namespace brine::distill {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 
 namespace brine::distill {
 namespace {

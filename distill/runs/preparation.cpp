@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"

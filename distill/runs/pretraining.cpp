@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/json.h"
 
 namespace brine::distill {

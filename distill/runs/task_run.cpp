@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 
 namespace brine::distill {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "tests/distill/setup.h"
 
 namespace brine::test {

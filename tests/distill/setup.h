@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/dump/dump_writer.h"
 #include "distill/teachers/dump_batch.h"
 #include "distill/teachers/dump_teacher.h"

@@ -1,7 +1,7 @@
 // Corpora: text and lines of JSON; token shards.
 #include <nlohmann/json.hpp>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/corpus/corpus.h"
 #include "data/corpus/documents.h"
 #include "data/corpus/joined_lines.h"

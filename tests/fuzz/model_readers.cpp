@@ -5,7 +5,7 @@
 #include "apps/cli/config_file.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/checkpoint/weights.h"
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/dump/dump.h"
 #include "data/gguf/gguf_model.h"
 #include "data/io/json.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/json.h"
 #include "data/io/temporary.h"
 #include "tensor/base/error.h"

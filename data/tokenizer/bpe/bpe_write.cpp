@@ -2,7 +2,7 @@
 // bytes as `tokenizers` would write, and the older files next to it.
 #include <nlohmann/json.hpp>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/json.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/dump/dump_writer.h"
 #include "data/hdf5/hdf5_file.h"
 #include "data/tokenizer/tokenizer.h"

@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 #include <fstream>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/temporary.h"
 #include "tests/faults.h"
 #include "tests/messages.h"

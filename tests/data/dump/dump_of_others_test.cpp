@@ -6,7 +6,7 @@
 #include <fstream>
 #include <functional>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/hdf5/hdf5_file.h"
 #include "tests/data/dump/dump_cases.h"
 #include "tests/paths.h"

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "tests/data/dump/dump_cases.h"
 #include "tests/faults.h"
 #include "tests/scratch.h"

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "tensor/base/error.h"
 #include "tests/scratch.h"
 

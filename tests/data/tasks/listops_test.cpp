@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/tasks/lra/listops.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"

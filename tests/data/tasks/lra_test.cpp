@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/json.h"
 #include "data/tasks/lra/listops.h"
 #include "data/tasks/task_readers.h"

@@ -1,7 +1,7 @@
 // Every kind of tokenizer against the golden encodings: ids, and pairs and cuts of tasks.
 #include <doctest/doctest.h>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/tasks/task_tokens.h"
 #include "data/tokenizer/normalize/normalizer.h"
 #include "data/tokenizer/tokenizer.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <random>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/unicode/unicode.h"
 #include "tests/data/bpe_golden.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 #include "tensor/device/allocator.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"

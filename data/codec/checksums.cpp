@@ -1,5 +1,5 @@
 // SHA-256 by nettle, which uses the CPU's SHA instructions if available, and CRC-32C by table.
-#include "data/codec/sha256.h"
+#include "data/codec/checksums.h"
 
 #include <nettle/sha2.h>
 
