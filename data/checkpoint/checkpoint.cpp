@@ -1,5 +1,5 @@
 // Checkpoints: the manifest is written last and ends with a checksum of itself, so that any change
-// is detected before its contents are used.
+// is detected before its contents are used. What an output directory must not contain already.
 #include "data/checkpoint/checkpoint.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Reading token shards: the manifest, the checks, and windows from mapped files.
+// Reading token shards: the manifest, the checks, which files were hashed at an earlier start, and
+// windows from mapped files.
 #include "data/corpus/token_shards.h"
 
 #include <sys/stat.h>

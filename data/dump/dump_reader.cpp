@@ -1,5 +1,5 @@
 // Random access to a dump: a few shards stay open, each compared with the manifest when it is
-// opened. A thread reads batches ahead.
+// opened. A thread reads batches ahead. The check of a sample's numbers.
 #include "data/dump/dump_reader.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Reading a GGUF file's weights in the order of Hugging Face's checkpoints.
+// Reading a GGUF file's configuration, and its weights in the order of Hugging Face's checkpoints.
 #include "data/gguf/gguf_model.h"
 
 #include <algorithm>

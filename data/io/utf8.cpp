@@ -1,4 +1,5 @@
-// UTF-8 validation by utf8proc; runs of ASCII are skipped eight bytes at a time.
+// UTF-8 validation by utf8proc; runs of ASCII are skipped eight bytes at a time. Text as error
+// messages show it.
 #include "data/io/utf8.h"
 
 #include <utf8proc.h>

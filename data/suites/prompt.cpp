@@ -1,4 +1,5 @@
-// The table of tasks, the search for a prompt of a given length, and the metric.
+// The table of tasks, the texts around needles, the search for a prompt of a given length, and the
+// metric.
 #include "data/suites/prompt.h"
 
 #include <algorithm>

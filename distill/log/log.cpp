@@ -1,5 +1,5 @@
 // The log of a run: one line of JSON is one write, so that a killed run damages at most its last
-// line.
+// line. Reading it.
 #include "distill/log/log.h"
 #include "data/io/json.h"
 #include "data/io/utf8.h"

@@ -1,4 +1,5 @@
-// Maps of the heads of a layer, row by row, from the tensors of one sequence.
+// Maps of the heads of a layer, row by row, from the tensors of one sequence, and the pass of a
+// text that gives them.
 #include "distill/maps/head_maps.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The parts of a training run: its text, its model and its directory.
+// The parts of a training run: its text, its model and its directory; the memory of a step.
 #include "distill/runs/training_run.h"
 
 #include <algorithm>

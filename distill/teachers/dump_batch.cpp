@@ -1,4 +1,5 @@
-// The tensors of a batch for a dump, by the table of a teacher's tensors.
+// The tensors of a batch for a dump, by the table of a teacher's tensors, and the comparison of a
+// dump's sample with the teacher that stands beside it.
 #include "distill/teachers/dump_batch.h"
 
 #include <algorithm>

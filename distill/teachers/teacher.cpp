@@ -1,4 +1,5 @@
-// The teacher that runs beside the student, and the tensors computed of a layer.
+// The teacher that runs beside the student, the tensors computed of a layer, and a teacher's
+// massive activations.
 #include "distill/teachers/teacher.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The paper's estimator over whole sequences and token by token.
+// The paper's estimator and its convolutional decoder, over whole sequences and token by token.
 #include "sea/paper/paper_estimator.h"
 
 #include "autograd/ops.h"

@@ -1,4 +1,4 @@
-// Drawing and evaluating the expressions of ListOps.
+// Drawing and evaluating the expressions of ListOps, and writing their splits.
 #include "data/tasks/lra/listops.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Stage `attention`: the teacher's layers, from a model or a dump, and the losses of the student's
-// blocks on their inputs.
+// Stage `attention`: the teacher's layers, from a model or a dump, the losses of the student's
+// blocks on their inputs, and the report of them by layer.
 #include "distill/runs/stages/attention_stage.h"
 
 #include <numeric>
