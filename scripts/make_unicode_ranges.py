@@ -40,13 +40,8 @@ def main():
         sys.exit(f"make_unicode_ranges: these are the tables of Unicode {unicode.unidata_version}, "
                  "wanted 16.0.0")
     print("// Unicode 16.0's letters, numbers and white space; made by "
-          "scripts/make_unicode_ranges.py.\n#pragma once\n\n#include <cstdint>\n#include <span>\n\n"
+          "scripts/make_unicode_ranges.py.\n#pragma once\n\n#include <cstdint>\n\n"
           "namespace brine::data {\n\n"
-          "// Calls f(c) for every character c of a set below: the lengths of the runs of characters\n"
-          "// outside, inside, outside... of it, from U+0000 on.\n"
-          "template <class F>\nvoid each_char(std::span<const uint32_t> runs, F&& f) {\n"
-          "  uint32_t c = 0;\n  for (size_t i = 0; i < runs.size(); ++i) {\n"
-          "    for (const uint32_t end = c + runs[i]; c < end; ++c)\n      if (i % 2) f(c);\n  }\n}\n\n"
           "// clang-format off")
     category = lambda c: unicode.category(chr(c))[0]
     write("kLetterRuns", "General category L.", runs(lambda c: category(c) == "L"))

@@ -1,4 +1,4 @@
-// The program: finds the subcommand of a command line, and the cache of the Hub, and runs it.
+// The program: runs the subcommand of a command line, and finds the Hub's cache.
 #include "apps/cli/program.h"
 
 #include <dlfcn.h>

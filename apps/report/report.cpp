@@ -383,16 +383,9 @@ bool spans_decade(const Json& lines, size_t axis) {
   return low > 0 && high >= 10 * low;
 }
 
-std::vector<std::string> cells_of(const std::string& line) {
-  std::vector<std::string> cells(1);
-  for (const char c : line) {
-    if (c == '\t') {
-      cells.emplace_back();
-    } else if (c != '\r') {
-      cells.back() += c;
-    }
-  }
-  return cells;
+std::vector<std::string> cells_of(std::string line) {
+  std::erase(line, '\r');
+  return data::split(line, '\t');
 }
 
 // A line of a table of brine sweep: its cells by the names of their columns.

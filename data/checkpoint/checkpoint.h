@@ -1,5 +1,5 @@
 // Checkpoints: directories that are published atomically, verified by checksum, with a fallback to
-// the last intact one. The layout is described in docs/formats.md.
+// the last intact one; docs/formats.md describes them. Output directories that are something else.
 #pragma once
 
 #include <initializer_list>

@@ -1,5 +1,5 @@
-// Token shards: a corpus that is tokenised once and then memory-mapped. docs/formats.md
-// describes the format.
+// Token shards: a corpus that is tokenised once and then memory-mapped; docs/formats.md describes
+// the format. Which files were hashed at an earlier start.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,6 @@
 // The fields of a dump: one list for writing, reading and comparing.
 #include "data/dump/dump_fields.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "data/io/utf8.h"
@@ -94,7 +93,10 @@ struct Set {
   void operator()(const char* name, Choice& v, const Named<Choice> (&names)[N]) {
     const std::string text = fetch<std::string>(name);
     const std::optional<Choice> known = value_of(text, names);
-    check_format(known.has_value(), where, ": ", name, " is \"", text, "\", which is not known");
+    std::vector<std::string> all;
+    for (const auto& choice : names) all.push_back(choice.name);
+    check_format(known.has_value(), where, ": ", name, " is \"", text,
+                 "\", which is not known; it must be one of ", list_of(all));
     v = *known;
   }
 };

@@ -2,8 +2,8 @@
 #include "data/suites/words.h"
 
 #include <set>
-#include <sstream>
 
+#include "data/io/utf8.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
@@ -33,20 +33,13 @@ constexpr const char* kNouns =
     "temple ticket tiger tower train tunnel turtle valley velvet village violin wagon walnut "
     "whale wheel willow window winter wolf wool yard zebra";
 
-std::vector<std::string> split(const char* list) {
-  std::istringstream in(list);
-  std::vector<std::string> out;
-  for (std::string word; in >> word;) out.push_back(word);
-  return out;
-}
-
 const std::vector<std::string>& adjectives() {
-  static const std::vector<std::string> all = split(kAdjectives);
+  static const std::vector<std::string> all = split(kAdjectives, ' ');
   return all;
 }
 
 const std::vector<std::string>& nouns() {
-  static const std::vector<std::string> all = split(kNouns);
+  static const std::vector<std::string> all = split(kNouns, ' ');
   return all;
 }
 

@@ -1,4 +1,4 @@
-// The readers used by data/tasks/task.cpp. Internal to data/.
+// The readers used by data/tasks/task.cpp, and ListOps' tokenizer. Internal to data/.
 #pragma once
 
 #include "data/tasks/task.h"

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,5 +29,15 @@ inline uint32_t next_char(std::string_view text, size_t& at) {
 }
 
 void append_utf8(std::string& out, uint32_t c);
+
+// Calls f(c) for every character c of a set: the lengths of the runs of characters outside, inside,
+// outside... of it, from U+0000 on.
+template <class F>
+void each_char(std::span<const uint32_t> runs, F&& f) {
+  uint32_t c = 0;
+  for (size_t i = 0; i < runs.size(); c += runs[i++]) {
+    for (uint32_t n = 0; i % 2 && n < runs[i]; ++n) f(c + n);
+  }
+}
 
 }  // namespace brine::data

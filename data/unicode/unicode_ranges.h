@@ -2,20 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 namespace brine::data {
-
-// Calls f(c) for every character c of a set below: the lengths of the runs of characters
-// outside, inside, outside... of it, from U+0000 on.
-template <class F>
-void each_char(std::span<const uint32_t> runs, F&& f) {
-  uint32_t c = 0;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    for (const uint32_t end = c + runs[i]; c < end; ++c)
-      if (i % 2) f(c);
-  }
-}
 
 // clang-format off
 

@@ -1,4 +1,5 @@
-// Perplexity over windows of a text: adjacent, or overlapping by a stride.
+// Perplexity over windows of a text, adjacent or overlapping by a stride, and what is counted
+// beside it.
 #pragma once
 
 #include <functional>
@@ -59,9 +60,8 @@ struct StridedWindows {
 Perplexity evaluate_strided(nn::Model& model, std::span<const int32_t> tokens,
                             const StridedWindows& windows, const EvaluateCall& call);
 
-// The keys that rows read, by which masks are compared.
-// A mean over layers, heads and rows: of a mask of blocks the keys of the tile's list up to the
-// row, of another mask those of the row.
+// The keys that rows read, by which masks are compared: a mean over layers, heads and rows, of a
+// mask of blocks the keys of the tile's list up to the row, of another mask those of the row.
 class KeysRead : public nn::LayerObserver, public BatchMeasure {
  public:
   // A mask of blocks gives its counts alone: its keys would take more memory than the model.

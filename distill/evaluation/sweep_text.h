@@ -2,7 +2,6 @@
 // and mask recall, as a table for people and as a TSV file.
 #pragma once
 
-#include <functional>
 #include <ostream>
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
-// Tokens that a model has rows for against those of its tokenizer, and loading with reports.
+// Tokens that a model has rows for against those of its tokenizer, loading with reports, and
+// windows of texts.
 #include "distill/inputs/models.h"
 
 #include <algorithm>

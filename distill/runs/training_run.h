@@ -1,4 +1,5 @@
-// A training run: its model, its batches and its directory, assembled before the trainer starts.
+// A training run: its model, its batches and its directory, assembled before the trainer starts,
+// and whether it fits into memory.
 #pragma once
 
 #include <iosfwd>

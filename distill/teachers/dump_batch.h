@@ -1,4 +1,4 @@
-// The tensors of a batch that a dump of a teacher stores.
+// The tensors of a batch that a dump of a teacher stores, and their comparison with the teacher.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,6 @@
 //   Parameter& gain = parameter("gain", init.ones({heads}));
 #pragma once
 
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -1,5 +1,5 @@
 // AdamW on the flat buffers of a ParameterStore: rates by parameter group or by parameter, clipping
-// of the whole gradient or by parts.
+// of the whole gradient or by parts; and the schedule of the rates.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,6 @@ class Adamw {
 };
 
 // The shape of the learning rate after the warm-up.
-// Learning-rate schedules with linear warm-up.
 enum class Decay { constant, linear, cosine };
 inline constexpr data::Named<Decay> kDecayNames[] = {
     {Decay::constant, "constant"}, {Decay::linear, "linear"}, {Decay::cosine, "cosine"}};

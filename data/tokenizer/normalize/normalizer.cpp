@@ -60,8 +60,10 @@ bool has(uint32_t c, Property property) {
 }
 
 uint32_t lower(uint32_t c) {
-  for (const LowerRun& run : kLowerRuns)
-    if (c >= run.first && c <= run.last) return run.lower + (c - run.first);
+  for (const LowerRun& run : kLowerRuns) {
+    if (c < run.first) break;  // runs ascend
+    if (c <= run.last) return run.lower + (c - run.first);
+  }
   return uint32_t(utf8proc_tolower(utf8proc_int32_t(c)));
 }
 
