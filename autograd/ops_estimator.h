@@ -100,7 +100,8 @@ struct PriorInputs {
 };
 // [B, H, T, K] = column_softmax(pooled_prior(performer_prior(bias, prior), means)) with the row of
 // bias [H, K] as every row's scores, in one pass over memory, without a gradient
-// (docs/method.md section 1.6). Throws if sizes do not fit.
+// (docs/method.md section 1.6). With Visibility::first the k have that many keys more. Throws if
+// sizes do not fit.
 Tensor table_estimate(const Tensor& bias, const PriorInputs& prior, const PriorInputs& means,
                       const Visibility& visible, int64_t units = 0, double floor = 0);
 

@@ -29,14 +29,16 @@ void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t co
 void check_columns(const char* op, const char* names, const Tensor& q, const Tensor& k,
                    const Visibility& visible, const ColumnGrid& grid) {
   check(q.rank() == 4 && k.rank() == 4 && k.dtype() == q.dtype() && k.dim(0) == q.dim(0) &&
-            k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0 && k.dim(2) == q.dim(2) &&
+            k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0 && k.dim(2) == visible.first + q.dim(2) &&
             k.dim(3) == q.dim(3),
         op, ": ", names, " must be [B, H, T, m] and [B, G, T, m], G a divisor of H, got ",
-        q.shape(), " and ", k.shape());
+        q.shape(), " and ", k.shape(), " with rows from ", visible.first, " on");
+  check(visible.first == 0 || (grid.step == 1 && !grad_enabled()), op, ": rows from ",
+        visible.first, " on have no gradient and step 1");
   check(grid.step >= 1, op, ": step is ", grid.step, ", must be at least 1");
   check(grid.units >= 0, op, ": units are ", grid.units, ", must not be negative");
-  check_visibility(op, visible, q.dim(0), q.dim(2));
-  check(q.dim(2) < (int64_t(1) << 30), op, ": ", q.dim(2), " tokens are too many");
+  check_visibility(op, visible, q.dim(0), k.dim(2));
+  check(k.dim(2) < (int64_t(1) << 30), op, ": ", k.dim(2), " tokens are too many");
 }
 
 void check_scores(const char* op, const Tensor& scores, const Tensor& gain, const Tensor& q,

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "autograd/ops.h"
+#include "nn/attention/block_lists.h"
 #include "sea/base/mask.h"
-#include "sea/columns/decode_state.h"
 #include "sea/paper/paper_estimator.h"
 #include "tensor/meter/cost_meter.h"
 
@@ -45,15 +45,20 @@ nn::AttentionTraits SeaAttention::traits() const {
           .incremental = shape_.causal,
           .groups = true,
           .estimates = true,
+          .part_step = shape_.causal && estimator_.part_numbers() ? 1 : 0,
+          .part_numbers = estimator_.part_numbers(),
           .reads_hidden = false,
           .reads_content = shape_.rotary && config_.prior == Prior::learned};
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
+  if (estimator_.part_numbers() && nn::continues(in)) return go_on(in);
   const bool images = in.state && config_.decodes();
   const Wanted wanted = images ? Wanted::images : in.tap ? Wanted::scores : Wanted::estimate;
   Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip, wanted);
-  if (in.state) fill(in, e);
+  if (in.state) {
+    state_of(in, *in.state).fill({in.slot, tokens_of(in), in.visible, e, in.more}, estimator_);
+  }
   std::optional<CostScope> part(std::in_place, "mask");
   Mask mask = select(e, in, in.visible, in.k.dim(2));
   part.emplace("sparse attention");
@@ -92,18 +97,34 @@ std::unique_ptr<nn::AttentionState> SeaAttention::make_state(
   return std::make_unique<SeaState>(estimator_, shape_, request);
 }
 
-void SeaAttention::fill(const nn::AttentionInput& in, const Estimate& e) const {
-  auto& state = dynamic_cast<SeaState&>(*in.state);
+SeaState& SeaAttention::state_of(const nn::AttentionInput& in, nn::AttentionState& any) const {
+  auto& state = dynamic_cast<SeaState&>(any);
   check(in.options.query_skip == state.query_skip, "sea: query_skip is ", in.options.query_skip,
         ", but the state was made for ", state.query_skip);
-  state.fill(in.slot, tokens_of(in), in.visible, e, estimator_);
+  return state;
+}
+
+// The next part of a prompt: rows behind the tokens of the state, which see those, too.
+Tensor SeaAttention::go_on(const nn::AttentionInput& in) const {
+  NoGrad off;
+  SeaState& state = state_of(in, *in.state);
+  const Visibility visible{.first = state.length(in.slot)};
+  const int64_t n = in.q.dim(2), tokens = visible.first + n;
+  check(in.q.dim(0) == 1 && state.query_skip == 1, "sea: a part of a prompt is of one sequence, ",
+        "with query_skip 1");
+  state.extend(in.slot, in.k, in.v);
+  const Estimate e = estimator_.part(tokens_of(in), state, in.slot);
+  state.extend({in.slot, tokens_of(in), visible, e, in.more}, estimator_);
+  auto [keys, values] = state.rows(in.slot, in.q.dtype());
+  const Tensor k = keys.slice(2, 0, tokens), v = values.slice(2, 0, tokens);
+  const Mask mask = select(e, in, visible, tokens);
+  const Tensor attended = masked_attention(in.q, k, v, mask.csr, in.options.dense_path);
+  return mix_outputs(attended, running_mean(v).slice(2, visible.first, n), e.gates, visible);
 }
 
 Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any) const {
   NoGrad off;
-  auto& state = dynamic_cast<SeaState&>(any);
-  check(in.options.query_skip == state.query_skip, "sea: query_skip is ", in.options.query_skip,
-        ", but the state was made for ", state.query_skip);
+  SeaState& state = state_of(in, any);
   state.append(in.k, in.v);
   Estimate e = estimator_.step(tokens_of(in), state);
   // One row per sequence, which sees all keys so far: it is computed as a bidirectional row.

@@ -4,6 +4,7 @@
 #include "nn/attention/attention.h"
 #include "sea/base/config.h"
 #include "sea/base/mask.h"
+#include "sea/columns/decode_state.h"
 #include "sea/columns/estimator.h"
 
 namespace brine::sea {
@@ -27,7 +28,8 @@ class SeaAttention : public nn::Attention {
  private:
   Mask select(const Estimate& e, const nn::AttentionInput& in, const Visibility& visible,
               int64_t keys) const;
-  void fill(const nn::AttentionInput& in, const Estimate& e) const;
+  SeaState& state_of(const nn::AttentionInput& in, nn::AttentionState& state) const;
+  Tensor go_on(const nn::AttentionInput& in) const;
   Tensor per_head(const Tensor& x) const;
 
   SeaConfig config_;

@@ -10,6 +10,9 @@ namespace brine {
 struct Visibility {
   bool causal = true;
   Tensor lengths = {};
+  // Of causal rows without lengths: the position of row 0, with the keys before it. Only for ops
+  // that say so.
+  int64_t first = 0;
 };
 
 // Functions of one number between linear layers. gelu is the exact one (Hendrycks and Gimpel 2016),

@@ -18,6 +18,7 @@ struct MaskCase {
   int64_t B = 1, H = 2, T = 9, K = 4, k = 3;
   bool causal = true;
   std::vector<int64_t> lengths = {};  // empty: all T
+  int64_t first = 0;                  // position of row 0
   SelectMode mode = SelectMode::causal_per_batch;
 
   int64_t length(int64_t b) const { return lengths.empty() ? T : lengths[size_t(b)]; }
@@ -25,7 +26,7 @@ struct MaskCase {
     if (t >= length(b)) return 0;
     return causal ? t + 1 : length(b);
   }
-  Visibility visible() const { return {causal, lengths_of(lengths)}; }
+  Visibility visible() const { return {causal, lengths_of(lengths), first}; }
   SelectConfig config() const { return {.k = k, .mode = mode}; }
   size_t index(int64_t b, int64_t h, int64_t t, int64_t c, int64_t last) const {
     return size_t(((b * H + h) * T + t) * last + c);

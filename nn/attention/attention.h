@@ -62,6 +62,7 @@ struct AttentionInput {
   // that there is no tape.
   AttentionState* state = nullptr;
   int64_t slot = 0;
+  bool more = false;  // a further part of the prompt follows
 };
 
 // The requirements of a decoding state.
@@ -92,6 +93,7 @@ struct AttentionTraits {
   int64_t k_step = 1;        // the option k is rounded up to multiples of it
   bool codes = false;        // a state may be coded (StateRequest)
   int64_t part_step = 0;     // prompts are read in parts that begin at multiples of it; 0: whole
+  int64_t part_numbers = 0;  // kept of every token until the last part is read
   // AttentionInput::hidden; q_content and k_content.
   bool reads_hidden = true, reads_content = true;
 };

@@ -143,7 +143,8 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .random = call.random,
                           .own_loss = call.own_loss,
                           .state = call.state,
-                          .slot = call.slot};
+                          .slot = call.slot,
+                          .more = call.more};
   Tensor c = call.is_step() ? parts.method.step(in, *call.state) : parts.method.forward(in);
   if (tap) tap->put("attention_output", c);
   if (call.attention_observer) call.attention_observer->observe(in, c);

@@ -62,7 +62,7 @@ struct ModelCall {
   AttentionState* state = nullptr;
   int64_t slot = 0;
   Tensor token_places = {};
-  bool prompt = false;
+  bool prompt = false, more = false;
   bool is_step() const { return token_places.defined() && !prompt; }
 };
 

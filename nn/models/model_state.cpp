@@ -103,7 +103,9 @@ void read_prompt(Model& model, ModelState& state, int64_t slot, const Tensor& id
         ids.shape());
   check(part >= 0, "decoding: parts of ", part, " tokens");
   const int64_t T = ids.dim(0), begin = state.length(slot);
-  const int64_t step_of_parts = model.attention_traits().part_step;
+  // Skipped queries are counted from the first token.
+  const int64_t step_of_parts =
+      state.options.query_skip > 1 ? 0 : model.attention_traits().part_step;
   if (part == 0) part = default_part(model.shape());
   if (step_of_parts) part = std::max(part / step_of_parts, int64_t(1)) * step_of_parts;
   for (int64_t done = 0; done < T;) {
@@ -114,6 +116,7 @@ void read_prompt(Model& model, ModelState& state, int64_t slot, const Tensor& id
     int64_t n = alone ? 1 : T - done;
     if (step_of_parts) n = std::min(n, part);
     ModelCall call{.ids = ids.slice(0, done, n).contiguous().view({1, n}), .slot = slot};
+    call.more = done + n < T;
     if (first > 0) {
       call.token_places = Tensor::from(std::vector<int64_t>{first}, {1});
       call.prompt = !alone;

@@ -17,20 +17,30 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
   estimator.make_state(*this, r);
 }
 
-void SeaState::fill(int64_t first, const LayerTokens& x, const Visibility& visible,
-                    const Estimate& e, const Estimator& estimator) {
-  KeyValueState::fill(first, x.k, x.v, visible.lengths);
-  const int64_t B = x.k.dim(0), G = x.k.dim(1), T = x.k.dim(2), d = x.k.dim(3);
-  estimator.fill(*this, {.first = first, .x = x, .visible = visible, .e = e});
-  copy_into(value_sums.slice(0, first, B),
-            sum_units(x.v, lengths().slice(0, first, B),
-                      Tensor::full({B}, double(std::max<int64_t>(T, 1)), Dtype::i64), 1, Dtype::f64)
-                .view({B, G, d}));
+void SeaState::fill(const Prompts& prompts, const Estimator& estimator) {
+  const int64_t first = prompts.first;
+  KeyValueState::fill(first, prompts.x.k, prompts.x.v, prompts.visible.lengths);
+  estimator.fill(*this, prompts);
+  sum_values(first, prompts.x.v);
   // Rows that later tokens repeat; with query_skip 1 none does, and the scores may be left out.
-  for (int64_t b = 0; b < B && e.scores.defined(); ++b) {
+  const Tensor& of_rows = prompts.e.scores;
+  for (int64_t b = 0; of_rows.defined() && b < of_rows.dim(0); ++b) {
     copy_into(scores.slice(0, first + b, 1),
-              e.scores.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1));
+              of_rows.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1));
   }
+}
+
+void SeaState::extend(const Prompts& part, const Estimator& estimator) {
+  estimator.fill(*this, part);
+  sum_values(part.first, rows(part.first, part.x.v.dtype()).second.slice(2, 0, length(part.first)));
+}
+
+void SeaState::sum_values(int64_t first, const Tensor& v) {
+  const int64_t B = v.dim(0), T = std::max<int64_t>(v.dim(2), 1);
+  copy_into(value_sums.slice(0, first, B),
+            sum_units(v, lengths().slice(0, first, B), Tensor::full({B}, double(T), Dtype::i64), 1,
+                      Dtype::f64)
+                .view({B, v.dim(1), v.dim(3)}));
 }
 
 std::string places_of_borders(const SeaConfig& config) {

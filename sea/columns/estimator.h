@@ -19,6 +19,15 @@ class Estimator : public nn::Module {
   // values.
   Estimate step(const LayerTokens& x, SeaState& state) const;
 
+  // Numbers that are kept of every token while a prompt is read in parts; 0: it is read whole.
+  virtual int64_t part_numbers() const { return 0; }
+  // The next tokens of a sequence that is read in parts, without a tape; the state already contains
+  // their keys and values.
+  virtual Estimate part(const LayerTokens& /*x*/, const SeaState& /*state*/,
+                        int64_t /*slot*/) const {
+    return {};
+  }
+
   // Adds what the stages keep to the state of a block, and fills it from prompts.
   void make_state(SeaState& state, const nn::StateRequest& request) const;
   void fill(SeaState& state, const Prompts& prompts) const;

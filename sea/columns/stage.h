@@ -50,12 +50,14 @@ struct Pass {
   int64_t rows() const { return (tokens() + query_skip - 1) / query_skip; }
 };
 
-// Prompts whose estimate `e` was computed, for the sequences first, first + 1...
+// Prompts whose estimate `e` was computed, for the sequences first, first + 1...; behind earlier
+// parts, e.psi_k is of all tokens so far.
 struct Prompts {
   int64_t first;
   const LayerTokens& x;
   const Visibility& visible;
   const Estimate& e;
+  bool more = false;  // a further part follows
 };
 
 class SeaState;

@@ -40,6 +40,8 @@ struct ShareState : StageState {
   ShareState(Tensor& features, Tensor& borders, Tensor& width)
       : features(features), borders(borders), width(width) {}
   Tensor& features;  // psi_k of every token or its sums by units [B, G, rows, m]
+  Tensor prompt;     // psi_k [1, G, t, m] of the slot whose prompt is being read in parts
+  int64_t slot = 0;  // that slot
   // The sums at the borders of columns f64 [B, G, K + 1, .], and the width that they belong to, i64
   // [B].
   Tensor &borders, &width;
@@ -128,11 +130,32 @@ Estimate LightEstimator::operator()(const LayerTokens& x, const Visibility& visi
   Estimate e;
   gates_.run(e, pass);
   features_.run(e, pass);
+  add_estimate(e, pass, x.k);
+  return e;
+}
+
+Estimate LightEstimator::part(const LayerTokens& x, const SeaState& state, int64_t slot) const {
+  const int64_t tokens = state.length(slot), m = config_.prior_features;
+  const Visibility visible{.first = tokens - x.q.dim(2)};
+  const Pass pass{.x = x, .visible = visible, .wanted = Wanted::estimate};
+  Estimate e;
+  gates_.run(e, pass);
+  features_.run(e, pass);
+  const auto stage = std::find(score_stages_.begin(), score_stages_.end(), &shares_);
+  const StageState& kept = *state.score_stages[size_t(stage - score_stages_.begin())];
+  e.psi_q = e.psi_q.slice(3, 0, m);  // a GPU fills m up
+  e.psi_k = concat({shares_.earlier_features(kept, slot, visible.first, e.psi_k.dtype()),
+                    e.psi_k.slice(3, 0, m)},
+                   2);
+  add_estimate(e, pass, state.rows(slot, x.q.dtype()).first.slice(2, 0, tokens));
+  return e;
+}
+
+void LightEstimator::add_estimate(Estimate& e, const Pass& pass, const Tensor& k) const {
   const CostScope part("prior");
   e.estimate =
-      table_estimate(table_.bias, {shares_.gain, e.psi_q, e.psi_k}, {means_.gain, x.q, x.k},
-                     visible, config_.prior_units, config_.least_share());
-  return e;
+      table_estimate(table_.bias, {shares_.gain, e.psi_q, e.psi_k}, {means_.gain, pass.x.q, k},
+                     pass.visible, config_.prior_units, config_.least_share());
 }
 
 void HeadGates::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
@@ -164,10 +187,30 @@ std::unique_ptr<StageState> ShareScores::make_state(SeaState& state,
                                       state.part("border_width", {B}, Dtype::i64));
 }
 
+Tensor ShareScores::earlier_features(const StageState& kept, int64_t slot, int64_t t,
+                                     Dtype dtype) const {
+  const auto& state = static_cast<const ShareState&>(kept);
+  if (state.prompt.defined() && state.slot == slot && state.prompt.dim(2) == t) {
+    return state.prompt.to(dtype);
+  }
+  // A row behind them has units of as many keys or of several of these.
+  const int64_t K = config_.columns, u = config_.prior_units, G = shape_.groups();
+  const int64_t unit = math::unit_of_sums(t, K, u), units = unit_rows(t, K, u);
+  const Tensor sums = state.features.slice(0, slot, 1).slice(2, 0, units);
+  const Tensor all = Tensor::zeros({1, G, units, unit, features_}, dtype, sums.device());
+  copy_into(all.slice(3, 0, 1), sums.contiguous().to(dtype).view({1, G, units, 1, features_}));
+  return all.view({1, G, units * unit, features_}).slice(2, 0, t);
+}
+
 void ShareScores::fill(StageState& kept, const SeaState& state, const Prompts& prompts) const {
-  const Tensor& features = static_cast<ShareState&>(kept).features;
+  auto& share = static_cast<ShareState&>(kept);
+  const Tensor& features = share.features;
   const Tensor psi_k = prompts.e.psi_k.detach().slice(3, 0, features.dim(3));
   const int64_t B = psi_k.dim(0), K = config_.columns, u = config_.prior_units;
+  // Kept as the keys are: f16 is too narrow for the largest.
+  const Dtype type = item_size(state.keys.dtype()) == 2 ? Dtype::bf16 : psi_k.dtype();
+  share.prompt = prompts.more && B == 1 ? psi_k.contiguous().to(type) : Tensor();
+  share.slot = prompts.first;
   const Tensor to = features.slice(0, prompts.first, B);
   if (u == 0) return copy_into(to.slice(2, 0, psi_k.dim(2)), psi_k);
   std::vector<int64_t> units, rows;
@@ -185,8 +228,9 @@ void ShareScores::fill(StageState& kept, const SeaState& state, const Prompts& p
 }
 
 void ShareScores::append(const Estimate& e, const NewTokens& tokens, StageState& kept) const {
-  append_to_units(static_cast<ShareState&>(kept).features, e.psi_k, tokens.at, config_.columns,
-                  config_.prior_units);
+  auto& share = static_cast<ShareState&>(kept);
+  share.prompt = {};
+  append_to_units(share.features, e.psi_k, tokens.at, config_.columns, config_.prior_units);
 }
 
 Tensor ShareScores::step(const Tensor& scores, const Estimate& e, const NewTokens& tokens,

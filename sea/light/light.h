@@ -95,6 +95,9 @@ class ShareScores : public ScoreStage {
   void append(const Estimate& e, const NewTokens& tokens, StageState& kept) const override;
   Tensor step(const Tensor& scores, const Estimate& e, const NewTokens& tokens, int64_t first,
               int64_t count, StageState& kept) const override;
+  // psi_k [1, G, t, m] of the t tokens that the sequence of a slot has, before further ones of type
+  // `dtype`: of every token while its prompt is read, else sums of units at their first tokens.
+  Tensor earlier_features(const StageState& kept, int64_t slot, int64_t t, Dtype dtype) const;
 
   nn::Parameter& gain;
 
@@ -131,8 +134,13 @@ class LightEstimator : public Estimator {
   static bool fits(const SeaConfig& config);
   Estimate operator()(const LayerTokens& x, const Visibility& visible, int64_t query_skip,
                       Wanted wanted) const override;
+  Estimate part(const LayerTokens& x, const SeaState& state, int64_t slot) const override;
+  int64_t part_numbers() const override { return shape_.groups() * config_.prior_features; }
 
  private:
+  // e.estimate of the rows of a pass from its features; the columns have the keys k.
+  void add_estimate(Estimate& e, const Pass& pass, const Tensor& k) const;
+
   HeadGates& gates_;
   TableScores& table_;
   ShareScores& shares_;

@@ -10,15 +10,23 @@ int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_
   int64_t entries = 0;
   for (int64_t b = 0; b < B; ++b) {
     const int64_t rows = widths.valid(b);
-    // Causal: 1, 2, ... k, and then k a row.
-    const int64_t rising = visible.causal ? std::min(rows, k) : 0;
-    const int64_t each = visible.causal ? k : std::min(k, widths.length(b));
-    entries += H * (rising * (rising + 1) / 2 + (rows - rising) * each);
+    if (!visible.causal) {
+      entries += H * rows * std::min(k, widths.length(b));
+      continue;
+    }
+    // 1, 2, ... k, and then k a row.
+    auto upto = [&](int64_t n) {
+      const int64_t rising = std::min(n, k);
+      return rising * (rising + 1) / 2 + (n - rising) * k;
+    };
+    entries += H * (upto(visible.first + rows) - upto(visible.first));
   }
   return entries;
 }
 
 void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys) {
+  check(visible.first == 0 || (visible.first > 0 && visible.causal && !visible.lengths.defined()),
+        op, ": rows begin at ", visible.first, ", which is for causal rows without lengths");
   if (!visible.lengths.defined()) return;
   check(visible.lengths.dtype() == Dtype::i64 && visible.lengths.shape() == Shape{batch}, op,
         ": lengths must be i64 ", Shape{batch}, ", got ", visible.lengths.dtype(), " ",
@@ -42,7 +50,7 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, 
   FlatCsr csr{{}, {}, {}, B, H, T, keys ? keys : T};
   check(H * csr.keys < int64_t(1) << 31, "build_csr: ", H, " heads x ", csr.keys,
         " keys do not fit 32-bit columns");
-  check(!visible.causal || csr.keys >= T, "build_csr: ", T,
+  check(!visible.causal || csr.keys >= visible.first + T, "build_csr: ", visible.first + T,
         " causal rows need at least as many keys, got ", csr.keys);
   check(visible.lengths.defined() || visible.causal || csr.keys == T,
         "build_csr: lengths must be given when rows and keys differ");

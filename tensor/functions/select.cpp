@@ -74,7 +74,8 @@ int64_t most_selected_entries(const Visibility& visible, const SelectConfig& con
     if (rows != known_rows || width != known_width) {
       known_rows = rows, known_width = width;
       of_sequence = !by_row          ? max_keys(heads * rows, k, K, width)
-                    : visible.causal ? max_keys_of_rows(heads, k, K, rows)
+                    : visible.causal ? max_keys_of_rows(heads, k, K, visible.first + rows) -
+                                           max_keys_of_rows(heads, k, K, visible.first)
                                      : rows * max_keys(heads, k, K, width);
     }
     total += times * of_sequence;

@@ -58,7 +58,8 @@ struct Selection {
 // k K_w / w rounded half to even, within [members, members K_w]; K_w = min(K, w) and a group has
 // one member per row and head. Among equal values the later flat index (h T + t) K + c wins. Throws
 // when a value of a column that owns a key is NaN; a device is not waited for, so there such a NaN
-// appears in the gates and losses that are computed from the same features.
+// appears in the gates and losses that are computed from the same features. Takes
+// Visibility::first, as build_csr() does.
 Selection select_columns(const Tensor& estimate, const Visibility& visible,
                          const SelectConfig& config);
 
@@ -88,19 +89,19 @@ struct RowWidths {
   RowWidths() = default;
   RowWidths(const Visibility& visible, int64_t rows)
       : RowWidths(visible.lengths.defined() ? visible.lengths.data<int64_t>() : nullptr, rows,
-                  visible.causal) {}
-  RowWidths(const int64_t* lengths, int64_t rows, bool causal)
-      : lengths(lengths), rows(rows), causal(causal) {}
+                  visible.causal, visible.first) {}
+  RowWidths(const int64_t* lengths, int64_t rows, bool causal, int64_t first = 0)
+      : lengths(lengths), rows(rows), first(first), causal(causal) {}
 
-  BRINE_HD int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
+  BRINE_HD int64_t length(int64_t b) const { return lengths ? lengths[b] : first + rows; }
   BRINE_HD int64_t operator()(int64_t b, int64_t t) const {
     const int64_t keys = length(b);
-    return t >= keys ? 0 : (causal ? t + 1 : keys);
+    return first + t >= keys ? 0 : (causal ? first + t + 1 : keys);
   }
   // Rows of sequence b that see a key.
   BRINE_HD int64_t valid(int64_t b) const {
-    const int64_t keys = length(b);
-    return keys < rows ? keys : rows;
+    const int64_t seen = length(b) - first;
+    return seen < rows ? seen : rows;
   }
   int64_t valid_rows(int64_t batch) const {
     int64_t n = 0;
@@ -108,8 +109,8 @@ struct RowWidths {
     return n;
   }
 
-  const int64_t* lengths = nullptr;  // null: every sequence has `rows`
-  int64_t rows = 0;
+  const int64_t* lengths = nullptr;  // null: every sequence has `rows` behind the `first`
+  int64_t rows = 0, first = 0;
   bool causal = true;
 };
 

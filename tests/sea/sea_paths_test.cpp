@@ -73,6 +73,51 @@ TEST_CASE("sea: the light block has nothing of the Performer, mu, nu and the dec
                                        "value_sums", "values"});
 }
 
+TEST_CASE("light: parts of a prompt with groups and rotary positions, and behind a stored state") {
+  NoGrad off;
+  const nn::AttentionShape shape{
+      .heads = 9, .head_size = 64, .max_positions = 2048, .kv_heads = 3, .rotary = true};
+  nn::Init init{.random = {.seed = 5}, .dtype = Dtype::f32, .linear_std = 0.3};
+  const auto block =
+      method_with("sea", {{"preset", "light"}, {"k", "64"}, {"columns", "256"}})->make(init, shape);
+  const int64_t T = 1100;
+  auto rows_of = [&](int64_t first, int64_t n, nn::AttentionState* state) {
+    auto make = [&](int64_t heads, uint64_t seed) {
+      return normal({1, heads, T, 64}, seed).slice(2, first, n).contiguous();
+    };
+    return nn::AttentionInput{.q = make(9, 1),
+                              .k = make(3, 2),
+                              .v = make(3, 3),
+                              .q_content = make(9, 4),
+                              .k_content = make(3, 5),
+                              .hidden = {},
+                              .state = state,
+                              .more = first + n < T};
+  };
+  const nn::StateRequest request{.capacity = 1200};
+  const auto whole = block->make_state(request);
+  const Tensor wanted = block->forward(rows_of(0, T, whole.get()));
+  for (const bool stored : {false, true}) {
+    auto state = block->make_state(request);
+    for (int64_t first = 0; first < T; first += 300) {
+      const int64_t n = std::min<int64_t>(300, T - first);
+      const Tensor y = block->forward(rows_of(first, n, state.get()));
+      const std::vector<double> a = y.to_vector(),
+                                b = wanted.slice(1, first, n).contiguous().to_vector();
+      int64_t others = 0;  // rows of a head with another mask
+      for (size_t i = 0; i < a.size(); i += 64) {
+        others += !std::equal(a.begin() + i, a.begin() + i + 64, b.begin() + i,
+                              [](double u, double v) { return std::abs(u - v) < 1e-5; });
+      }
+      CHECK(others <= (stored ? 9 * n / 10 : 0));
+      if (!stored) continue;
+      auto next = block->make_state(request);  // has sums of features only
+      next->restore(0, state->saved(0), "saved");
+      state = std::move(next);
+    }
+  }
+}
+
 TEST_CASE("sea: content before rotation enters the learned prior, and must be given") {
   nn::Init init{.random = {.seed = 3}, .dtype = Dtype::f64};
   const nn::AttentionShape shape{.heads = 4, .head_size = 8, .kv_heads = 2, .rotary = true};

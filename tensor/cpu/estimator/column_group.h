@@ -24,9 +24,9 @@ class ColumnGroup {
         group_(task / shared.parts),
         first_(shared.rows * (task % shared.parts) / shared.parts),
         end_(shared.rows * (task % shared.parts + 1) / shared.parts),
-        length_(shared.widths.valid(group_ / shared.groups)),
+        length_(std::min(shared.widths.length(group_ / shared.groups), shared.tokens)),
         keys_seen_(at_.widths.causal
-                       ? std::min(length_, std::max<int64_t>(0, (end_ - 1) * at_.step + 1))
+                       ? std::min(length_, std::max<int64_t>(0, position(end_ - 1) + 1))
                        : length_),
         prefix_(wide),
         sums_(sums),
@@ -90,7 +90,7 @@ class ColumnGroup {
   template <class Factor>
   void load_queries(int64_t first, int64_t count, Factor factor, T* to) const {
     for (int64_t h = 0; h < at_.task_heads(); ++h, to += Shared::kRows * at_.padded) {
-      const T* from = at_.q + (head(h) * at_.tokens + first * at_.step) * at_.m;
+      const T* from = at_.q + (head(h) * at_.queries + first * at_.step) * at_.m;
       const T by = factor(head(h));
       for (int64_t r = 0; r < count; ++r, from += at_.step * at_.m) {
         T* row = to + r * at_.padded;
@@ -201,11 +201,13 @@ class ColumnGroup {
 
   // Keys that a row sees.
   int64_t width(int64_t row) const {
-    const int64_t t = row * at_.step;
+    const int64_t t = position(row);
     return t >= length_ ? 0 : (at_.widths.causal ? t + 1 : length_);
   }
 
  private:
+  int64_t position(int64_t row) const { return at_.widths.first + row * at_.step; }
+
   Band band_of(int64_t row) const {
     const int64_t w = width(row), unit = at_.unit_of(w);
     return {unit, w / unit / at_.K};

@@ -31,18 +31,19 @@ struct ColumnSums {
   static constexpr int64_t kRows = 64;         // of a band at a time
   static constexpr int64_t kRowsOfPart = 128;  // at least
 
-  int64_t batch, heads, groups, tokens, rows, m, padded, K, step, units, parts;
+  int64_t batch, heads, groups, queries, tokens, rows, m, padded, K, step, units, parts;
   const T *q, *k;
   RowWidths widths;
 
-  // q [B, H, T, m], k [B, G, T, m].
+  // q [B, H, T, m], k [B, G, S, m]: S = T but behind the keys before row 0.
   ColumnSums(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
              ColumnGrid grid)
       : batch(q.dim(0)),
         heads(q.dim(1)),
         groups(k.dim(1)),
-        tokens(q.dim(2)),
-        rows((tokens + grid.step - 1) / grid.step),
+        queries(q.dim(2)),
+        tokens(k.dim(2)),
+        rows((queries + grid.step - 1) / grid.step),
         m(q.dim(3)),
         padded((m + kWide - 1) / kWide * kWide),
         K(K),
@@ -52,7 +53,7 @@ struct ColumnSums {
                                   std::max<int64_t>(2, 8 / std::max<int64_t>(1, batch * groups)))),
         q(q.data<T>()),
         k(k.data<T>()),
-        widths(visible, tokens) {}
+        widths(visible, queries) {}
 
   int64_t tasks() const { return batch * groups * parts; }
   int64_t all() const { return batch * heads; }

@@ -185,12 +185,15 @@ class OnDevice {
 class DeviceWidths {
  public:
   DeviceWidths(const Visibility& visible, int64_t rows, Device device)
-      : lengths_(visible.lengths, device), rows_(rows), causal_(visible.causal) {}
-  RowWidths get() const { return {lengths_.data<int64_t>(), rows_, causal_}; }
+      : lengths_(visible.lengths, device),
+        rows_(rows),
+        first_(visible.first),
+        causal_(visible.causal) {}
+  RowWidths get() const { return {lengths_.data<int64_t>(), rows_, causal_, first_}; }
 
  private:
   OnDevice lengths_;
-  int64_t rows_;
+  int64_t rows_, first_;
   bool causal_;
 };
 

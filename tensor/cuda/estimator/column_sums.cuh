@@ -25,17 +25,21 @@ constexpr int kLaneLoad = 4;     // numbers that a lane loads at once
 // reach.
 template <class T>
 struct Columns {
-  int64_t heads, groups, tokens, rows, m, padded, K, step, units;
+  int64_t heads, groups, queries, tokens, rows, m, padded, K, step, units;
   int64_t reaches, chunks;  // of the T + 1 prefixes
   int shift;                // a reach has 2^shift keys
   RowWidths widths;
-  const T *q, *k;  // [B, H, T, m], [B, G, T, m]
+  const T *q, *k;  // [B, H, queries, m], [B, G, T, m]
 
   // The keys of head n = b H + h.
   __device__ const T* keys(int64_t n) const {
     return k + (n / heads * groups + n % heads * groups / heads) * tokens * m;
   }
-  __device__ int64_t valid(int64_t n) const { return widths.valid(n / heads); }
+  // Keys of its sequence.
+  __device__ int64_t valid(int64_t n) const {
+    const int64_t length = widths.length(n / heads);
+    return length < tokens ? length : tokens;
+  }
   __device__ int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
   // Numbers of a head's prefixes, of its f64 sums over chunks, of its sums over reaches.
   __host__ __device__ int64_t prefixes() const { return (tokens + 1) * padded; }
@@ -51,8 +55,9 @@ Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, const ColumnG
   Columns<T> at{};
   at.heads = q.dim(1);
   at.groups = k.dim(1);
-  at.tokens = q.dim(2);
-  at.rows = (at.tokens + grid.step - 1) / grid.step;
+  at.queries = q.dim(2);
+  at.tokens = k.dim(2);
+  at.rows = (at.queries + grid.step - 1) / grid.step;
   at.m = q.dim(3);
   at.padded = (at.m + kLaneLoad - 1) / kLaneLoad * kLaneLoad;
   at.K = K;
@@ -136,10 +141,10 @@ void multiply_queries(const char* name, T* y, const T* x, int64_t N, const Colum
   g.ldb = at.m;
   g.ldy = N;
   g.batch = turn;
-  g.step_a = at.tokens * at.m;
+  g.step_a = at.queries * at.m;
   g.step_b = N * at.m;
   g.step_y = at.rows * N;
-  multiply<T>(name, g, at.q + first * at.tokens * at.m, x, y, 0, device);
+  multiply<T>(name, g, at.q + first * at.queries * at.m, x, y, 0, device);
 }
 
 // dq of the rows = or, with beta = 1, += dy [turn, R, N] times x [turn, N, m].
@@ -232,7 +237,7 @@ struct Row {
         below(before + prior.reaches),
         lane(int(threadIdx.x) % kWarp) {
     if (w == 0) return;
-    const T* q = at.q + (n * at.tokens + r * at.step) * at.m;
+    const T* q = at.q + (n * at.queries + r * at.step) * at.m;
     for (int64_t i = lane; i < at.padded; i += kWarp) query[i] = i < at.m ? q[i] : T(0);
     const bool few = w <= kFewKeys * at.K;
     if (!few) sum_products();

@@ -32,6 +32,18 @@ void check_table(const TableCase& s, Dtype type) {
                 join("T=", s.T, " K=", s.K, " units=", s.units)));
     return y;
   });
+  if (!s.causal || !s.lengths.empty()) return;
+  // Rows that see keys before them have the bits of the whole.
+  NoGrad off;
+  const Tensor whole = table_estimate(bias, prior, means, visible, s.units, s.floor);
+  for (const int64_t first : {int64_t(1), s.T / 3, s.T - 1}) {
+    if (first < 1 || first >= s.T) continue;
+    auto rows = [&](const Tensor& x) { return x.slice(2, first, s.T - first); };
+    const Tensor y =
+        table_estimate(bias, {gain, rows(prior.q), prior.k}, {means.gain, rows(means.q), means.k},
+                       {.first = first}, s.units, s.floor);
+    CHECK(same_bits(y, rows(whole).contiguous()));
+  }
 }
 
 }  // namespace
@@ -42,6 +54,7 @@ TEST_CASE("table_estimate: the prior, the mean keys and softmax") {
     check_table({2, 4, 2, 131, 20, 16, 20, 2, {131, 70}}, type);
     check_table({2, 6, 2, 420, 64, 64, 40, 2, {420, 0}}, type);
     check_table({1, 2, 1, 300, 64, 64, 32, 4, {}, true, 1e-2}, type);
+    check_table({1, 9, 3, 1200, 64, 64, 256, 4, {}, true, 1e-2}, type);
     check_table({2, 2, 1, 60, 9, 3, 17, 3, {60, 21}, false, 0.04}, type);
     check_table({1, 1, 1, 33, 5, 4, 8, 1, {}, true, 0}, type);
   }
@@ -59,6 +72,8 @@ TEST_CASE("table_estimate: what does not fit is refused") {
                                means, {}),
                 "table_estimate", "[1, 4, 7, 3]", "[1, 4, 6, 2]");
   CHECK_REFUSES(table_estimate(bias, prior, means, {}, 0, 2), "table_estimate", "floor", "2");
+  CHECK_REFUSES(table_estimate(bias, prior, means, {.first = 2}), "table_estimate",
+                "rows from 2 on");
 }
 
 }  // namespace brine::test

@@ -26,7 +26,7 @@ std::vector<Tensor> csr_on(const On& on, const Tensor& chosen, const MaskCase& m
 void compare_csr(const MaskCase& m, const Tensor& selected, int64_t keys = 0) {
   for (int64_t spare : {0, 37}) {
     compare(m.name(), 0, [&](const On& on) {
-      return csr_on(on, selected, m, m.visible(), keys ? keys : m.T, spare);
+      return csr_on(on, selected, m, m.visible(), keys ? keys : m.first + m.T, spare);
     });
   }
 }
@@ -55,6 +55,7 @@ TEST_CASE("cuda: compressed rows of any columns, of many and of few") {
       {.B = 1, .H = 2, .T = 300, .K = 3, .k = 40},  // columns of more keys than a warp has lanes
       {.B = 3, .H = 2, .T = 700, .K = 8, .k = 3, .lengths = {700, 0, 333}},  // tiles of the sum
       {.B = 2, .H = 1, .T = 90, .K = 33, .k = 2, .causal = false, .lengths = {90, 41}},
+      {.B = 1, .H = 2, .T = 70, .K = 12, .k = 3, .first = 101},
   };
   for (const MaskCase& m : cases) {
     for (int64_t one_in : {1, 5}) compare_csr(m, random_columns(m, one_in));

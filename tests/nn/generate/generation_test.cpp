@@ -146,9 +146,10 @@ TEST_CASE("generation: its memory is known before the state exists") {
               model, {.batch = 2, .capacity = 129, .cache = request.cache, .coded = coded});
           CHECK(m.state == state.bytes());
           request.part = 10;
-          const bool whole = model.attention_traits().part_step == 0;
+          const nn::AttentionTraits traits = model.attention_traits();
           const int64_t part = nn::memory_of(model, request, 2, 100).part;
-          CHECK(part == nn::part_bytes(model.shape()) * (whole ? 100 : 10));
+          CHECK(part == nn::part_bytes(model.shape()) * (traits.part_step ? 10 : 100) +
+                            4 * traits.part_numbers * 100 * model.shape().layers);
         }
       },
       256);

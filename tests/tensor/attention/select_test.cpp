@@ -107,6 +107,25 @@ TEST_CASE("select_columns equals the sorted reference in every mode") {
   }
 }
 
+TEST_CASE("select_columns, build_csr: rows behind other keys are those of the whole") {
+  const Shape shape{1, 3, 90, 8};
+  for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch}) {
+    for (const Tensor& x : {uniform(shape, 11, 0, 1), plateaus(shape, 12, 2)}) {
+      auto mask_of = [&](int64_t first) {
+        const Visibility visible{.first = first};
+        const Selection s = select_columns(x.slice(2, first, 90 - first), visible, {5, mode});
+        return csr_to_mask(build_csr(s.selected, visible, 5, 90));
+      };
+      const Tensor whole = mask_of(0);
+      for (int64_t first : {1, 4, 60}) {
+        CHECK(mask_of(first).to_vector() == whole.slice(2, first, 90 - first).to_vector());
+      }
+    }
+  }
+  const Visibility padded{.lengths = lengths_of({90}), .first = 2};
+  CHECK_REFUSES(select_columns(uniform(shape, 11, 0, 1), padded, {.k = 5}), "begin at 2");
+}
+
 TEST_CASE("budgets of the written table") {
   Tensor x = uniform({1, 12, 2048, 64}, 3, 0, 1);
   Selection got = select_columns(x, {}, {.k = 64});
@@ -167,6 +186,7 @@ TEST_CASE("the most entries of a selection, without a loop, are those of a loop 
               Tensor::from<int64_t>({T, 0, T / 2, T / 2, std::max<int64_t>(T - 1, 0)}, {5});
           for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch}) {
             compare({.causal = true}, {k, mode}, 2, H, T, K);
+            compare({.causal = true, .first = T / 2}, {k, mode}, 1, H, T, K);
             compare({.causal = true, .lengths = lengths}, {k, mode}, 5, H, T, K);
           }
           for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch,

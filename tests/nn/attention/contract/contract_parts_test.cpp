@@ -38,12 +38,17 @@ TEST_CASE("contract: a prompt in parts leaves the output and the state of one pa
         nn::AttentionInput part = rows_of(all, first, n);
         part.state = state.get();
         part.slot = 1;
+        part.more = first + n < T;
         CHECK(same_bits(block.module->forward(part), wanted.slice(1, first, n).contiguous()));
       }
       const std::vector<NamedTensor> got = state->saved(1);
       REQUIRE(got.size() == saved.size());
       for (size_t i = 0; i < got.size(); ++i) {
         const bool lists = contains(got[i].name, "entries");  // beyond its count: anything
+        if (contains(got[i].name, "features")) {  // products of fewer rows may round differently
+          CHECK(close(got[i].tensor.contiguous(), saved[i].tensor, 1e-6, 1e-6));
+          continue;
+        }
         CHECK_MESSAGE((lists || same_bits(got[i].tensor, saved[i].tensor)), got[i].name);
       }
       const auto alone = block.module->make_state(request);
@@ -57,7 +62,7 @@ TEST_CASE("contract: a prompt in parts leaves the output and the state of one pa
     if (step > 1)
       CHECK(contains(message([&] { block.module->forward(part); }), "begins at a multiple of"));
   });
-  CHECK(enough(methods, 7));
+  CHECK(enough(methods, 8));
 }
 
 TEST_CASE("contract: a state in 8 bits is that of any parts and steps, and close to an exact one") {
