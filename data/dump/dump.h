@@ -149,8 +149,6 @@ void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, i
 // Reads them back (windows and lengths stay empty); returns the first sample; spec.samples is the
 // number of samples.
 DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first);
-// A list of one number per sample of the shard: "lengths" or "windows".
-std::vector<int64_t> read_shard_list(const Hdf5Reader& file, const char* name, int64_t samples);
 // Checks that every dataset of the schema exists with the correct type and shape. `first` as in
 // dump_datasets().
 void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first = 0);

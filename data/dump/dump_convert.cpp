@@ -74,23 +74,4 @@ void load_values(const void* stored, int64_t count, Dtype dtype, float* x) {
   }
 }
 
-void pack_rows(const float* x, int64_t heads, int64_t tokens, float* packed) {
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t t = 0; t < tokens; ++t, x += tokens) {
-      std::memmove(packed, x, size_t(t + 1) * sizeof(float));
-      packed += t + 1;
-    }
-  }
-}
-
-void unpack_rows(const float* packed, int64_t heads, int64_t tokens, float* x) {
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t t = 0; t < tokens; ++t, x += tokens) {
-      std::memcpy(x, packed, size_t(t + 1) * sizeof(float));
-      std::memset(x + t + 1, 0, size_t(tokens - t - 1) * sizeof(float));
-      packed += t + 1;
-    }
-  }
-}
-
 }  // namespace brine::data

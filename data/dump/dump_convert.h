@@ -17,9 +17,4 @@ void copy_values(const void* x, int64_t count, Dtype dtype, void* out, const std
 // x[i] = stored[i].
 void load_values(const void* stored, int64_t count, Dtype dtype, float* x);
 
-// [H, T, T] -> [H, T (T + 1) / 2] in place or to an address before it; row t keeps t + 1 values.
-void pack_rows(const float* x, int64_t heads, int64_t tokens, float* packed);
-// The inverse; hidden keys become 0. The two do not overlap.
-void unpack_rows(const float* packed, int64_t heads, int64_t tokens, float* x);
-
 }  // namespace brine::data

@@ -161,14 +161,6 @@ DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   return spec;
 }
 
-std::vector<int64_t> read_shard_list(const Hdf5Reader& file, const char* name, int64_t samples) {
-  Hdf5Info info = file.info(name);
-  check_format(info.dtype == Dtype::i64 && info.shape == Shape{samples}, file.path(), ": ", name,
-               ": is ", info.dtype, " ", info.shape, ", must be i64 [", samples, "]");
-  Tensor list = file.read(name);
-  return {list.data<int64_t>(), list.data<int64_t>() + samples};
-}
-
 void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first) {
   for (const DumpDataset& d : dump_datasets(spec, spec.samples, first)) {
     Hdf5Info info = file.info(d.name);

@@ -89,11 +89,11 @@ struct DumpReader::Impl {
   // A dataset with one row for each sample.
   Tensor samples(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                  Dtype stored, Dtype wanted) const;
-  // In a ragged dump: [n, (H,) T, ...] with zeros at the ends, and [n, H, T, T].
+  // In a ragged dump: [n, (H,) T, ...] with zeros at the ends.
   Tensor ragged(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                 bool by_head, Dtype stored, Dtype wanted) const;
-  Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
-  Tensor packed_maps(const std::vector<Place>& places, const std::string& dataset) const;
+  // Maps [n, H, T, T] of a ragged dump, or of packed rows.
+  Tensor maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
   Tensor read(const std::vector<Place>& places, const TeacherTensor& tensor, int64_t layer,
               int64_t T, DumpWants::AsStored as_stored) const;
   std::vector<const TeacherTensor*> chosen(const DumpWants& wants) const;
@@ -186,22 +186,23 @@ Tensor DumpReader::Impl::ragged(const std::vector<Place>& places, const std::str
   return x;
 }
 
-Tensor DumpReader::Impl::ragged_maps(const std::vector<Place>& places, const std::string& dataset,
-                                     int64_t T) const {
+Tensor DumpReader::Impl::maps(const std::vector<Place>& places, const std::string& dataset,
+                              int64_t T) const {
   const DumpSpec& s = manifest.spec;
   Tensor x = Tensor::zeros({int64_t(places.size()), s.heads, T, T});
   Rows rows(s.dtype, Dtype::f32);
   std::vector<float> values;
   float* out = x.data<float>();
   for (const Place& place : places) {
-    int64_t count = s.heads * s.map_values(place.length);
+    const int64_t length = s.ragged ? place.length : T;
+    const int64_t count = s.heads * s.map_values(length);
     values.resize(size_t(count));
-    rows.read(*place.file, dataset, s.heads * place.map, count, count,
-              reinterpret_cast<unsigned char*>(values.data()));
+    rows.read(*place.file, dataset, s.ragged ? s.heads * place.map : place.row,
+              s.ragged ? count : 1, count, reinterpret_cast<unsigned char*>(values.data()));
     const float* from = values.data();
     for (int64_t h = 0; h < s.heads; ++h) {
-      for (int64_t q = 0; q < place.length; ++q) {
-        int64_t keys = s.packs_rows() ? q + 1 : place.length;
+      for (int64_t q = 0; q < length; ++q) {
+        int64_t keys = s.packs_rows() ? q + 1 : length;
         std::copy(from, from + keys, out + (h * T + q) * T);
         from += keys;
       }
@@ -211,29 +212,11 @@ Tensor DumpReader::Impl::ragged_maps(const std::vector<Place>& places, const std
   return x;
 }
 
-Tensor DumpReader::Impl::packed_maps(const std::vector<Place>& places,
-                                     const std::string& dataset) const {
-  const DumpSpec& s = manifest.spec;
-  int64_t n = int64_t(places.size());
-  Tensor x = Tensor::empty({n, s.heads, s.tokens, s.tokens});
-  int64_t count = s.heads * (s.tokens * (s.tokens + 1) / 2);
-  std::vector<unsigned char> stored(size_t(count) * item_size(s.dtype));
-  std::vector<float> packed(size_t(count), 0.0f);
-  for (int64_t i = 0; i < n; ++i) {
-    const Place& place = places[size_t(i)];
-    place.file->read_rows_into(dataset, place.row, 1, s.dtype, stored.data(), stored.size());
-    load_values(stored.data(), count, s.dtype, packed.data());
-    unpack_rows(packed.data(), s.heads, s.tokens, x.data<float>() + i * (x.numel() / n));
-  }
-  return x;
-}
-
 Tensor DumpReader::Impl::read(const std::vector<Place>& places, const TeacherTensor& tensor,
                               int64_t layer, int64_t T, DumpWants::AsStored as_stored) const {
   const DumpSpec& s = manifest.spec;
   const std::string dataset = tensor.path(layer);
-  if (tensor.is_map() && s.ragged) return ragged_maps(places, dataset, T);
-  if (tensor.is_map() && s.packs_rows()) return packed_maps(places, dataset);
+  if (tensor.is_map() && (s.ragged || s.packs_rows())) return maps(places, dataset, T);
   const Shape shape = tensor.padded(s, int64_t(places.size()), T);
   const Dtype stored = tensor.dtype(s), wanted = type_read(tensor, s, as_stored);
   Tensor x = s.ragged && tensor.has_tokens()

@@ -119,11 +119,7 @@ void ShardWriter::put_map(const std::string& dataset, const Tensor& x, int64_t i
   int64_t H = x.dim(1), T = x.dim(2), t = length(written_);
   const float* map = x.data<float>() + i * H * T * T;
   packed_.clear();
-  if (!spec_.ragged) {
-    packed_.resize(size_t(H * spec_.map_values(T)));
-    pack_rows(map, H, T, packed_.data());
-  }
-  for (int64_t h = 0; h < H && spec_.ragged; ++h) {
+  for (int64_t h = 0; h < H; ++h) {
     for (int64_t q = 0; q < t; ++q) {
       const float* row = map + (h * T + q) * T;
       packed_.insert(packed_.end(), row, row + (spec_.packs_rows() ? q + 1 : t));
