@@ -55,6 +55,16 @@ struct Variant {
   std::vector<std::string> presets = {};
 };
 
+// E of an enum E and of an optional one.
+template <class E>
+struct EnumOf {
+  using type = E;
+};
+template <class E>
+struct EnumOf<std::optional<E>> {
+  using type = E;
+};
+
 class Schema {
  public:
   // An enum, read and written by the names of its values; empty: no value yet.
@@ -108,17 +118,30 @@ class Schema {
     return add(name, Target(&member), choices, help, options);
   }
   // An enum, or an optional one, by the names of its values.
-  template <class E, size_t N>
-  requires std::is_enum_v<E> Schema& choice(const std::string& name, E& member,
-                                            const Named<E> (&names)[N], const std::string& help,
+  template <class Member, size_t N, class E = typename EnumOf<Member>::type>
+  requires std::is_enum_v<E> Schema& choice(const std::string& name, Member& member,
+                                            const Named<typename EnumOf<Member>::type> (&names)[N],
+                                            const std::string& help,
                                             const FieldOptions& options = {}) {
-    return add_enum<E>(name, member, names, help, options);
-  }
-  template <class E, size_t N>
-  requires std::is_enum_v<E> Schema& choice(const std::string& name, std::optional<E>& member,
-                                            const Named<E> (&names)[N], const std::string& help,
-                                            const FieldOptions& options = {}) {
-    return add_enum<E>(name, member, names, help, options);
+    const std::vector<Named<E>> table(names, names + N);
+    std::vector<std::string> choices;
+    choices.reserve(table.size());
+    for (const Named<E>& known : table) choices.push_back(known.name);
+    EnumSlot slot{[&member, table]() -> std::optional<std::string> {
+                    const std::optional<E> value = member;
+                    for (const Named<E>& known : table) {
+                      if (value == known.value) return known.name;
+                    }
+                    return std::nullopt;
+                  },
+                  [&member, table](const std::string& text) {
+                    for (const Named<E>& known : table) {
+                      if (text == known.name) member = known.value;
+                    }
+                  }};
+    add(name, Target(std::move(slot)), choices, help, options);
+    fields_.back().optional = !std::is_enum_v<Member>;
+    return *this;
   }
   // The fields of another config, under `name`.
   template <class Config>
@@ -180,33 +203,6 @@ class Schema {
               const std::string& help, const FieldOptions& options);
   std::string open(const std::string& name);
   bool is_fixed(std::string_view key, const Json& value, std::string_view shown) const;
-
-  template <class E, class Member, size_t N>
-  Schema& add_enum(const std::string& name, Member& member, const Named<E> (&names)[N],
-                   const std::string& help, const FieldOptions& options) {
-    const std::vector<Named<E>> table(names, names + N);
-    std::vector<std::string> choices;
-    choices.reserve(table.size());
-    for (const Named<E>& known : table) choices.push_back(known.name);
-    EnumSlot slot{[&member, table]() -> std::optional<std::string> {
-                    if constexpr (!std::is_enum_v<Member>) {
-                      if (!member) return std::nullopt;
-                    }
-                    const std::optional<E> value = member;
-                    for (const Named<E>& known : table) {
-                      if (known.value == *value) return known.name;
-                    }
-                    return std::nullopt;
-                  },
-                  [&member, table](const std::string& text) {
-                    for (const Named<E>& known : table) {
-                      if (text == known.name) member = known.value;
-                    }
-                  }};
-    add(name, Target(std::move(slot)), choices, help, options);
-    fields_.back().optional = !std::is_enum_v<Member>;
-    return *this;
-  }
 
   std::vector<Field> fields_;
   struct Fixed {
