@@ -15,6 +15,7 @@
 #include "apps/terminal/terminal.h"
 #include "autograd/compute_type.h"
 #include "data/io/file_io.h"
+#include "data/io/utf8.h"
 #include "data/weights/hub_cache.h"
 #include "tensor/comm/communicator.h"
 #include "tensor/device/accelerator.h"
@@ -192,15 +193,7 @@ std::string without_name(std::string why, const std::string& name) {
 std::string shell_word(const std::string& word) {
   const char* plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=,+@%-";
   if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string out = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      out += "'\\''";
-    } else {
-      out += c;
-    }
-  }
-  return out + "'";
+  return "'" + data::replaced(word, "'", "'\\''") + "'";
 }
 
 void CommonOptions::describe(data::Schema& s) {

@@ -5,6 +5,7 @@
 #include "apps/report/pack.h"
 #include "apps/report/report.h"
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 
 namespace brine::report {
 namespace {
@@ -13,22 +14,6 @@ using data::Json;
 
 // What is left for maps after everything else, and what a few more characters in their JSON take.
 constexpr size_t kMapSlack = 20000;
-
-// Text inside HTML and inside a script element: "<" never appears, so no text can end an element or
-// begin another.
-std::string escaped(const std::string& text, const char* less, const char* ampersand) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<') {
-      out += less;
-    } else if (c == '&') {
-      out += ampersand;
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 // The text of a block of tokens: all of a short one, the ends of a long one.
 std::string block_text(const std::vector<std::string>& tokens, int64_t begin, int64_t end) {
@@ -86,7 +71,7 @@ Json everything_but_maps(const Report& report) {
 }
 
 // The template with each "/*NAME*/" replaced by the file of that name, "/*data*/" by the data.
-std::string assembled(const std::string& title, const Json& data) {
+std::string assembled(const std::string& title, const Json& content) {
   const std::string_view html = page_file("page.html");
   std::string out;
   for (size_t at = 0; at < html.size();) {
@@ -97,10 +82,11 @@ std::string assembled(const std::string& title, const Json& data) {
     }
     out += html.substr(at, mark - at);
     const std::string_view name = html.substr(mark + 2, end - mark - 2);
+    // Without "<" no text can end an element or begin another.
     if (name == "data") {
-      out += escaped(printable_json(data), "\\u003c", "&");
+      out += data::replaced(printable_json(content), "<", "\\u003c");
     } else if (name == "title") {
-      out += escaped(title, "&lt;", "&amp;");
+      out += data::replaced(data::replaced(title, "&", "&amp;"), "<", "&lt;");
     } else {
       out += page_file(name);
     }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
@@ -70,11 +71,7 @@ std::string with_nan(const Json& value) {
   return "[" + out + "]";
 }
 
-std::string markdown_cell(const std::string& text) {
-  std::string out;
-  for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
-  return out;
-}
+std::string markdown_cell(const std::string& text) { return replaced(text, "|", "\\|"); }
 
 }  // namespace
 

@@ -51,6 +51,16 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t at = 0;
+  for (size_t next = 0; (next = text.find(from, at)) != std::string_view::npos;) {
+    out.append(text, at, next - at).append(to);
+    at = next + from.size();
+  }
+  return out.append(text, at);
+}
+
 std::string read_text(const std::string& path) {
   std::string text = read_file(path);
   refuse_packed(path, std::string_view(text).substr(0, kPackedHead));

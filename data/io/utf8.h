@@ -31,6 +31,9 @@ void refuse_malformed(const std::string& name, std::string_view text, uint64_t o
 // The parts between separators, one more than there are of them.
 std::vector<std::string> split(std::string_view text, char separator);
 
+// The text with `to` for each `from`, which is not empty.
+std::string replaced(std::string_view text, std::string_view from, std::string_view to);
+
 inline bool is_utf8(std::string_view text) { return find_invalid_utf8(text) == kValidUtf8; }
 
 // The text at `path` without a leading byte order mark. A missing or empty file and invalid UTF-8

@@ -170,6 +170,16 @@ const std::string& PipelineTokenizer::token_of(int32_t id) const {
   return spelled_[size_t(id)];
 }
 
-bool PipelineTokenizer::is_special(int32_t id) const { return special_[size_t(id)]; }
+std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string out;
+  bool first = true;
+  for (int32_t id : ids) {
+    token_of(id);  // throws for an id without a token
+    if (skip_special && special_[size_t(id)]) continue;
+    out += decoded(id, first);
+    first = false;
+  }
+  return out;
+}
 
 }  // namespace brine::data

@@ -70,6 +70,8 @@ struct TokenizerModel {
 class PipelineTokenizer : public Tokenizer {
  public:
   std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
+  std::string decode_next(int32_t id) const override { return decoded(id, false); }
   const TokensAround& around() const override;
   int64_t vocab_size() const override { return int64_t(spelled_.size()); }
   size_t longest_token() const override { return longest_; }
@@ -93,8 +95,10 @@ class PipelineTokenizer : public Tokenizer {
   virtual void encode_piece(const Piece& piece, WordCache& cache,
                             std::vector<int32_t>& out) const = 0;
 
+  // The bytes of a token, which is the first one of a text or not; throws for an id without one.
+  virtual std::string decoded(int32_t id, bool first) const = 0;
+
   const std::vector<std::string>& spelled() const { return spelled_; }
-  bool is_special(int32_t id) const;
 
  private:
   void encode_with(std::string_view text, WordCache& cache, std::vector<int32_t>& out) const;

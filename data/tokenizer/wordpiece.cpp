@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "data/io/utf8.h"
 #include "data/unicode/unicode.h"
 #include "tensor/base/error.h"
 
@@ -23,21 +24,13 @@ BertClass next_bert_class(std::string_view text, size_t& at) {
   return bert_class(next_char(text, at));
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t done = 0;
-  for (size_t at; (at = text.find(from, done)) != std::string::npos; done = at + from.size())
-    out.append(text, done, at - done).append(to);
-  if (done > 0) text = out.append(text, done);
-}
-
 // The spaces that BERT's decoder removes, token by token.
 void clean_up(std::string& token) {
   constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
       {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
       {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
-  for (auto [from, to] : kChanges) replace_all(token, from, to);
+  for (auto [from, to] : kChanges) token = replaced(token, from, to);
 }
 
 }  // namespace
@@ -111,23 +104,8 @@ void WordPieceTokenizer::encode_word(std::string_view word, std::vector<int32_t>
   }
 }
 
-std::string WordPieceTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string out;
-  bool first = true;
-  for (int32_t id : ids) {
-    const std::string& token = token_of(id);
-    if (skip_special && is_special(id)) continue;
-    out += decoded(token, first);
-    first = false;
-  }
-  return out;
-}
-
-std::string WordPieceTokenizer::decode_next(int32_t id) const {
-  return decoded(token_of(id), false);
-}
-
-std::string WordPieceTokenizer::decoded(const std::string& token, bool first) const {
+std::string WordPieceTokenizer::decoded(int32_t id, bool first) const {
+  const std::string& token = token_of(id);
   std::string out = token;
   const std::string& prefix = model_.decoder_prefix;
   if (!first) {

@@ -25,8 +25,6 @@ class WordPieceTokenizer : public PipelineTokenizer {
   // Errors start with `where`, the source file.
   WordPieceTokenizer(WordPieceModel model, const std::string& where);
 
-  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
-  std::string decode_next(int32_t id) const override;
   std::string to_json() const override;
   std::string hash() const override;
   std::string transformers_class() const override { return "BertTokenizer"; }
@@ -38,7 +36,7 @@ class WordPieceTokenizer : public PipelineTokenizer {
   using Pieces = std::unordered_map<std::string_view, int32_t>;
   void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out) const override;
   void encode_word(std::string_view word, std::vector<int32_t>& out) const;
-  std::string decoded(const std::string& token, bool first) const;
+  std::string decoded(int32_t id, bool first) const override;
 
   WordPieceModel model_;
   Pieces first_, next_;  // pieces that start a word; that continue one, without the prefix

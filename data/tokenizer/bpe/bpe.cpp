@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/unicode/unicode.h"
@@ -152,34 +153,13 @@ size_t BpeTokenizer::unknown_end(std::string_view word, size_t at) const {
   return end;
 }
 
-std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string out;
-  bool first = model_.decoder.first_differs();
-  for (int32_t id : ids) {
-    const std::string& token = token_of(id);
-    if (skip_special && is_special(id)) continue;
-    out += first ? model_.decoder.first_bytes_of(token) : decode_next(id);
-    first = false;
-  }
-  return out;
-}
-
-std::string BpeTokenizer::decode_next(int32_t id) const {
-  token_of(id);  // throws for an id without a token
-  return bytes_[size_t(id)];
+std::string BpeTokenizer::decoded(int32_t id, bool first) const {
+  const std::string& token = token_of(id);
+  const bool differs = first && model_.decoder.first_differs();
+  return differs ? model_.decoder.first_bytes_of(token) : bytes_[size_t(id)];
 }
 
 namespace {
-
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t at = 0;
-  for (size_t next = 0; (next = text.find(from, at)) != std::string_view::npos;) {
-    out.append(text, at, next - at).append(to);
-    at = next + from.size();
-  }
-  return out.append(text, at);
-}
 
 std::string stripped(std::string_view text, std::string_view what, size_t start, size_t stop) {
   for (; start > 0 && text.starts_with(what); --start) text.remove_prefix(what.size());

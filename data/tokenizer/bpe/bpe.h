@@ -73,8 +73,6 @@ class BpeTokenizer : public PipelineTokenizer {
   // `tokenizers` does. Errors start with `where`, the source file.
   BpeTokenizer(BpeModel model, const std::string& where);
 
-  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
-  std::string decode_next(int32_t id) const override;
   std::string to_json() const override;
   std::string hash() const override;
   std::string transformers_class() const override;
@@ -83,6 +81,7 @@ class BpeTokenizer : public PipelineTokenizer {
   const BpeModel& model() const { return model_; }
 
  private:
+  std::string decoded(int32_t id, bool first) const override;
   void find_bytes(const std::string& where);
   void check_merges(const std::string& where);
   bool spaces_lead() const;
