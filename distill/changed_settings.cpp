@@ -16,9 +16,8 @@ constexpr const char* kFree[] = {"recipe",       "stage",      "stages",
                                  "keep_moments", "eval_every", "log_steps"};
 // Keys that the checkpoints of older runs of stage attention do not have.
 constexpr const char* kLater[] = {
-    "/model",       "/task",        "/top_logits",
-    "/train_split", "/valid_split", "/warmup_ratio",
-    "/losses/kl",   "/losses/mse",  "/optimizer/feature_learning_rate"};
+    "/model",        "/task",      "/train_split", "/valid_split",
+    "/warmup_ratio", "/losses/kl", "/losses/mse",  "/optimizer/feature_learning_rate"};
 // Keys with one input, recorded under their name, and with a list of files, recorded under the name
 // and the path of each.
 constexpr const char* kInputs[] = {"teacher", "model", "tokenizer", "dump"};
@@ -98,7 +97,9 @@ std::vector<std::string> changed_settings(Json before, Json now) {
     before.erase(key);
     now.erase(key);
   }
-  if (before.value("copies", 0) == 1) before.erase("copies");  // all that there is now
+  // All that there is now.
+  if (before.value("copies", 0) == 1) before.erase("copies");
+  if (before.value("top_logits", 1) == 0) before.erase("top_logits");
   for (const char* key : kLater) {
     const Json::json_pointer at(key);
     if (!before.contains(at) && now.contains(at)) now.at(at.parent_pointer()).erase(at.back());

@@ -82,8 +82,7 @@ void Distillation::describe(data::Schema& s) {
           {.transient = true});
   s.field("data", data, "Text files or token shards to train on, or the directory of the task");
   s.field("task", task.task, "Task of a fine-tuned encoder to distil (finetune --help: names)");
-  s.field("top_logits", top_logits,
-          "Logits per row of a teacher without a dump that kd_task uses; 0 = all", {.min = 0});
+  s.fixed("top_logits", {"0"});  // what others were written with
   task.describe(s);
   s.field("epochs", epochs,
           "Passes over a task's texts, which give the steps; recipe short: 300 steps",
@@ -152,7 +151,7 @@ void Distillation::refuse_other_settings() {
   if (!has(Stage::joint)) refuse("stage joint", {"joint.lora_rank"});
   if (has(Stage::attention)) {
     refuse("stage joint", {"recompute", "loss_from", "optimizer.learning_rate"});
-    refuse("stage joint alone", {"recipe", "model", "top_logits"});
+    refuse("stage joint alone", {"recipe", "model"});
     for (const Loss& loss : distill::losses())
       if (loss.name != "approx" && loss.name != "context")
         refuse("stage joint", {"losses." + loss.name});
@@ -162,7 +161,7 @@ void Distillation::refuse_other_settings() {
   if (on_task()) {
     if (dumped_texts)
       refuse("a run on a --task", {"data", "train_split", "valid_split", "fields", "labels"});
-    refuse("a run on text", {"valid", "loss_from", "top_logits", "lengths", "retrieval_share"});
+    refuse("a run on text", {"valid", "loss_from", "lengths", "retrieval_share"});
   } else {
     refuse("a run on a --task",
            {"train_split", "valid_split", "fields", "labels", "epochs", "warmup_ratio"});

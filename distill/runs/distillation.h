@@ -49,7 +49,6 @@ struct Distillation {
   std::string teacher = {};  // a model's directory; "self"; empty: a dump makes blocks alone
   std::string dump = {};     // of the teacher; empty: it runs
   bool trust_dump = false;   // no sample of it is compared with the teacher
-  int64_t top_logits = 0;
 
   std::vector<std::string> data = {},
                            valid = {};  // text files or token shards; data: of a task a directory

@@ -163,8 +163,8 @@ TextFiles Preparation::text() const {
 
 void Preparation::from_self() {
   check(!what.model.empty(), "distill: --teacher self needs --model, the student");
-  check(what.dump.empty() && !what.on_task() && what.top_logits == 0,
-        "distill: --teacher self takes text, without dump, task and top_logits");
+  check(what.dump.empty() && !what.on_task(),
+        "distill: --teacher self takes text, without dump and task");
   check(!what.mixes(), "distill: lengths and retrieval_share are not for --teacher self");
   nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
   check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
@@ -212,8 +212,6 @@ void Preparation::load_teacher() {
 }
 
 void Preparation::from_teacher() {
-  check(what.dump.empty() || what.top_logits == 0,
-        "distill: top_logits needs a teacher that runs next to the student");
   load_teacher();
   resolve(what.student.shape());
   text();  // throws for windows that are too long before any slow work
@@ -234,7 +232,7 @@ void Preparation::from_teacher() {
   } else if (dump) {
     dump->require(run.losses.needs());
   } else {
-    run.teacher = std::make_shared<OnlineTeacher>(teacher.model, what.top_logits);
+    run.teacher = std::make_shared<OnlineTeacher>(teacher.model);
   }
   if (what.teacher.empty()) keep_blocks();
 }
