@@ -23,18 +23,6 @@ namespace {
 // to y. d and m are f16. Every product is exact in f32 but the last one of q6_k, so that all
 // compilers and instruction sets give the same bits.
 
-// 32 values share a scale d; 4 bits a value, the first 16 values in the low halves of 16 bytes.
-void dequantise_q4_0(const unsigned char* x, int64_t blocks, float* y);  // d (q - 8)
-
-void dequantise_q4_1(const unsigned char* x, int64_t blocks, float* y);  // d q + m
-
-// A fifth bit of each value in 4 more bytes.
-void dequantise_q5_0(const unsigned char* x, int64_t blocks, float* y);  // d (q - 16)
-
-void dequantise_q5_1(const unsigned char* x, int64_t blocks, float* y);  // d q + m
-
-void dequantise_q8_0(const unsigned char* x, int64_t blocks, float* y);  // d q, q signed
-
 float half_at(const unsigned char* x) {
   f16 value;
   std::memcpy(&value.bits, x, 2);
@@ -78,6 +66,8 @@ void dequantise_groups(const unsigned char* x, const unsigned char* fifth, const
   }
 }
 
+// 32 values share a scale d; 4 bits a value, the first 16 values in the low halves of 16 bytes:
+// d (q - 8).
 void dequantise_q4_0(const unsigned char* x, int64_t blocks, float* y) {
   for (; blocks > 0; --blocks, x += 18, y += 32) {
     const float d = half_at(x);
@@ -88,6 +78,7 @@ void dequantise_q4_0(const unsigned char* x, int64_t blocks, float* y) {
   }
 }
 
+// d q + m.
 void dequantise_q4_1(const unsigned char* x, int64_t blocks, float* y) {
   for (; blocks > 0; --blocks, x += 20, y += 32) {
     const float d = half_at(x), m = half_at(x + 2);
@@ -98,6 +89,7 @@ void dequantise_q4_1(const unsigned char* x, int64_t blocks, float* y) {
   }
 }
 
+// A fifth bit of each value in 4 more bytes: d (q - 16).
 void dequantise_q5_0(const unsigned char* x, int64_t blocks, float* y) {
   for (; blocks > 0; --blocks, x += 22, y += 32) {
     const float d = half_at(x);
@@ -109,6 +101,7 @@ void dequantise_q5_0(const unsigned char* x, int64_t blocks, float* y) {
   }
 }
 
+// d q + m.
 void dequantise_q5_1(const unsigned char* x, int64_t blocks, float* y) {
   for (; blocks > 0; --blocks, x += 24, y += 32) {
     const float d = half_at(x), m = half_at(x + 2);
@@ -120,6 +113,7 @@ void dequantise_q5_1(const unsigned char* x, int64_t blocks, float* y) {
   }
 }
 
+// d q, q signed.
 void dequantise_q8_0(const unsigned char* x, int64_t blocks, float* y) {
   for (; blocks > 0; --blocks, x += 34, y += 32) {
     const float d = half_at(x);
