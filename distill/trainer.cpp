@@ -111,7 +111,7 @@ Trainer::Trainer(TrainerParts& parts, TrainerHost host)
       slots_(slots_of(config_.accumulate, ranks_.rank(), ranks_.size())),
       step_(config_.first_step) {
   if (losses_ && parts.teacher && learns_mask(*parts.model) && parts.config.method().mask().k)
-    recall_ = std::make_unique<RecallObserver>(parts.config, RecallSettings{});
+    recall_ = std::make_unique<RecallObserver>(parts.config);
   if (!host_.seconds) host_.seconds = steady_seconds;
   check(compute_type() != Dtype::f16,
         "train: gradients do not fit the range of f16; --compute bf16 has that of f32");

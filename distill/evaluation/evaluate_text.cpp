@@ -117,7 +117,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   const nn::AttentionTraits traits = m.model->attention_traits();
   std::unique_ptr<RecallObserver> recall;
   if (!e.teacher.empty()) {
-    recall = RecallObserver::make(e.teacher, m, {.k = e.k});
+    recall = RecallObserver::make(e.teacher, m, e.k);
     call.observer = recall.get();
     call.before_batch = [&](const Batch& batch) { recall->begin(batch); };
     call.measures = {recall.get()};

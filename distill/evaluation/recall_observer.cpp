@@ -20,14 +20,13 @@ std::unique_ptr<Teacher> next_to(const nn::LoadedModel& teacher, const nn::Loade
 
 }  // namespace
 
-RecallObserver::RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
-                               const RecallSettings& settings)
-    : RecallObserver(model.config, settings, next_to(teacher, model)) {}
+RecallObserver::RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model, int64_t k)
+    : RecallObserver(model.config, k, next_to(teacher, model)) {}
 
-RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings)
-    : RecallObserver(model, settings, std::make_unique<SelfTeacher>()) {}
+RecallObserver::RecallObserver(const nn::ModelConfig& model, int64_t k)
+    : RecallObserver(model, k, std::make_unique<SelfTeacher>()) {}
 
-RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
+RecallObserver::RecallObserver(const nn::ModelConfig& model, int64_t k,
                                std::unique_ptr<Teacher> source)
     : source_(std::move(source)), causal_(model.shape().causal) {
   const nn::MaskSettings mask = model.method().mask();
@@ -36,16 +35,15 @@ RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSetting
   // Masks without a mode have the same number of keys in every row and head.
   select_.mode = mask.mode.value_or(SelectMode::per_query);
   default_k_ = *mask.k;
-  columns_ = settings.columns ? settings.columns : mask.columns.value_or(64);
+  columns_ = mask.columns.value_or(64);
   layers_.resize(size_t(model.shape().layers));
-  restart(settings.k);
+  restart(k);
 }
 
 std::unique_ptr<RecallObserver> RecallObserver::make(const std::string& teacher,
-                                                     const nn::LoadedModel& model,
-                                                     const RecallSettings& settings) {
-  if (teacher == kSelf) return std::make_unique<RecallObserver>(model.config, settings);
-  return std::make_unique<RecallObserver>(nn::load_model(teacher), model, settings);
+                                                     const nn::LoadedModel& model, int64_t k) {
+  if (teacher == kSelf) return std::make_unique<RecallObserver>(model.config, k);
+  return std::make_unique<RecallObserver>(nn::load_model(teacher), model, k);
 }
 
 void RecallObserver::restart(int64_t k) {
@@ -93,7 +91,7 @@ std::string RecallObserver::take() {
 
 MaskHealth health_of_start(const nn::ModelConfig& model, const nn::RuntimeOptions& options,
                            const std::function<void(const EvaluateCall&)>& evaluate) {
-  RecallObserver observer(model, {.k = options.k});
+  RecallObserver observer(model, options.k);
   evaluate({.batch_size = 1,
             .max_windows = 1,
             .max_tokens = std::max<int64_t>(2048, 4 * observer.k()),

@@ -15,22 +15,16 @@
 
 namespace brine::distill {
 
-struct RecallSettings {
-  int64_t k = 0;        // 0: the model's
-  int64_t columns = 0;  // K of the best columns; 0: the model's, or 64
-};
-
 class RecallObserver : public nn::LayerObserver, public BatchMeasure {
  public:
   // Throws when the two models differ in layers, heads or head size, or the model has no mask.
-  RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
-                 const RecallSettings& settings);
+  // k = 0: the model's.
+  RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model, int64_t k = 0);
   // The model's dense attention is the teacher's.
-  RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings);
+  explicit RecallObserver(const nn::ModelConfig& model, int64_t k = 0);
   // `teacher` is a directory, or kSelf.
   static std::unique_ptr<RecallObserver> make(const std::string& teacher,
-                                              const nn::LoadedModel& model,
-                                              const RecallSettings& settings);
+                                              const nn::LoadedModel& model, int64_t k = 0);
 
   int64_t k() const { return select_.k; }
   // Clears the counts; from now on counts for this `k`, as above.
@@ -49,13 +43,12 @@ class RecallObserver : public nn::LayerObserver, public BatchMeasure {
   std::vector<MaskRow> rows() const { return mask_rows(layers_); }
 
  private:
-  RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
-                 std::unique_ptr<distill::Teacher> source);
+  RecallObserver(const nn::ModelConfig& model, int64_t k, std::unique_ptr<distill::Teacher> source);
 
   std::unique_ptr<distill::Teacher> source_;
   bool causal_;
   SelectConfig select_;
-  int64_t default_k_ = 0, columns_ = 0;
+  int64_t default_k_ = 0, columns_ = 0;  // columns_: K of the best columns
   Visibility visible_;
   double seen_ = 0, rows_ = 0;  // keys that rows see; rows
   std::vector<distill::Recall> layers_;

@@ -36,7 +36,7 @@ double recall_of(const nn::LoadedModel& m, const WindowSource& windows, Evaluate
                  SweepTeacher& teacher) {
   if (!teacher.recall) {
     teacher.live_without = allocator_stats().live;
-    teacher.recall = RecallObserver::make(teacher.path, m, {});
+    teacher.recall = RecallObserver::make(teacher.path, m);
   }
   teacher.recall->restart(call.options.k);
   call.observer = teacher.recall.get();
@@ -201,7 +201,7 @@ struct Table {
   void measure_mask(const std::string& name, const nn::LoadedModel& model, nn::LoadedModel of_dense,
                     EvaluateCall call, Recall& all) const {
     const int64_t k = call.options.k;
-    RecallObserver observer(std::move(of_dense), model, {.k = k});
+    RecallObserver observer(std::move(of_dense), model, k);
     call.observer = &observer;
     call.before_batch = [&](const Batch& batch) { observer.begin(batch); };
     call.measures = {&observer};

@@ -218,8 +218,7 @@ class Observer : public nn::LayerObserver {
   Observer(const nn::LoadedModel& model, const TextPass& pass)
       : causal_(model.config.shape().causal), maps_(pass.maps) {
     if (!model.model->attention_traits().sparse) return;
-    recall_ =
-        RecallObserver::make(pass.teacher.empty() ? kSelf : pass.teacher, model, {.k = pass.k});
+    recall_ = RecallObserver::make(pass.teacher.empty() ? kSelf : pass.teacher, model, pass.k);
     recall_->watch = [this](int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
       maps_.add(layer, view_of(tap, attention_of(teacher), causal_));
     };

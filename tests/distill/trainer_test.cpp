@@ -81,7 +81,7 @@ TEST_CASE(
   full.config = pair.teacher_config;
   full.model = pair.teacher;
   student.config = pair.config;
-  RecallObserver observer(std::move(full), student, {});
+  RecallObserver observer(std::move(full), student);
   NoGrad off;
   observer.begin(batch);
   pair.student->hidden({.ids = batch.ids, .observer = &observer});

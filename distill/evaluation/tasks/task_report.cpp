@@ -31,7 +31,7 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   TaskCall how = call.answer;
   std::unique_ptr<RecallObserver> recall;
   if (!call.teacher.empty()) {
-    recall = RecallObserver::make(call.teacher, m, {.k = how.options.k});
+    recall = RecallObserver::make(call.teacher, m, how.options.k);
     how.observer = recall.get();
     how.before_batch = [&](const Batch& batch) { recall->begin(batch); };
     how.measures = {recall.get()};
