@@ -35,8 +35,6 @@ class Hdf5Reader {
   const std::string& path() const;
   // Whether a group or dataset of that name exists; a link that is not a hard one throws.
   bool has(const std::string& object) const;
-  // Names of the members of a group, sorted.
-  std::vector<std::string> list(const std::string& group = "/") const;
   // Full names of all datasets below a group, sorted.
   std::vector<std::string> datasets(const std::string& group = "/") const;
 
@@ -66,7 +64,7 @@ class Hdf5Reader {
 
 // The storage of a dataset.
 struct Hdf5Layout {
-  Shape chunk = {};      // rank 0: contiguous, or pieces of at most 4 MiB with a filter
+  Shape chunk = {};      // rank 0: contiguous, without a filter
   bool shuffle = false;  // groups bytes of equal significance, which helps deflate
   int deflate = 0;       // 0 = none, 1 fast .. 9 small
 };

@@ -27,7 +27,6 @@ hid_t float16_type(size_t exponent_bits, size_t bias, bool swapped) {
 
 struct Types {
   std::vector<StoredType> ours;
-  std::vector<StoredInteger> integers;
 
   Types() {
     for (bool swapped : {false, true}) {
@@ -42,17 +41,6 @@ struct Types {
       add(Dtype::u8, H5T_STD_U8LE, H5T_STD_U8BE);
       ours.push_back({Dtype::f16, swapped, float16_type(5, 15, swapped)});
       ours.push_back({Dtype::bf16, swapped, float16_type(8, 127, swapped)});
-      auto add_integer = [&](int bytes, bool is_signed, hid_t le, hid_t be) {
-        integers.push_back({bytes, is_signed, swapped, little ? le : be});
-      };
-      add_integer(1, true, H5T_STD_I8LE, H5T_STD_I8BE);
-      add_integer(2, true, H5T_STD_I16LE, H5T_STD_I16BE);
-      add_integer(4, true, H5T_STD_I32LE, H5T_STD_I32BE);
-      add_integer(8, true, H5T_STD_I64LE, H5T_STD_I64BE);
-      add_integer(1, false, H5T_STD_U8LE, H5T_STD_U8BE);
-      add_integer(2, false, H5T_STD_U16LE, H5T_STD_U16BE);
-      add_integer(4, false, H5T_STD_U32LE, H5T_STD_U32BE);
-      add_integer(8, false, H5T_STD_U64LE, H5T_STD_U64BE);
     }
   }
 };
@@ -102,13 +90,6 @@ hid_t file_type(Dtype dtype) {
     if (t.dtype == dtype && !t.swapped) return t.id;
   }
   throw Error(join("HDF5: no type for ", dtype));
-}
-
-std::optional<StoredInteger> find_integer(hid_t type) {
-  for (const StoredInteger& t : types().integers) {
-    if (H5Tequal(type, t.id) > 0) return t;
-  }
-  return {};
 }
 
 void swap_bytes(void* items, size_t count, size_t size) {

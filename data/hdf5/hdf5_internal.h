@@ -76,13 +76,6 @@ struct StoredType {
 std::optional<StoredType> find_type(hid_t type);
 // The type to write: this machine's order.
 hid_t file_type(Dtype dtype);
-// Integers of every width, for attributes.
-struct StoredInteger {
-  int bytes = 0;
-  bool is_signed = false, swapped = false;
-  hid_t id = -1;
-};
-std::optional<StoredInteger> find_integer(hid_t type);
 
 // Swaps the bytes of `count` items of `size` bytes.
 void swap_bytes(void* items, size_t count, size_t size);

@@ -1,5 +1,5 @@
 // Hdf5Reader: every object is reached over hard links only and checked before it is read.
-#include <cstring>
+#include <bit>
 #include <map>
 #include <set>
 #include <utility>
@@ -322,13 +322,6 @@ bool Hdf5Reader::has(const std::string& object) const {
   return impl_->find(object).ok();
 }
 
-std::vector<std::string> Hdf5Reader::list(const std::string& group) const {
-  Lock lock;
-  std::vector<std::string> names;
-  for (auto& member : impl_->members(group)) names.push_back(std::move(member.name));
-  return names;
-}
-
 std::vector<std::string> Hdf5Reader::datasets(const std::string& group) const {
   Lock lock;
   std::vector<std::string> names;
@@ -405,47 +398,17 @@ std::vector<int64_t> Hdf5Reader::ints_attribute(const std::string& object,
                                                 const std::string& name) const {
   Lock lock;
   Impl::Attribute a = impl_->attribute(object, name);
-  auto type = find_integer(a.type.id());
-  check_format(type.has_value(), a.where, ": is not an integer");
-  std::vector<unsigned char> raw(a.count * a.item);
-  if (raw.empty()) return {};
-  must(H5Aread(a.id.id(), type->id, raw.data()) >= 0, a.where, "cannot read");
-  if (type->swapped) swap_bytes(raw.data(), a.count, a.item);
+  const hid_t type = a.type.id();
+  const bool is_whole = std::has_single_bit(a.item) && a.item <= sizeof(int64_t) &&
+                        H5Tget_precision(type) == 8 * a.item;
+  check_format(H5Tget_class(type) == H5T_INTEGER && is_whole, a.where, ": is not an integer");
+  const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
   std::vector<int64_t> values(a.count);
-  for (size_t i = 0; i < a.count; ++i) {
-    const unsigned char* at = raw.data() + i * a.item;
-    auto take = [&]<class T>(T v) {
-      std::memcpy(&v, at, sizeof(T));
-      check_format(std::in_range<int64_t>(v), a.where, ": ", +v, " does not fit an int64");
-      values[i] = int64_t(+v);
-    };
-    switch (type->bytes * (type->is_signed ? 1 : -1)) {
-      case 1:
-        take(int8_t());
-        break;
-      case 2:
-        take(int16_t());
-        break;
-      case 4:
-        take(int32_t());
-        break;
-      case 8:
-        take(int64_t());
-        break;
-      case -1:
-        take(uint8_t());
-        break;
-      case -2:
-        take(uint16_t());
-        break;
-      case -4:
-        take(uint32_t());
-        break;
-      default:
-        take(uint64_t());
-        break;
-    }
-  }
+  if (values.empty()) return values;
+  must(H5Aread(a.id.id(), is_signed ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64, values.data()) >= 0,
+       a.where, "cannot read");
+  for (int64_t value : values)
+    check_format(is_signed || value >= 0, a.where, ": ", uint64_t(value), " does not fit an int64");
   return values;
 }
 
@@ -464,15 +427,7 @@ double Hdf5Reader::double_attribute(const std::string& object, const std::string
                ": is not a float of 32 or 64 bits");
   check_format(a.count == 1, a.where, ": has ", a.count, " values, wanted one");
   double value = 0;
-  unsigned char raw[sizeof value];
-  must(H5Aread(a.id.id(), type->id, raw) >= 0, a.where, "cannot read");
-  if (type->swapped) swap_bytes(raw, 1, a.item);
-  if (type->dtype == Dtype::f32) {
-    float narrow = 0;
-    std::memcpy(&narrow, raw, sizeof narrow);
-    return narrow;
-  }
-  std::memcpy(&value, raw, sizeof value);
+  must(H5Aread(a.id.id(), H5T_NATIVE_DOUBLE, &value) >= 0, a.where, "cannot read");
   return value;
 }
 

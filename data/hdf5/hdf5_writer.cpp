@@ -12,31 +12,15 @@ using namespace hdf5;
 
 namespace {
 
-constexpr int64_t kDefaultChunkBytes = int64_t(4) << 20;
-
-// As many whole trailing axes as fit into a default chunk.
-Shape default_chunk(const Shape& shape, Dtype dtype) {
-  Shape chunk = shape;
-  int64_t room = std::max<int64_t>(1, kDefaultChunkBytes / int64_t(item_size(dtype)));
-  for (int i = shape.rank() - 1; i >= 0; --i) {
-    chunk[i] = std::max<int64_t>(1, std::min(shape[i], room));
-    room = std::max<int64_t>(1, room / chunk[i]);
-  }
-  return chunk;
-}
-
-Handle dataset_properties(const std::string& where, Dtype dtype, const Shape& shape,
-                          const Hdf5Layout& layout) {
+Handle dataset_properties(const std::string& where, const Shape& shape, const Hdf5Layout& layout) {
   Handle plist(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   must(plist.ok() && H5Pset_obj_track_times(plist.id(), false) >= 0 &&
            H5Pset_fill_time(plist.id(), H5D_FILL_TIME_IFSET) >= 0,
        where, "cannot set up");
   check(layout.deflate >= 0 && layout.deflate <= 9, where, ": deflate level ", layout.deflate,
         " is not in 0 to 9");
-  bool filtered = layout.deflate > 0 || layout.shuffle;
-  if (shape.numel() == 0 || shape.rank() == 0 || (!filtered && layout.chunk.rank() == 0))
-    return plist;
-  Shape chunk = layout.chunk.rank() ? layout.chunk : default_chunk(shape, dtype);
+  const Shape& chunk = layout.chunk;
+  if (shape.numel() == 0 || shape.rank() == 0 || chunk.rank() == 0) return plist;
   check(chunk.rank() == shape.rank(), where, ": chunk ", chunk, " of a dataset ", shape);
   for (int i = 0; i < chunk.rank(); ++i) {
     check(chunk[i] >= 1 && chunk[i] <= shape[i], where, ": chunk ", chunk, " of a dataset ", shape);
@@ -110,7 +94,7 @@ void Hdf5Writer::create(const std::string& dataset, Dtype dtype, const Shape& sh
   impl_->need_open();
   std::string where = impl_->where(dataset);
   check(!split_path(where, dataset).empty(), where, ": is not a name of a dataset");
-  Handle plist = dataset_properties(where, dtype, shape, layout);
+  Handle plist = dataset_properties(where, shape, layout);
   std::vector<hsize_t> sizes = to_hsize(shape);
   Handle space(sizes.empty() ? H5Screate(H5S_SCALAR)
                              : H5Screate_simple(int(sizes.size()), sizes.data(), nullptr),

@@ -223,7 +223,6 @@ TEST_CASE("hdf5: groups that two links lead to, many attributes and many chunks 
   REQUIRE(H5Fclose(file) >= 0);
 
   const Hdf5Reader r(path);
-  CHECK(r.list("g") == std::vector<std::string>{"a", "b"});
   CHECK(message([&] { r.datasets(); }) ==
         path + ": g/a/a/a/b: is a group that another link leads to, which is refused");
   CHECK(message([&] { r.attributes("many"); }) == path + ": many: has more than 4096 attributes");
