@@ -22,25 +22,6 @@ namespace brine {
 
 namespace {
 
-// A new file, which replaces an earlier one at commit() and leaves no remains without it.
-class LogitFile {
- public:
-  // `shape` is that of the logits, whose last axis is a row; `tokens` are ids, i32. Throws the
-  // errors of check_logit_path(), and when the disk has less room than the file needs.
-  LogitFile(const std::string& path, const Shape& shape, const Tensor& tokens);
-
-  // The next rows, f32 [R, V] of any device and strides.
-  void write(const Tensor& rows);
-  // Throws when rows are missing, and as AtomicFile::commit().
-  void commit();
-
- private:
-  Shape shape_;
-  Tensor tokens_;
-  int64_t missing_;  // numbers
-  std::unique_ptr<data::AtomicFile> file_;
-};
-
 // The file that `brine logits` writes: a head and then the numbers, so that rows can be written
 // before the later ones are computed.
 
@@ -79,31 +60,44 @@ void check_logit_path(const std::string& path) {
               parent.string());
 }
 
-LogitFile::LogitFile(const std::string& path, const Shape& shape, const Tensor& tokens)
-    : shape_(shape), tokens_(tokens), missing_(shape.numel()) {
-  check_logit_path(path);
-  const std::string head = head_of(path, shape, tokens);
-  const uint64_t bytes = head.size() + bytes_of(shape, Dtype::f32) + bytes_in(tokens).size();
-  const uint64_t free = data::free_disk_bytes(path);
-  check(bytes <= free, path, ": logits ", shape, " need ", human_bytes(double(bytes)),
-        ", the disk has ", human_bytes(double(free)));
-  file_ = std::make_unique<data::AtomicFile>(path);
-  file_->write(head);
-}
+// A new file, which replaces an earlier one at commit() and leaves no remains without it.
+class LogitFile {
+ public:
+  // `shape` is that of the logits, whose last axis is a row; `tokens` are ids, i32. Throws the
+  // errors of check_logit_path(), and when the disk has less room than the file needs.
+  LogitFile(const std::string& path, const Shape& shape, const Tensor& tokens)
+      : shape_(shape), tokens_(tokens), missing_(shape.numel()) {
+    check_logit_path(path);
+    const std::string head = head_of(path, shape, tokens);
+    const uint64_t bytes = head.size() + bytes_of(shape, Dtype::f32) + bytes_in(tokens).size();
+    const uint64_t free = data::free_disk_bytes(path);
+    check(bytes <= free, path, ": logits ", shape, " need ", human_bytes(double(bytes)),
+          ", the disk has ", human_bytes(double(free)));
+    file_ = std::make_unique<data::AtomicFile>(path);
+    file_->write(head);
+  }
 
-void LogitFile::write(const Tensor& rows) {
-  check(rows.dim(-1) == shape_[shape_.axis(-1)] && rows.numel() <= missing_, "logits: rows ",
-        rows.shape(), " are not the next ones of ", shape_);
-  const Tensor host = rows.detach().to(Device{}).to(Dtype::f32).contiguous();
-  missing_ -= host.numel();
-  file_->write(bytes_in(host));
-}
+  // The next rows, f32 [R, V] of any device and strides.
+  void write(const Tensor& rows) {
+    check(rows.dim(-1) == shape_[shape_.axis(-1)] && rows.numel() <= missing_, "logits: rows ",
+          rows.shape(), " are not the next ones of ", shape_);
+    const Tensor host = rows.detach().to(Device{}).to(Dtype::f32).contiguous();
+    missing_ -= host.numel();
+    file_->write(bytes_in(host));
+  }
+  // Throws when rows are missing, and as AtomicFile::commit().
+  void commit() {
+    check(missing_ == 0, "logits: ", missing_, " numbers are missing");
+    file_->write(bytes_in(tokens_));
+    file_->commit();
+  }
 
-void LogitFile::commit() {
-  check(missing_ == 0, "logits: ", missing_, " numbers are missing");
-  file_->write(bytes_in(tokens_));
-  file_->commit();
-}
+ private:
+  Shape shape_;
+  Tensor tokens_;
+  int64_t missing_;  // numbers
+  std::unique_ptr<data::AtomicFile> file_;
+};
 
 // Ids [T] of the prompt or [n, T] of windows of the text, before any of them is computed: the head
 // of the file has their number.

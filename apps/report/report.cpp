@@ -59,13 +59,13 @@ void TextInput::describe(data::Schema& s) {
   s.field("k", k, "Maps: kept keys per query and head; 0 = as trained", {.min = 0});
 }
 
-std::vector<int32_t> TextInput::ids(const nn::LoadedModel& m, const std::string& command) const {
-  check(sources() == 1, command, " needs one of --text, --tokens and --data");
+std::vector<int32_t> TextInput::ids(const nn::LoadedModel& m) const {
+  check(sources() == 1, "report needs one of --text, --tokens and --data");
   if (!tokens.empty()) return parse_ids(tokens);
   const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
   if (!text.empty()) {
     return data::prompt_tokens(*tokenizer, text, [&](const std::string& warning) {
-      log_warning(command, ": --text: ", warning);
+      log_warning("report: --text: ", warning);
     });
   }
   const int64_t length = sequence_length ? sequence_length : m.config.shape().max_positions;
@@ -274,7 +274,7 @@ void attend(Report& report, const Request& r) {
   nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
   distill::OtherAttention other = r.attention;
   distill::use_attention(m, other);
-  distill::TextPass pass = pass_of(r, r.text.ids(m, "report"), m.config.shape());
+  distill::TextPass pass = pass_of(r, r.text.ids(m), m.config.shape());
   distill::calibrate_on(m, Tensor::from(pass.ids, {1, int64_t(pass.ids.size())}), log_messages());
   if (!m.model->attention_traits().sparse) {
     if (!pass.teacher.empty())

@@ -62,8 +62,8 @@ struct TextInput {
 
   void describe(data::Schema& s);
   int sources() const { return int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()); }
-  // Exactly one of text, tokens and data must be given; `command` starts the message otherwise.
-  std::vector<int32_t> ids(const nn::LoadedModel& model, const std::string& command) const;
+  // Exactly one of text, tokens and data must be given.
+  std::vector<int32_t> ids(const nn::LoadedModel& model) const;
 };
 
 // What a report is made from: paths on the command line, recognised by their content.

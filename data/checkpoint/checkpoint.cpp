@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "data/codec/checksums.h"
+#include "data/config/named.h"
 #include "data/io/json.h"
 #include "data/io/temporary.h"
 #include "tensor/base/error.h"
@@ -227,19 +228,10 @@ constexpr Marker kMarkers[] = {{Holding::model, "config.json"},
                                {Holding::tokenizer, "vocab.json"},
                                {Holding::tokenizer, "vocab.txt"}};
 
-const char* name_of(Holding kind) {
-  switch (kind) {
-    case Holding::model:
-      return "a model";
-    case Holding::shards:
-      return "a dump or token shards";
-    case Holding::run:
-      return "a run";
-    case Holding::tokenizer:
-      return "a tokenizer";
-  }
-  return "";
-}
+constexpr Named<Holding> kHoldings[] = {{Holding::model, "a model"},
+                                        {Holding::shards, "a dump or token shards"},
+                                        {Holding::run, "a run"},
+                                        {Holding::tokenizer, "a tokenizer"}};
 
 // The name of a checkpoint in a directory; "" if there is none.
 std::string checkpoint_in(const Path& dir) {
@@ -258,7 +250,7 @@ void refuse_occupied(const Path& out, std::initializer_list<Holding> allowed) {
     return std::find(allowed.begin(), allowed.end(), kind) != allowed.end();
   };
   auto refuse = [&](Holding kind, const std::string& file) {
-    throw Error(join(out.string(), ": already contains ", name_of(kind), " (", file,
+    throw Error(join(out.string(), ": already contains ", name_of(kind, kHoldings), " (", file,
                      "); give another directory"));
   };
   bool is_run = false;

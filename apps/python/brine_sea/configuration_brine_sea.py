@@ -16,7 +16,6 @@ from transformers import PretrainedConfig
 DECODERS = ("Llama", "Mistral", "Qwen2", "Qwen3", "OPT", "GPT2")
 SECTION = "brine"
 NEWEST_FORMAT = 1
-FULL_ATTENTION = ("flash", "dense")
 
 # How attention over blocks is computed: gathered tiles, or flex_attention of PyTorch. Not a setting of files.
 BACKENDS = ("tiles", "flex")
