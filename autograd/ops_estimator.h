@@ -111,8 +111,6 @@ Tensor table_estimate(const Tensor& bias, const PriorInputs& prior, const PriorI
 Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths);
 // A table [H, K] as every row of every sequence: [batch, H, rows, K].
 Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows);
-// [B, T, K, H] -> [B, H, T, K].
-Tensor heads_from_image(const Tensor& image);
 // [B, H, T, K]: softmax over the columns that have a key, 0 elsewhere.
 Tensor column_softmax(const Tensor& scores, const Visibility& visible);
 // Off the tape: [B, T, d], the d x d identity resampled to every sequence's length, 0 at padding

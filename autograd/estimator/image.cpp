@@ -1,4 +1,5 @@
-// Conversion of heads to the channels of an image and back, and the softmax over its columns.
+// Conversion of heads to the channels of an image, and the softmax over its columns.
+#include "autograd/dense/contiguous_internal.h"
 #include "autograd/ops.h"
 #include "autograd/step_checks.h"
 #include "tensor/base/math.h"
@@ -7,6 +8,29 @@
 #include "tensor/mask/csr.h"
 
 namespace brine {
+namespace {
+
+// Heads [B, H, T, c, W] and the rows of an image that they become, from `before` on, as views of
+// one shape. Its axes have the order of the image: its rows are then written one after another.
+Tensor rows_of_heads(const Tensor& x, const Shape& heads) {
+  return x.view(heads).permute({0, 2, 1, 3, 4});
+}
+Tensor rows_of_image(const Tensor& image, const Shape& heads, int64_t before) {
+  const int64_t row = image.stride(1), channels = image.dim(3);
+  return image.as_strided({heads[0], heads[2], heads[1], heads[3], heads[4]},
+                          {image.stride(0), row, heads[3], 1, channels}, before * row);
+}
+
+// Of y [B times, rows, ...] the rows from a sequence's length + `before` on become 0.
+void clear_padding(const Tensor& y, const Tensor& lengths, int64_t times, int64_t before) {
+  if (!lengths.defined()) return;
+  const Tensor known = lengths.to(Device{});
+  std::vector<int64_t> ends;
+  for (int64_t i = 0; i < y.dim(0); ++i) ends.push_back(known.data<int64_t>()[i / times] + before);
+  BRINE_CALL(y, zero_padding, y, y, Tensor::from(ends, {y.dim(0)}));
+}
+
+}  // namespace
 
 Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths) {
   const char* op = "image_from_heads";
@@ -15,15 +39,17 @@ Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tens
   check(halo.before >= 0 && halo.after >= 0, op, ": a halo of ", halo.before, " and ", halo.after,
         " rows");
   check_visibility(op, {.causal = false, .lengths = lengths}, x.dim(0), x.dim(2));
-  const Shape shape = x.shape();
-  const int64_t before = halo.before;
-  Tensor y =
-      Tensor::empty({x.dim(0), halo.before + x.dim(2) + halo.after, W, x.dim(1) * (x.dim(3) / W)},
-                    x.dtype(), x.device());
-  BRINE_CALL(y, image_from_heads, y, x.detach().contiguous(), halo.before, lengths);
+  const int64_t B = x.dim(0), H = x.dim(1), T = x.dim(2), before = halo.before;
+  const Shape shape = x.shape(), split{B, H, T, x.dim(3) / W, W};
+  Tensor y = Tensor::empty({B, before + T + halo.after, W, H * split[3]}, x.dtype(), x.device());
+  fill(y.slice(1, 0, before), 0);
+  fill(y.slice(1, before + T, halo.after), 0);
+  copy_into(rows_of_image(y, split, before), rows_of_heads(dense(x), split));
+  clear_padding(y, lengths, 1, before);
   return record(op, y, {x}, [=](const Tensor& dy, Gradients& grads) {
     Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
-    BRINE_CALL(dx, image_from_heads_backward, dx, dy, before, lengths);
+    copy_into(rows_of_heads(dx, split), rows_of_image(dy, split, before));
+    clear_padding(dx.view({B * H, T, shape[3]}), lengths, H, 0);
     grads.set(0, dx);
   });
 }
@@ -41,19 +67,6 @@ Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows) {
     for (int64_t n = 0; n < batch * H; ++n) {
       add_sum_of_rows(sum.select(0, n % H), dy.select(0, n / H).select(0, n % H));
     }
-  });
-}
-
-Tensor heads_from_image(const Tensor& image) {
-  const char* op = "heads_from_image";
-  check(image.rank() == 4, op, ": the image must be [B, T, K, H], got ", image.shape());
-  const Shape shape = image.shape();
-  Tensor y = Tensor::empty({shape[0], shape[3], shape[1], shape[2]}, image.dtype(), image.device());
-  BRINE_CALL(y, heads_from_image, y, image.detach().contiguous());
-  return record(op, y, {image}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
-    BRINE_CALL(dx, heads_from_image_backward, dx, dy);
-    grads.set(0, dx);
   });
 }
 

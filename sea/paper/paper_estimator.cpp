@@ -321,7 +321,7 @@ Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
                            .halo_after = full.after,
                            .lengths = lengths});
   show(image);
-  const Tensor scores = heads_from_image(last.of_padded(image, {}));  // [B, H, T, K]
+  const Tensor scores = permute(last.of_padded(image, {}), {0, 3, 1, 2});  // [B, H, T, K]
   return norms_.empty() ? scores : (*norms_[1])(scores);
 }
 
@@ -346,7 +346,7 @@ Tensor MapDecoder::step(const Tensor& x, const RowDecoder& rows) const {
   Tensor row = row_of(image_from_heads(normed(x), K_ / kWidthReduction, {}, Tensor()));
   for (size_t i = 0; i < last; ++i) row = convolved(i, row);
   row = row_of(upsample(image_of(row), {.tokens = 1, .columns = K_}));
-  return (*norms_[1])(heads_from_image(image_of(convolved(last, row))));
+  return (*norms_[1])(permute(image_of(convolved(last, row)), {0, 3, 1, 2}));
 }
 
 }  // namespace brine::sea

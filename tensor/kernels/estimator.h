@@ -84,14 +84,7 @@ BRINE_KERNEL(table_estimate, Tensor y, Tensor bias, Tensor gain, Tensor phi_q, T
              Tensor mean_gain, Tensor q, Tensor k, Visibility visible, ColumnGrid grid,
              double floor)
 
-// ---- image: heads as the channels of an image, and the softmax over its columns
-// image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of
-// head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
-BRINE_KERNEL(image_from_heads, Tensor image, Tensor x, int64_t halo, Tensor lengths)
-BRINE_KERNEL(image_from_heads_backward, Tensor dx, Tensor dimage, int64_t halo, Tensor lengths)
-// y [B, H, T, K] from an image [B, T, K, H].
-BRINE_KERNEL(heads_from_image, Tensor y, Tensor image)
-BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy)
+// ---- image: the softmax over the columns of a row, and an identity by rows
 // y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
 // softmax_backward with scale 1.
 BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
