@@ -1,7 +1,9 @@
 // Rows of a table by their indices. For the gradient the rows are sorted by id, those of one id in
 // order; the sums over pieces of the sorted rows and then over the pieces of an id are in a fixed
 // order, so that bits repeat.
-#include <bit>
+#include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "tensor/cuda/core/packs.cuh"
 #include "tensor/kernels/dense.h"
@@ -9,11 +11,6 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kSorters = 1024;  // threads of the one block that sorts
-constexpr int kSortWarps = kSorters / kWarp;
-constexpr int kDigitBits = 8;
-constexpr int kDigits = 1 << kDigitBits;
-constexpr int kCounters = kDigits * kSortWarps;
 constexpr int64_t kRun = 32;  // sorted rows that a block sums
 constexpr int kColumns = 128;
 
@@ -26,75 +23,14 @@ __global__ void embedding_kernel(U* y, const U* table, const int32_t* ids, int64
   y[i] = table[ids[r] * C + (i - r * C)];
 }
 
-// Lanes of the warp with the same digit as this one, itself among them; 0 where it is not `valid`.
-__device__ inline unsigned lanes_of_digit(int digit, bool valid) {
-  unsigned same = __ballot_sync(kAllLanes, valid);
-  for (int bit = 0; bit < kDigitBits; ++bit) {
-    const bool set = digit >> bit & 1;
-    const unsigned with = __ballot_sync(kAllLanes, set);
-    same &= set ? with : ~with;
-  }
-  return valid ? same : 0;
-}
-
-// counts [digit, warp] become the numbers of rows before those of each. All threads call.
-__device__ inline void counts_before(int* counts) {
-  __shared__ int sums[kSortWarps];
-  constexpr int kPerThread = kCounters / kSorters;
-  const int first = int(threadIdx.x) * kPerThread, lane = int(threadIdx.x) % kWarp;
-  int total = 0;
-  for (int i = 0; i < kPerThread; ++i) total += counts[first + i];
-  int upto = total;
-  for (int by = 1; by < kWarp; by *= 2) {
-    const int below = __shfl_up_sync(kAllLanes, upto, unsigned(by));
-    if (lane >= by) upto += below;
-  }
-  if (lane == kWarp - 1) sums[int(threadIdx.x) / kWarp] = upto;
-  __syncthreads();
-  int before = upto - total;
-  for (int w = 0; w < int(threadIdx.x) / kWarp; ++w) before += sums[w];
-  for (int i = 0; i < kPerThread; ++i) {
-    const int count = counts[first + i];
-    counts[first + i] = before;
-    before += count;
-  }
-  __syncthreads();
-}
-
-// `sorted` becomes the numbers of the R rows, by id and then by row: a stable sort by one digit of
-// the ids after the other. A warp has R / kSortWarps consecutive rows. `spare` has space for R
-// rows, too.
-__global__ void __launch_bounds__(kSorters)
-    sort_rows_kernel(int32_t* sorted, int32_t* spare, const int32_t* ids, int64_t R, int passes) {
-  __shared__ int counts[kCounters];
-  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int64_t share = (R + kSortWarps - 1) / kSortWarps, begin = warp * share;
-  const int64_t end = begin + share < R ? begin + share : R;
-  const unsigned below = (1u << lane) - 1;
-  for (int pass = 0; pass < passes; ++pass) {
-    // The last pass writes to `sorted`.
-    int32_t* to = (passes - pass) % 2 ? sorted : spare;
-    const int32_t* from = (passes - pass) % 2 ? spare : sorted;
-    for (int i = int(threadIdx.x); i < kCounters; i += kSorters) counts[i] = 0;
-    __syncthreads();
-    for (int step = 0; step < 2; ++step) {  // counts, then moves
-      for (int64_t first = begin; first < end; first += kWarp) {
-        const int64_t i = first + lane;
-        const bool valid = i < end;
-        const int32_t row = !valid ? 0 : pass == 0 ? int32_t(i) : from[i];
-        const int digit = valid ? ids[row] >> (pass * kDigitBits) & (kDigits - 1) : 0;
-        const unsigned same = lanes_of_digit(digit, valid);
-        int* counter = counts + digit * kSortWarps + warp;
-        const int place = *counter + __popc(same & below);
-        __syncwarp();
-        if (valid && (same & below) == 0) *counter += __popc(same);
-        __syncwarp();
-        if (step == 1 && valid) to[place] = row;
-      }
-      __syncthreads();
-      if (step == 0) counts_before(counts);
-    }
-  }
+// The numbers of the rows, by id and then by row: on the CPU, where ids are made.
+Tensor rows_by_id(const Tensor& ids) {
+  const Tensor on_cpu = ids.to(Device{});
+  const int32_t* id = on_cpu.data<int32_t>();
+  std::vector<int32_t> rows(size_t(ids.numel()));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::stable_sort(rows.begin(), rows.end(), [id](int32_t a, int32_t b) { return id[a] < id[b]; });
+  return Tensor::from(rows, {ids.numel()});
 }
 
 // Sums of runs of sorted rows. The sum of an id that has all its rows in the run is added to the
@@ -177,21 +113,16 @@ void embedding_backward(Tensor dtable, Tensor dy, Tensor ids) {
   if (R == 0 || C == 0) return;
   check(R < (int64_t(1) << 31), "embedding_backward: ", R, " rows are too many");
   const OnDevice id(ids, dtable.device());
-  const int id_bits = std::bit_width(uint64_t(dtable.rows() - 1));
-  const int passes = std::max(1, (id_bits + kDigitBits - 1) / kDigitBits);
-  Tensor sorted = Tensor::empty({2, R}, Dtype::i32, dtable.device());
-  int32_t* order = sorted.data<int32_t>();
-  launch("embedding_backward", sort_rows_kernel, dim3(1), dim3(kSorters), 0, order, order + R,
-         id.data<int32_t>(), R, passes);
+  const OnDevice sorted(rows_by_id(ids), dtable.device());
   const unsigned runs = blocks_for(R, kRun);
   const dim3 grid(runs, blocks_for(C, kColumns)), block(kColumns);
   Tensor parts = Tensor::empty({int64_t(runs), 2, C}, dtable.dtype(), dtable.device());
   dispatch_float(dtable.dtype(), [&]<class T>() {
     launch("embedding_backward", run_sums_kernel<T>, grid, block, 0, dtable.data<T>(),
-           parts.data<T>(), dy.data<T>(), id.data<int32_t>(), order, R, C);
+           parts.data<T>(), dy.data<T>(), id.data<int32_t>(), sorted.data<int32_t>(), R, C);
     if (runs == 1) return;
     launch("embedding_backward", join_runs_kernel<T>, grid, block, 0, dtable.data<T>(),
-           parts.data<T>(), id.data<int32_t>(), order, R, C);
+           parts.data<T>(), id.data<int32_t>(), sorted.data<int32_t>(), R, C);
   });
 }
 
