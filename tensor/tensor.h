@@ -152,6 +152,12 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
+// The first element of an optional tensor: null where it is undefined.
+template <class T>
+T* data_or_null(const Tensor& t) {
+  return t.defined() ? t.data<T>() : nullptr;
+}
+
 // Copies the values of `from`, converted, into the memory of `to`: same shape, any strides and
 // devices.
 void assign(const Tensor& to, const Tensor& from);

@@ -170,11 +170,6 @@ void backward_keys(T* dk, T* dv, const KeyInputs<T, S>& in, const FlatCsr& csr, 
   });
 }
 
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
-}
-
 }  // namespace
 
 void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr, double scale) {

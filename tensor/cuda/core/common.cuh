@@ -100,12 +100,6 @@ __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(brine_shared);
 }
 
-// Of an optional tensor: null where it is undefined.
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
-}
-
 // ---- reductions, the same on every lane; in a fixed order, so that bits repeat
 struct Plus {
   template <class T>
