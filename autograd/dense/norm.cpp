@@ -1,4 +1,5 @@
 // LayerNorm and RMSNorm.
+#include "autograd/dense/contiguous_internal.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
@@ -37,14 +38,9 @@ NormStatistics normalise(const NormCall& call, const Tensor& y, const Tensor& su
                          const Tensor& residual) {
   NormStatistics s;
   s.rstd = Tensor::empty({x.rows()}, x.dtype(), x.device());
-  const Tensor weight = call.w.detach().contiguous();
-  if (call.centred) {
-    s.mean = Tensor::like(s.rstd);
-    BRINE_CALL(y, layernorm, y, sum, s.mean, s.rstd, x, residual, weight,
-               call.b.detach().contiguous(), call.eps);
-  } else {
-    BRINE_CALL(y, rmsnorm, y, sum, s.rstd, x, residual, weight, call.eps);
-  }
+  if (call.centred) s.mean = Tensor::like(s.rstd);
+  BRINE_CALL(y, norm, y, sum, s.mean, s.rstd, x, residual, dense(call.w),
+             call.centred ? dense(call.b) : Tensor(), call.eps);
   return s;
 }
 
@@ -54,17 +50,12 @@ Tensor record_norm(const NormCall& call, const Tensor& y, const Tensor& x, const
                    const NormStatistics& s) {
   const Tensor weight = call.w.detach().contiguous();
   return record(call.op, y, {x, call.w, call.b},
-                [=, centred = call.centred](const Tensor& dy, Gradients& grads) {
+                [=](const Tensor& dy, Gradients& grads) {
                   const Tensor more = grads.take(0);
                   Tensor dx = grads.wanted(0) ? Tensor::like(dy) : Tensor();
                   Tensor dw = grads.wanted(1) ? grads.accumulate(1) : Tensor();
-                  if (centred) {
-                    Tensor db = grads.wanted(2) ? grads.accumulate(2) : Tensor();
-                    BRINE_CALL(dy, layernorm_backward, dx, dw, db, dy, more, in, weight, s.mean,
-                               s.rstd);
-                  } else {
-                    BRINE_CALL(dy, rmsnorm_backward, dx, dw, dy, more, in, weight, s.rstd);
-                  }
+                  Tensor db = grads.wanted(2) ? grads.accumulate(2) : Tensor();
+                  BRINE_CALL(dy, norm_backward, dx, dw, db, dy, more, in, weight, s.mean, s.rstd);
                   if (dx.defined()) grads.set(0, dx);
                 },
                 {in, weight});

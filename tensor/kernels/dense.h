@@ -30,7 +30,7 @@ BRINE_KERNEL(activation, Tensor y, Tensor x, Activation f)  // y may be x
 BRINE_KERNEL(activation_backward, Tensor dx, Tensor dy, Tensor saved, Activation f)
 // y = x / (1 - p) where uniform(i) >= p, else 0. Backward is the same call on dy.
 BRINE_KERNEL(dropout, Tensor y, Tensor x, double p, RandomSlice random)
-// Rows at or beyond a sequence's length become 0: x [B, T, ...], lengths i64 [B].
+// Rows at or beyond a sequence's length become 0: x [B, T, ...], lengths i64 [B]; y may be x.
 BRINE_KERNEL(zero_padding, Tensor y, Tensor x, Tensor lengths)
 
 // ---- reduce: sums in pieces of fixed size, accumulated in f64
@@ -66,19 +66,15 @@ inline bool is_thin(const Tensor& y, const Tensor& x, const Tensor& w) {
 }
 
 // ---- norm: over the last axis, x [R, C], w and b [C], mean and rstd [R]
-// Of x, or with a residual [R, C] of x + residual, which is written to sum; both undefined without.
-BRINE_KERNEL(layernorm, Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual,
+// LayerNorm; RMSNorm where mean and b are undefined: y = x rstd w, rstd = 1 / sqrt(mean of x^2 +
+// eps). Of x, or with a residual [R, C] of x + residual, which is written to sum; both undefined
+// without.
+BRINE_KERNEL(norm, Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual,
              Tensor w, Tensor b, double eps)
 // dw and db [C] are added to; any of dx, dw, db may be undefined (not needed). x is what was
-// normalised. `more` [R, C], unless undefined, is added to dx.
-BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x,
+// normalised, mean as above. `more` [R, C], unless undefined, is added to dx.
+BRINE_KERNEL(norm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x,
              Tensor w, Tensor mean, Tensor rstd)
-// y = x rstd w, rstd [R] = 1 / sqrt(mean of x^2 + eps); sum and residual as above.
-BRINE_KERNEL(rmsnorm, Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w,
-             double eps)
-// dw [C] is added to; dx or dw may be undefined (not needed); `more` as above.
-BRINE_KERNEL(rmsnorm_backward, Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Tensor w,
-             Tensor rstd)
 
 // ---- rotary: positions as angles
 // Row t of sequence b of x [B, H, T, d] at position p = first[b] + t (i64 [B]; undefined = 0):

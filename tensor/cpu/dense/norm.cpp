@@ -45,61 +45,41 @@ class Rows {
   Streamed<T> streamed_;
 };
 
-}  // namespace
-
-void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
-               Tensor b, double eps) {
-  const int64_t rows = mean.numel(), C = x.dim(-1);
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    T* pmean = mean.data<T>();
-    T* prstd = rstd.data<T>();
-    const T* pw = w.data<T>();
-    const T* pb = b.data<T>();
-    parallel_for(rows, kGrain / C, [=, &y, &sum, &x, &residual](int64_t begin, int64_t end) {
-      Streamed<T> streamed(y, C);
-      Rows<T> in(sum, x, residual);
-      for (int64_t r = begin; r < end; ++r) {
-        const T* row = in.at(r, end);
-        T* out = streamed.at(py + r * C);
-        // The first mean centres the row; the second sum corrects its rounding error.
-        const T first = sum_lanes<T>(C, [=](int64_t i) { return row[i]; }) / T(C);
-        T rest, squares;
-        sum_lanes<T>(
-            C, [=](int64_t i) { return row[i] - first; },
-            [=](int64_t i) { return (row[i] - first) * (row[i] - first); }, rest, squares);
-        rest /= T(C);
-        const T m = first + rest;
-        const T variance = std::max(T(0), squares / T(C) - rest * rest);
-        const T s = 1 / std::sqrt(variance + T(eps));
-        pmean[r] = m;
-        prstd[r] = s;
+// One row of LayerNorm.
+template <class T>
+void layernorm_row(T* out, const T* row, const T* w, const T* b, int64_t C, T eps, T& mean,
+                   T& rstd) {
+  // The first mean centres the row; the second sum corrects its rounding error.
+  const T first = sum_lanes<T>(C, [=](int64_t i) { return row[i]; }) / T(C);
+  T rest, squares;
+  sum_lanes<T>(
+      C, [=](int64_t i) { return row[i] - first; },
+      [=](int64_t i) { return (row[i] - first) * (row[i] - first); }, rest, squares);
+  rest /= T(C);
+  const T variance = std::max(T(0), squares / T(C) - rest * rest);
+  const T s = 1 / std::sqrt(variance + eps);
+  mean = first + rest;
+  rstd = s;
 #pragma omp simd
-        for (int64_t c = 0; c < C; ++c) {
-          out[c] = math::normalized(row[c] - first - rest, s, pw[c], pb[c]);
-        }
-        streamed.done(C);
-      }
-    });
-  });
+  for (int64_t c = 0; c < C; ++c) {
+    out[c] = math::normalized(row[c] - first - rest, s, w[c], b[c]);
+  }
 }
 
-namespace {
-
-// dx += more, unless that is null. A separate loop: in the one before, the sum would be part of a
-// multiply-add, with other bits than those of a gradient that is added later.
+// One row of RMSNorm.
 template <class T>
-void add_row(T* dx, const T* more, int64_t C) {
-  if (!more) return;
+void rmsnorm_row(T* out, const T* row, const T* w, int64_t C, T eps, T& rstd) {
+  const T squares = sum_lanes<T>(C, [=](int64_t i) { return row[i] * row[i]; });
+  const T s = 1 / std::sqrt(squares / T(C) + eps);
+  rstd = s;
 #pragma omp simd
-  for (int64_t c = 0; c < C; ++c) dx[c] += more[c];
+  for (int64_t c = 0; c < C; ++c) out[c] = row[c] * s * w[c];
 }
 
-// One row: dx = rstd (g - mean(g) - x^ mean(g x^)) with g = dy w, x^ = (x - mean) rstd, plus `more`
-// unless that is null.
+// The gradient of a row: dx = rstd (g - mean(g) - x^ mean(g x^)) with g = dy w,
+// x^ = (x - mean) rstd.
 template <class T>
-void backward_row(T* dx, const T* dy, const T* more, const T* x, const T* w, int64_t C, T mean,
-                  T rstd) {
+void layernorm_gradient(T* dx, const T* dy, const T* x, const T* w, int64_t C, T mean, T rstd) {
   T sum, dot;
   sum_lanes<T>(
       C, [=](int64_t c) { return dy[c] * w[c]; },
@@ -107,7 +87,23 @@ void backward_row(T* dx, const T* dy, const T* more, const T* x, const T* w, int
   const T shift = sum / T(C), slope = dot * rstd * rstd / T(C);
 #pragma omp simd
   for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - shift - (x[c] - mean) * slope);
-  add_row(dx, more, C);
+}
+
+// The same of RMSNorm: dx = rstd (g - x^ mean(g x^)), x^ = x rstd.
+template <class T>
+void rmsnorm_gradient(T* dx, const T* dy, const T* x, const T* w, int64_t C, T rstd) {
+  const T dot = sum_lanes<T>(C, [=](int64_t c) { return dy[c] * w[c] * x[c]; });
+  const T slope = dot * rstd * rstd / T(C);
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - x[c] * slope);
+}
+
+// dx += more. A separate loop: in the one before, the sum would be part of a multiply-add, with
+// other bits than those of a gradient that is added later.
+template <class T>
+void add_row(T* dx, const T* more, int64_t C) {
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c) dx[c] += more[c];
 }
 
 // to [C] += the shares of all bands, in order; they are `stride` apart.
@@ -122,29 +118,43 @@ void add_shares(T* to, const T* shares, int64_t bands, int64_t stride, int64_t C
   });
 }
 
-// Rows of a band: its number depends on the sizes alone.
-int64_t band_rows(int64_t rows, int64_t C) {
-  return std::max<int64_t>({4, kGrain / C, (rows + 63) / 64});
-}
-
 }  // namespace
+
+void norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
+          Tensor b, double eps) {
+  const int64_t rows = rstd.numel(), C = x.dim(-1);
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T *py = y.data<T>(), *pmean = data_or_null<T>(mean), *prstd = rstd.data<T>();
+    const T *pw = w.data<T>(), *pb = data_or_null<T>(b);
+    parallel_for(rows, kGrain / C, [=, &y, &sum, &x, &residual](int64_t begin, int64_t end) {
+      Streamed<T> streamed(y, C);
+      Rows<T> in(sum, x, residual);
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = in.at(r, end);
+        T* out = streamed.at(py + r * C);
+        if (pmean) {
+          layernorm_row(out, row, pw, pb, C, T(eps), pmean[r], prstd[r]);
+        } else {
+          rmsnorm_row(out, row, pw, C, T(eps), prstd[r]);
+        }
+        streamed.done(C);
+      }
+    });
+  });
+}
 
 // Bands of rows, whose number depends only on the sizes, each sum their part of dw and db; the
 // parts are added in order.
-void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x, Tensor w,
-                        Tensor mean, Tensor rstd) {
-  const int64_t rows = mean.numel(), C = x.dim(-1);
-  const int64_t band = band_rows(rows, C);
+void norm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x, Tensor w,
+                   Tensor mean, Tensor rstd) {
+  const int64_t rows = rstd.numel(), C = x.dim(-1);
+  const int64_t band = std::max<int64_t>({4, kGrain / C, (rows + 63) / 64});
   const int64_t bands = (rows + band - 1) / band;
   const bool parameters = dw.defined() || db.defined();
   dispatch_float(dy.dtype(), [&]<class T>() {
-    T* pdx = dx.defined() ? dx.data<T>() : nullptr;
-    const T* pdy = dy.data<T>();
-    const T* pmore = more.defined() ? more.data<T>() : nullptr;
-    const T* px = x.data<T>();
-    const T* pw = w.data<T>();
-    const T* pmean = mean.data<T>();
-    const T* prstd = rstd.data<T>();
+    T* pdx = data_or_null<T>(dx);
+    const T *pdy = dy.data<T>(), *pmore = data_or_null<T>(more), *px = x.data<T>();
+    const T *pw = w.data<T>(), *pmean = data_or_null<T>(mean), *prstd = rstd.data<T>();
     Tensor partial = Tensor::empty({parameters ? bands : 0, 2, C}, dy.dtype());
     T* part = partial.data<T>();
     parallel_for(bands, 1, [&](int64_t b, int64_t) {
@@ -155,12 +165,18 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more,
       for (int64_t r = b * band; r < std::min(rows, (b + 1) * band); ++r) {
         const T* g = pdy + r * C;
         const T* row = px + r * C;
-        const T m = pmean[r], s = prstd[r];
+        const T m = pmean ? pmean[r] : T(0), s = prstd[r];
         if (r + 1 < rows) fetch(g + C, C), fetch(row + C, C);
         if (pdx) {
+          T* to = streamed.at(pdx + r * C);
           const T* rest = pmore ? pmore + r * C : nullptr;
           if (rest && r + 1 < rows) fetch(rest + C, C);
-          backward_row(streamed.at(pdx + r * C), g, rest, row, pw, C, m, s);
+          if (pmean) {
+            layernorm_gradient(to, g, row, pw, C, m, s);
+          } else {
+            rmsnorm_gradient(to, g, row, pw, C, s);
+          }
+          if (rest) add_row(to, rest, C);
           streamed.done(C);
         }
         if (!parameters) continue;
@@ -173,73 +189,6 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more,
     });
     if (dw.defined()) add_shares(dw.data<T>(), part, bands, 2 * C, C);
     if (db.defined()) add_shares(db.data<T>(), part + C, bands, 2 * C, C);
-  });
-}
-
-void rmsnorm(Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w, double eps) {
-  const int64_t rows = rstd.numel(), C = x.dim(-1);
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    T* prstd = rstd.data<T>();
-    const T* pw = w.data<T>();
-    parallel_for(rows, kGrain / C, [=, &y, &sum, &x, &residual](int64_t begin, int64_t end) {
-      Streamed<T> streamed(y, C);
-      Rows<T> in(sum, x, residual);
-      for (int64_t r = begin; r < end; ++r) {
-        const T* row = in.at(r, end);
-        T* out = streamed.at(py + r * C);
-        const T squares = sum_lanes<T>(C, [=](int64_t i) { return row[i] * row[i]; });
-        const T s = 1 / std::sqrt(squares / T(C) + T(eps));
-        prstd[r] = s;
-#pragma omp simd
-        for (int64_t c = 0; c < C; ++c) out[c] = row[c] * s * pw[c];
-        streamed.done(C);
-      }
-    });
-  });
-}
-
-namespace {
-
-// One row: dx = rstd (g - x^ mean(g x^)) with g = dy w, x^ = x rstd, plus `more` unless null.
-template <class T>
-void rms_backward_row(T* dx, const T* dy, const T* more, const T* x, const T* w, int64_t C,
-                      T rstd) {
-  const T dot = sum_lanes<T>(C, [=](int64_t c) { return dy[c] * w[c] * x[c]; });
-  const T slope = dot * rstd * rstd / T(C);
-#pragma omp simd
-  for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - x[c] * slope);
-  add_row(dx, more, C);
-}
-
-}  // namespace
-
-void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Tensor w,
-                      Tensor rstd) {
-  const int64_t rows = rstd.numel(), C = x.dim(-1);
-  const int64_t band = band_rows(rows, C), bands = (rows + band - 1) / band;
-  dispatch_float(dy.dtype(), [&]<class T>() {
-    T* pdx = dx.defined() ? dx.data<T>() : nullptr;
-    const T* pdy = dy.data<T>();
-    const T* pmore = more.defined() ? more.data<T>() : nullptr;
-    const T* px = x.data<T>();
-    const T* pw = w.data<T>();
-    const T* prstd = rstd.data<T>();
-    Tensor partial = Tensor::zeros({dw.defined() ? bands : 0, C}, dy.dtype());
-    T* part = dw.defined() ? partial.data<T>() : nullptr;
-    parallel_for(bands, 1, [&](int64_t b, int64_t) {
-      for (int64_t r = b * band; r < std::min(rows, (b + 1) * band); ++r) {
-        const T* g = pdy + r * C;
-        const T* row = px + r * C;
-        const T s = prstd[r];
-        if (pdx) rms_backward_row(pdx + r * C, g, pmore ? pmore + r * C : nullptr, row, pw, C, s);
-        if (!part) continue;
-        T* share = part + b * C;
-#pragma omp simd
-        for (int64_t c = 0; c < C; ++c) share[c] += g[c] * (row[c] * s);
-      }
-    });
-    if (part) add_shares(dw.data<T>(), part, bands, C, C);
   });
 }
 

@@ -91,43 +91,6 @@ __global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormInput<T> in, const 
   }
 }
 
-// dx += more, unless that is null: separate from the loop before, where it would be part of a
-// multiply-add.
-template <class Rows, class T>
-__device__ void add_row(T* dx, const T* more, int64_t C) {
-  if (!more) return;
-  for (int64_t c = Rows::lane(); c < C; c += Rows::size()) dx[c] += more[c];
-}
-
-// dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd; plus `more` if there is
-// any.
-template <class Rows, int kPerThread, class T>
-__global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
-                                    const T* mean, const T* rstd, int64_t R, int64_t C) {
-  const int64_t r = Rows::row();
-  if (r >= R) return;
-  if (more) more += r * C;
-  dx += r * C;
-  dy += r * C;
-  x += r * C;
-  const T m = mean[r], s = rstd[r];
-  RowNumbers<T, kPerThread> x_numbers, dy_numbers;
-  T sum = 0, dot = 0;
-  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
-    const T value = x[c], g = dy[c];
-    x_numbers.set(i, value);
-    dy_numbers.set(i, g);
-    sum += w[c] * g;
-    dot += w[c] * g * (value - m) * s;
-  });
-  const T average = Rows::sum(sum) / T(C), along = Rows::sum(dot) / T(C);
-  each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
-    dx[c] =
-        s * (w[c] * dy_numbers.get(i, dy, c) - average - (x_numbers.get(i, x, c) - m) * s * along);
-  });
-  add_row<Rows>(dx, more, C);
-}
-
 // y [R, C] = x rstd w.
 template <class Rows, int kPerThread, class T>
 __global__ void rmsnorm_kernel(T* y, T* rstd, NormInput<T> in, const T* w, T eps, int64_t R,
@@ -149,30 +112,37 @@ __global__ void rmsnorm_kernel(T* y, T* rstd, NormInput<T> in, const T* w, T eps
   if (Rows::lane() == 0) rstd[r] = s;
 }
 
-// dx = rstd (w dy - x^ mean(w dy x^)), x^ = x rstd; plus `more` if there is any.
-template <class Rows, int kPerThread, class T>
-__global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
-                                  const T* rstd, int64_t R, int64_t C) {
+// dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd, both without the mean for
+// RMSNorm; plus `more` if there is any.
+template <class Rows, int kPerThread, bool kCentred, class T>
+__global__ void dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w, const T* mean,
+                          const T* rstd, int64_t R, int64_t C) {
   const int64_t r = Rows::row();
   if (r >= R) return;
-  if (more) more += r * C;
   dx += r * C;
   dy += r * C;
   x += r * C;
-  const T s = rstd[r];
+  const T m = kCentred ? mean[r] : T(0), s = rstd[r];
   RowNumbers<T, kPerThread> x_numbers, dy_numbers;
-  T dot = 0;
+  T sum = 0, dot = 0;
   each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
     const T value = x[c], g = dy[c];
     x_numbers.set(i, value);
     dy_numbers.set(i, g);
-    dot += w[c] * g * value * s;
+    if constexpr (kCentred) sum += w[c] * g;
+    dot += w[c] * g * (kCentred ? value - m : value) * s;
   });
-  const T along = Rows::sum(dot) / T(C);
+  const T average = kCentred ? Rows::sum(sum) / T(C) : T(0), along = Rows::sum(dot) / T(C);
   each_column<Rows, kPerThread>(C, [&](int i, int64_t c) {
-    dx[c] = s * (w[c] * dy_numbers.get(i, dy, c) - x_numbers.get(i, x, c) * s * along);
+    const T g = dy_numbers.get(i, dy, c), value = x_numbers.get(i, x, c);
+    if constexpr (kCentred) {
+      dx[c] = s * (w[c] * g - average - (value - m) * s * along);
+    } else {
+      dx[c] = s * (w[c] * g - value * s * along);
+    }
   });
-  add_row<Rows>(dx, more, C);
+  // A separate loop: in the one before, the sum would be part of a multiply-add.
+  if (more) each_column<Rows, kPerThread>(C, [&](int, int64_t c) { dx[c] += more[r * C + c]; });
 }
 
 // f.operator()<Rows, kPerThread>() for rows of C columns.
@@ -207,69 +177,47 @@ struct AddGradients {
   }
 };
 
-template <class T>
-void add_parameter_gradients(const char* name, const Tensor& dw, const Tensor& db, const Tensor& dy,
-                             const Tensor& x, const Tensor& mean, const Tensor& rstd) {
-  if (!dw.defined() && !db.defined()) return;
-  const ParameterTerms<T> terms{dy.data<T>(), x.data<T>(), data_or_null<T>(mean), rstd.data<T>(),
-                                x.dim(-1)};
-  sum_bands<2>(name, 1, x.rows(), x.dim(-1), terms,
-               AddGradients<T>{data_or_null<T>(dw), data_or_null<T>(db)}, x.device());
-}
-
 }  // namespace
 
-void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
-               Tensor b, double eps) {
+void norm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
+          Tensor b, double eps) {
   const int64_t R = x.rows(), C = x.dim(-1);
   dispatch_float(x.dtype(), [&]<class T>() {
+    const NormInput<T> in = norm_input<T>(sum, x, residual);
     dispatch_row(C, [&]<class Rows, int kPerThread>() {
-      launch_rows<Rows>("layernorm", R, layernorm_kernel<Rows, kPerThread, T>, y.data<T>(),
-                        mean.data<T>(), rstd.data<T>(), norm_input<T>(sum, x, residual),
-                        w.data<T>(), b.data<T>(), T(eps), R, C);
+      if (mean.defined()) {
+        launch_rows<Rows>("layernorm", R, layernorm_kernel<Rows, kPerThread, T>, y.data<T>(),
+                          mean.data<T>(), rstd.data<T>(), in, w.data<T>(), b.data<T>(), T(eps), R,
+                          C);
+      } else {
+        launch_rows<Rows>("rmsnorm", R, rmsnorm_kernel<Rows, kPerThread, T>, y.data<T>(),
+                          rstd.data<T>(), in, w.data<T>(), T(eps), R, C);
+      }
     });
   });
 }
 
-void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x, Tensor w,
-                        Tensor mean, Tensor rstd) {
+void norm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x, Tensor w,
+                   Tensor mean, Tensor rstd) {
   const int64_t R = x.rows(), C = x.dim(-1);
+  const bool centred = mean.defined();
+  const char* name = centred ? "layernorm_backward" : "rmsnorm_backward";
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
       dispatch_row(C, [&]<class Rows, int kPerThread>() {
-        launch_rows<Rows>("layernorm_backward", R, layernorm_dx_kernel<Rows, kPerThread, T>,
-                          dx.data<T>(), dy.data<T>(), data_or_null<T>(more), x.data<T>(),
-                          w.data<T>(), mean.data<T>(), rstd.data<T>(), R, C);
+        launch_rows<Rows>(
+            name, R,
+            centred ? dx_kernel<Rows, kPerThread, true, T> : dx_kernel<Rows, kPerThread, false, T>,
+            dx.data<T>(), dy.data<T>(), data_or_null<T>(more), x.data<T>(), w.data<T>(),
+            data_or_null<T>(mean), rstd.data<T>(), R, C);
       });
     }
-    add_parameter_gradients<T>("layernorm_backward", dw, db, dy, x, mean, rstd);
-  });
-}
-
-void rmsnorm(Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w, double eps) {
-  const int64_t R = x.rows(), C = x.dim(-1);
-  dispatch_float(x.dtype(), [&]<class T>() {
-    dispatch_row(C, [&]<class Rows, int kPerThread>() {
-      launch_rows<Rows>("rmsnorm", R, rmsnorm_kernel<Rows, kPerThread, T>, y.data<T>(),
-                        rstd.data<T>(), norm_input<T>(sum, x, residual), w.data<T>(), T(eps), R, C);
-    });
-  });
-}
-
-void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Tensor w,
-                      Tensor rstd) {
-  const int64_t R = x.rows(), C = x.dim(-1);
-  if (R == 0) return;
-  dispatch_float(x.dtype(), [&]<class T>() {
-    if (dx.defined()) {
-      dispatch_row(C, [&]<class Rows, int kPerThread>() {
-        launch_rows<Rows>("rmsnorm_backward", R, rmsnorm_dx_kernel<Rows, kPerThread, T>,
-                          dx.data<T>(), dy.data<T>(), data_or_null<T>(more), x.data<T>(),
-                          w.data<T>(), rstd.data<T>(), R, C);
-      });
-    }
-    add_parameter_gradients<T>("rmsnorm_backward", dw, {}, dy, x, {}, rstd);
+    if (!dw.defined() && !db.defined()) return;
+    const ParameterTerms<T> terms{dy.data<T>(), x.data<T>(), data_or_null<T>(mean), rstd.data<T>(),
+                                  C};
+    sum_bands<2>(name, 1, R, C, terms, AddGradients<T>{data_or_null<T>(dw), data_or_null<T>(db)},
+                 x.device());
   });
 }
 

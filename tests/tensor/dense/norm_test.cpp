@@ -33,22 +33,15 @@ struct Inputs {
     o.y = Tensor::like(x);
     o.rstd = Tensor::empty({x.dim(0)}, x.dtype());
     if (residual.defined()) o.sum = Tensor::like(x);
-    if (norm == Norm::layer) {
-      o.mean = Tensor::like(o.rstd);
-      BRINE_CALL(x, layernorm, o.y, o.sum, o.mean, o.rstd, x, residual, w, b, eps);
-    } else {
-      BRINE_CALL(x, rmsnorm, o.y, o.sum, o.rstd, x, residual, w, eps);
-    }
+    if (norm == Norm::layer) o.mean = Tensor::like(o.rstd);
+    BRINE_CALL(x, norm, o.y, o.sum, o.mean, o.rstd, x, residual, w,
+               norm == Norm::layer ? b : Tensor(), eps);
     return o;
   }
   // Into the gradients that are given, dx with `more` added.
   void backward(const Outputs& o, const Tensor& dx, const Tensor& dw, const Tensor& db,
                 const Tensor& more = {}) const {
-    if (norm == Norm::layer) {
-      BRINE_CALL(x, layernorm_backward, dx, dw, db, dy, more, x, w, o.mean, o.rstd);
-    } else {
-      BRINE_CALL(x, rmsnorm_backward, dx, dw, dy, more, x, w, o.rstd);
-    }
+    BRINE_CALL(x, norm_backward, dx, dw, db, dy, more, x, w, o.mean, o.rstd);
   }
   Outputs both() const {
     Outputs o = forward();
