@@ -36,13 +36,11 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
 void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const BlockConfig& config,
                         const Tensor& width);
 
-// The mask by single keys u8 [B, H, rows, T] on the CPU, for references and observers.
-Tensor block_mask_keys(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T);
-
-// The same as compressed rows, on the mask's device; made on the CPU.
+// The mask of all tiles by single keys, for references and observers: on its device, made on the
+// CPU.
 FlatCsr blocks_to_csr(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T);
 
-// The mean number of kept keys, over all rows that see a key.
+// The mean number of kept keys of a mask of all tiles, over the rows that see a key.
 double kept_keys(const BlockMask& mask, const Visibility& visible, int64_t T);
 
 }  // namespace brine

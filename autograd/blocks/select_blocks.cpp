@@ -6,6 +6,7 @@
 #include "autograd/ops_blocks.h"
 #include "autograd/ops_primitives.h"
 #include "tensor/base/stored.h"
+#include "tensor/functions/key_lists.h"
 #include "tensor/kernels/blocks.h"
 #include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
@@ -212,41 +213,22 @@ BlockMask readable(const BlockMask& mask) {
   return out;
 }
 
-// f(row of the tile's rows, b G + g, tile, ordinal of the row) for the rows that see a key.
+// f(first key, key after the last) for the blocks that row t of group bg = b G + g keeps. Returns
+// whether the row sees a key.
 template <class F>
-void each_row(const BlockMask& mask, const Visibility& visible, int64_t T, F f) {
-  const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), tiles = mask.tile_count();
-  const RowWidths widths(visible, T);
-  for (int64_t bg = 0; bg < B * G; ++bg) {
-    for (int64_t n = 0; n < tiles; ++n) {
-      const int64_t first = (mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n) * mask.tile;
-      for (int64_t r = 0; r < mask.tile && first + r < widths.valid(bg / G); ++r) {
-        f(n * mask.tile + r, bg, n, first + r);
-      }
-    }
+bool each_run(const BlockMask& mask, const RowWidths& widths, int64_t bg, int64_t t, F f) {
+  if (t >= widths.valid(bg / mask.counts.dim(1))) return false;
+  const int64_t tile = bg * mask.tile_count() + t / mask.tile;
+  const int32_t* entries = mask.entries.data<int32_t>() + tile * mask.capacity();
+  for (int64_t e = 0; e < mask.counts.data<int32_t>()[tile]; ++e) {
+    if (entry_row(entries[e]) > t % mask.tile) continue;
+    const int64_t first = entry_block(entries[e]) * mask.block;
+    f(first, std::min(first + mask.block, t + 1));
   }
+  return true;
 }
 
 }  // namespace
-
-Tensor block_mask_keys(const BlockMask& any, int64_t heads, const Visibility& visible, int64_t T) {
-  const BlockMask mask = readable(any);
-  const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), tiles = mask.tile_count();
-  const int64_t rows = mask.tiles.defined() ? tiles * mask.tile : T, group = heads / G;
-  const Tensor keys = Tensor::zeros({B, heads, rows, T}, Dtype::u8);
-  each_row(mask, visible, T, [&](int64_t row, int64_t bg, int64_t n, int64_t t) {
-    const int32_t* entries = mask.entries.data<int32_t>() + (bg * tiles + n) * mask.capacity();
-    uint8_t* to = keys.data<uint8_t>() + ((bg / G * heads + bg % G * group) * rows + row) * T;
-    for (int64_t e = 0; e < mask.counts.data<int32_t>()[bg * tiles + n]; ++e) {
-      if (entry_row(entries[e]) > t % mask.tile) continue;
-      const int64_t first = entry_block(entries[e]) * mask.block;
-      const int64_t end = std::min(first + mask.block, t + 1);
-      for (int64_t h = 0; h < group; ++h)
-        std::fill(to + h * rows * T + first, to + h * rows * T + end, uint8_t(1));
-    }
-  });
-  return keys;
-}
 
 FlatCsr blocks_to_csr(const BlockMask& any, int64_t heads, const Visibility& visible, int64_t T) {
   check(!any.tiles.defined(), "blocks_to_csr: the mask must have all tiles");
@@ -254,71 +236,25 @@ FlatCsr blocks_to_csr(const BlockMask& any, int64_t heads, const Visibility& vis
         " keys are more columns than 32 bits have");
   const BlockMask mask = readable(any);
   const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), group = heads / G;
-  // Keys of every row and group, then rows with the heads of each group.
-  std::vector<int32_t> kept(size_t(B * T * G), 0);
-  auto each_key_run = [&](int64_t bg, int64_t n, int64_t t, auto f) {
-    const int64_t tile = bg * mask.tile_count() + n;
-    const int32_t* entries = mask.entries.data<int32_t>() + tile * mask.capacity();
-    for (int64_t e = 0; e < mask.counts.data<int32_t>()[tile]; ++e) {
-      if (entry_row(entries[e]) > t % mask.tile) continue;
-      const int64_t first = entry_block(entries[e]) * mask.block;
-      f(first, std::min(first + mask.block, t + 1));
-    }
-  };
-  each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
-    int32_t& count = kept[size_t((bg / G * T + t) * G + bg % G)];
-    each_key_run(bg, n, t, [&](int64_t first, int64_t end) { count += int32_t(end - first); });
-  });
-  FlatCsr csr{.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64),
-              .head_offsets = Tensor::empty({B, T, heads + 1}, Dtype::i32),
-              .columns = {},
-              .batch = B,
-              .heads = heads,
-              .length = T,
-              .keys = T};
-  int64_t at = 0;
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t t = 0; t < T; ++t) {
-      csr.row_pointers.data<int64_t>()[b * (T + 1) + t] = at;
-      int32_t offset = 0;
-      for (int64_t h = 0; h <= heads; ++h) {
-        csr.head_offsets.data<int32_t>()[(b * T + t) * (heads + 1) + h] = offset;
-        if (h < heads) offset += kept[size_t((b * T + t) * G + h / group)];
-      }
-      at += offset;
-    }
-    csr.row_pointers.data<int64_t>()[b * (T + 1) + T] = at;
-  }
-  csr.columns = Tensor::empty({at}, Dtype::i32);
-  each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
-    const int64_t b = bg / G;
-    for (int64_t h = bg % G * group; h < (bg % G + 1) * group; ++h) {
-      int32_t* to = csr.columns.data<int32_t>() +
-                    csr.row_pointers.data<int64_t>()[b * (T + 1) + t] +
-                    csr.head_offsets.data<int32_t>()[(b * T + t) * (heads + 1) + h];
-      each_key_run(bg, n, t, [&](int64_t first, int64_t end) {
-        for (int64_t j = first; j < end; ++j) *to++ = int32_t(h * T + j);
-      });
-    }
-  });
-  const Device device = any.counts.device();
-  for (Tensor* x : {&csr.row_pointers, &csr.head_offsets, &csr.columns}) *x = x->to(device);
-  return csr;
+  const RowWidths widths(visible, T);
+  return key_lists({.batch = B, .heads = heads, .rows = T, .keys = T}, any.counts.device(),
+                   [&](int64_t b, int64_t h, int64_t t, std::vector<int32_t>& keys) {
+                     each_run(mask, widths, b * G + h / group, t, [&](int64_t first, int64_t end) {
+                       for (int64_t j = first; j < end; ++j) keys.push_back(int32_t(j));
+                     });
+                   });
 }
 
 double kept_keys(const BlockMask& any, const Visibility& visible, int64_t T) {
   const BlockMask mask = readable(any);
-  const int64_t tiles = mask.tile_count();
+  const RowWidths widths(visible, T);
   double keys = 0, rows = 0;
-  each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
-    const int32_t* entries = mask.entries.data<int32_t>() + (bg * tiles + n) * mask.capacity();
-    ++rows;
-    for (int64_t e = 0; e < mask.counts.data<int32_t>()[bg * tiles + n]; ++e) {
-      if (entry_row(entries[e]) > t % mask.tile) continue;
-      const int64_t first = entry_block(entries[e]) * mask.block;
-      keys += double(std::min(first + mask.block, t + 1) - first);
+  for (int64_t bg = 0; bg < mask.counts.dim(0) * mask.counts.dim(1); ++bg) {
+    for (int64_t t = 0; t < T; ++t) {
+      rows += each_run(mask, widths, bg, t,
+                       [&](int64_t first, int64_t end) { keys += double(end - first); });
     }
-  });
+  }
   return keys / std::max(rows, 1.0);
 }
 

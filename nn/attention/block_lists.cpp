@@ -14,7 +14,7 @@ Tensor attend_blocks(const AttentionInput& in, const Tensor& q, const BlockMask&
     return block_attention(q, in.k, in.v, mask, in.visible,
                            (config.chosen + config.fixed()) * config.block);
   }
-  const Tensor keys = block_mask_keys(mask, q.dim(1), in.visible, in.k.dim(2)).to(q.device());
+  const Tensor keys = csr_to_mask(blocks_to_csr(mask, q.dim(1), in.visible, in.k.dim(2)));
   const Tensor p =
       masked_softmax(group_matmul(q, in.k, true), keys, 1 / std::sqrt(double(q.dim(3))));
   return group_matmul(p, in.v, false);

@@ -9,7 +9,7 @@
 #include "autograd/ops_blocks.h"
 #include "nn/attention/block_lists.h"
 #include "nn/attention/chosen_keys.h"
-#include "nn/attention/key_lists.h"
+#include "tensor/functions/key_lists.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {

@@ -11,9 +11,9 @@
 #include <optional>
 
 #include "nn/attention/chosen_keys.h"
-#include "nn/attention/key_lists.h"
 #include "nn/attention/rivals/row_tiles.h"
 #include "tensor/base/parallel.h"
+#include "tensor/functions/key_lists.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {

@@ -7,8 +7,8 @@
 
 #include "autograd/ops.h"
 #include "nn/attention/chosen_keys.h"
-#include "nn/attention/key_lists.h"
 #include "tensor/base/parallel.h"
+#include "tensor/functions/key_lists.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {

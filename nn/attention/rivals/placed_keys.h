@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nn/attention/cached.h"
-#include "nn/attention/key_lists.h"
+#include "tensor/functions/key_lists.h"
 
 namespace brine::nn {
 

@@ -44,7 +44,7 @@ TEST_CASE("block_attention equals dense attention under its mask, with its gradi
     CAPTURE(c.T);
     const std::vector<Tensor> qkv = block_qkv(c, Dtype::f64);
     const BlockMask mask = mask_of(c, qkv);
-    const Tensor keys = block_mask_keys(mask, c.H, c.visible(), c.T);
+    const Tensor keys = csr_to_mask(blocks_to_csr(mask, c.H, c.visible(), c.T));
     auto reference = [&](In x) { return dense(x[0], x[1], x[2], keys); };
     const Run got = attended(c, qkv, mask),
               wanted = run(reference, qkv, normal(qkv[0].shape(), 6, Dtype::f64));

@@ -250,7 +250,6 @@ TEST_CASE("select_blocks: every row keeps what the definition says, in both type
       const BlockMask mask = select_blocks(s, c.config, c.visible(), c.T);
       const std::vector<double> wanted =
           (type == Dtype::f64 ? defined_mask<double>(c, s) : defined_mask<float>(c, s)).to_vector();
-      CHECK(block_mask_keys(mask, c.H, c.visible(), c.T).to_vector() == wanted);
       CHECK(csr_to_mask(blocks_to_csr(mask, c.H, c.visible(), c.T)).to_vector() == wanted);
     }
   }
@@ -282,7 +281,7 @@ TEST_CASE("select_blocks: sums that differ by roundings alone choose as the refe
   }
   const BlockScores s = block_scores(c, q, k);
   const BlockMask mask = select_blocks(s, c.config, c.visible(), c.T);
-  CHECK(block_mask_keys(mask, 3, c.visible(), c.T).to_vector() ==
+  CHECK(csr_to_mask(blocks_to_csr(mask, 3, c.visible(), c.T)).to_vector() ==
         defined_mask<float>(c, s).to_vector());
 }
 #endif
@@ -295,7 +294,7 @@ TEST_CASE("select_blocks: one to three threads choose the same blocks") {
   for (int n = 1; n <= 3; ++n) {
     const Threads threads(n);
     const BlockMask mask = select_blocks(block_scores(c, q, k), c.config, c.visible(), c.T);
-    masks.push_back(block_mask_keys(mask, 9, c.visible(), c.T).to_vector());
+    masks.push_back(csr_to_mask(blocks_to_csr(mask, 9, c.visible(), c.T)).to_vector());
   }
   CHECK(masks[0] == masks[1]);
   CHECK(masks[0] == masks[2]);
@@ -324,7 +323,7 @@ TEST_CASE("select_blocks: a choice never depends on later rows; shares replace s
   shares.data<double>()[(0 * 32 + 27) * 4 + 1] = 1;  // row 27 of head 0 chooses block 1
   const BlockScores s{.shares = shares, .groups = 2};
   const Tensor keys =
-      block_mask_keys(select_blocks(s, c.config, c.visible(), c.T), 2, c.visible(), c.T);
+      csr_to_mask(blocks_to_csr(select_blocks(s, c.config, c.visible(), c.T), 2, c.visible(), c.T));
   auto sees = [&](int64_t t, int64_t j) { return keys.data<uint8_t>()[t * 32 + j] != 0; };
   for (int64_t t = 24; t < 32; ++t) CHECK(sees(t, 8) == (t >= 27));
 }
@@ -393,8 +392,8 @@ TEST_CASE("select_blocks_step: row by row the same masks as in one pass") {
                 k.view({-1, c.d}).slice(0, (j * 5 + j / 16) % 16, 1));
     }
     const BlockScores s = block_scores(c, q, k);
-    const Tensor whole =
-        block_mask_keys(select_blocks(s, c.config, c.visible(), c.T), c.H, c.visible(), c.T);
+    const Tensor whole = csr_to_mask(
+        blocks_to_csr(select_blocks(s, c.config, c.visible(), c.T), c.H, c.visible(), c.T));
     BlockMask mask =
         empty_block_mask(c.config, c.B, c.G, 1, (c.T + c.config.block - 1) / c.config.block, {});
     for (int64_t t = 0; t < c.T; ++t) {

@@ -1,11 +1,11 @@
 // Compressed rows from lists of keys: one pass counts them, a second one writes them.
-#include "nn/attention/key_lists.h"
+#include "tensor/functions/key_lists.h"
 
 #include <algorithm>
 
 #include "tensor/base/parallel.h"
 
-namespace brine::nn {
+namespace brine {
 namespace {
 
 constexpr int64_t kRows = 64;  // of a piece of a loop
@@ -92,4 +92,4 @@ FlatCsr key_lists_of_step(const KeyListShape& shape, const Tensor& lengths, Devi
   });
 }
 
-}  // namespace brine::nn
+}  // namespace brine

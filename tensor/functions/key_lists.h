@@ -6,7 +6,7 @@
 
 #include "tensor/mask/csr.h"
 
-namespace brine::nn {
+namespace brine {
 
 // What the lists of the heads of a row have in common: nothing, their lengths, or all.
 enum class HeadLists : uint8_t { separate, of_one_length, equal };
@@ -29,4 +29,4 @@ FlatCsr key_lists(const KeyListShape& shape, Device device, const KeysOfRow& key
 FlatCsr key_lists_of_step(const KeyListShape& shape, const Tensor& lengths, Device device,
                           const KeysOfRow& keys_of);
 
-}  // namespace brine::nn
+}  // namespace brine
