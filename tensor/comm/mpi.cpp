@@ -1,7 +1,6 @@
 // MPI by name: nonblocking sends and receives, tested until they are done or the limit has passed.
 #include "tensor/comm/mpi.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "tensor/base/shared_library.h"
 #include "tensor/comm/patience.h"
 
 namespace brine {
@@ -17,45 +17,24 @@ namespace {
 constexpr int kTag = 1, kFunneled = 1;
 constexpr size_t kLargest = size_t(1) << 30;  // bytes of a message: counts are int
 
-class MpiLibrary {
- public:
-  explicit MpiLibrary(const std::string& name)
-      // Global: Open MPI's plug-ins expect its symbols there.
-      : name_(name), handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
-    check(handle_ != nullptr,
-          "ranks: started by MPI, but its library cannot be loaded: ", handle_ ? "" : dlerror());
-  }
-  void* address(const char* symbol) const {
-    void* const found = dlsym(handle_, symbol);
-    check(found != nullptr, "ranks: ", name_, " has no ", symbol);
-    return found;
-  }
-  template <class F>
-  F* function(const char* symbol) const {
-    return reinterpret_cast<F*>(address(symbol));
-  }
-
- private:
-  std::string name_;
-  void* handle_;
-};
-
 // The binary interfaces: the type of handles, and the constants of mpi.h.
 struct OpenMpi {
   using Handle = void*;
   static constexpr const char *kLibrary = "libmpi.so.40", *kName = "Open MPI";
-  static Handle world(const MpiLibrary& l) { return l.address("ompi_mpi_comm_world"); }
-  static Handle bytes(const MpiLibrary& l) { return l.address("ompi_mpi_byte"); }
-  static Handle errors_return(const MpiLibrary& l) { return l.address("ompi_mpi_errors_return"); }
+  static Handle world(const SharedLibrary& l) { return l.address("ompi_mpi_comm_world"); }
+  static Handle bytes(const SharedLibrary& l) { return l.address("ompi_mpi_byte"); }
+  static Handle errors_return(const SharedLibrary& l) {
+    return l.address("ompi_mpi_errors_return");
+  }
   static void* status_ignore() { return nullptr; }
 };
 
 struct Mpich {
   using Handle = int;
   static constexpr const char *kLibrary = "libmpich.so.12", *kName = "MPICH";
-  static Handle world(const MpiLibrary&) { return 0x44000000; }
-  static Handle bytes(const MpiLibrary&) { return 0x4c00010d; }
-  static Handle errors_return(const MpiLibrary&) { return 0x54000001; }
+  static Handle world(const SharedLibrary&) { return 0x44000000; }
+  static Handle bytes(const SharedLibrary&) { return 0x4c00010d; }
+  static Handle errors_return(const SharedLibrary&) { return 0x54000001; }
   static void* status_ignore() { return reinterpret_cast<void*>(1); }
 };
 
@@ -66,7 +45,10 @@ class Mpi : public Communicator {
  public:
   // The members of a base are set before those of this class, so the library is opened first.
   static std::unique_ptr<Communicator> open() {
-    MpiLibrary library(Abi::kLibrary);
+    // Global: Open MPI's plug-ins expect its symbols there.
+    SharedLibrary library("ranks", Abi::kLibrary, RTLD_GLOBAL);
+    check(library.found(),
+          "ranks: started by MPI, but its library cannot be loaded: ", library.why());
     int provided = 0, rank = 0, size = 1;
     const int status = library.function<int(int*, char***, int, int*)>("MPI_Init_thread")(
         nullptr, nullptr, kFunneled, &provided);
@@ -122,7 +104,7 @@ class Mpi : public Communicator {
   }
 
  private:
-  Mpi(MpiLibrary library, int rank, int size)
+  Mpi(SharedLibrary library, int rank, int size)
       : Communicator(rank, size),
         library_(std::move(library)),
         world_(Abi::world(library_)),
@@ -148,7 +130,7 @@ class Mpi : public Communicator {
   using Send = int(const void*, int, Handle, int, int, Handle, Handle*);
   using Receive = int(void*, int, Handle, int, int, Handle, Handle*);
   using Test = int(Handle*, int*, void*);
-  MpiLibrary library_;
+  SharedLibrary library_;
   Handle world_, bytes_;
   Send* send_;
   Receive* receive_;

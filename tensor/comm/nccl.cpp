@@ -3,7 +3,6 @@
 // ever.
 #include "tensor/comm/nccl.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <climits>
@@ -11,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "tensor/base/shared_library.h"
 #include "tensor/comm/parts.h"
 #include "tensor/comm/patience.h"
 #include "tensor/device/accelerator.h"
@@ -31,27 +31,9 @@ struct Config {
   int blocking = 0;
 };
 
-class NcclLibrary {
- public:
-  NcclLibrary() : handle_(dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
-    if (!handle_) why_ = dlerror();
-  }
-  bool found() const { return handle_ != nullptr; }
-  const std::string& why() const { return why_; }
-  template <class F>
-  F* function(const char* name) const {
-    void* const address = dlsym(handle_, name);
-    check(address != nullptr, "ranks: libnccl.so.2 has no ", name);
-    return reinterpret_cast<F*>(address);
-  }
-
- private:
-  std::string why_;
-  void* handle_;
-};
-
-const NcclLibrary& library() {
-  static const NcclLibrary* const loaded = new NcclLibrary;  // used until the process ends
+const SharedLibrary& library() {
+  // Used until the process ends.
+  static const SharedLibrary* const loaded = new SharedLibrary("ranks", "libnccl.so.2");
   return *loaded;
 }
 

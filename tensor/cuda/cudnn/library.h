@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tensor/cuda/loader/shared_library.h"
+#include "tensor/base/shared_library.h"
 
 namespace brine::cuda::cudnn {
 

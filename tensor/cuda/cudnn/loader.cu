@@ -19,7 +19,7 @@ std::string name_of_version(size_t version) {
 const Found& library() {
   static const Found found = [] {
     const std::string name = join("libcudnn.so.", CUDNN_MAJOR);
-    Found it{.library = SharedLibrary(name)};
+    Found it{.library = SharedLibrary("cuda", name)};
     if (!it.library.found()) {
       it.why_not = join("none: ", it.library.why());
       return it;

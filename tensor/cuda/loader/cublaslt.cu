@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tensor/cuda/loader/shared_library.h"
+#include "tensor/base/shared_library.h"
 #include "tensor/device/gpu_software.h"
 
 namespace {
@@ -13,13 +13,13 @@ namespace {
 // Of the major version whose headers this build has: 12 or 13.
 const std::string kName = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
 
-const brine::cuda::SharedLibrary& any_library() {
-  static const brine::cuda::SharedLibrary it(kName);
+const brine::SharedLibrary& any_library() {
+  static const brine::SharedLibrary it("cuda", kName);
   return it;
 }
 
-const brine::cuda::SharedLibrary& library() {
-  const brine::cuda::SharedLibrary& it = any_library();
+const brine::SharedLibrary& library() {
+  const brine::SharedLibrary& it = any_library();
   brine::check(it.found(), "cuda: ", kName, " was not found (", it.why(),
                "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR,
                " or put it into lib/ next to brine");
