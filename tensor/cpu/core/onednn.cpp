@@ -4,15 +4,13 @@
 #include <dnnl.h>
 #include <omp.h>
 
-#include <array>
 #include <dnnl.hpp>
-#include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "tensor/base/error.h"
+#include "tensor/base/recently_used.h"
 #include "tensor/cpu/core/cpu_identity.h"
 
 namespace brine::onednn {
@@ -64,42 +62,6 @@ dnnl::primitive_attr user_scratchpad() {
   return attr;
 }
 
-// The most recently used primitives of one kind. Key is an array of integers.
-template <class Key, class Value>
-class Cache {
- public:
-  explicit Cache(size_t capacity) : capacity_(capacity) {}
-
-  template <class Make>
-  Value get(const Key& key, Make&& make) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      auto found = map_.find(key);
-      if (found != map_.end()) {
-        order_.splice(order_.begin(), order_, found->second.second);
-        return found->second.first;
-      }
-    }
-    Value value = make();
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = map_.find(key);
-    if (found != map_.end()) return found->second.first;
-    if (map_.size() == capacity_) {
-      map_.erase(order_.back());
-      order_.pop_back();
-    }
-    order_.push_front(key);
-    map_.emplace(key, std::make_pair(value, order_.begin()));
-    return value;
-  }
-
- private:
-  size_t capacity_;
-  std::mutex mutex_;
-  std::list<Key> order_;
-  std::map<Key, std::pair<Value, typename std::list<Key>::iterator>> map_;
-};
-
 constexpr size_t kPrimitives = 256;
 
 // The matmul primitive for bf16.
@@ -137,19 +99,10 @@ Product make_product(const Gemm& g) {
 }
 
 std::shared_ptr<const Product> product_of(const Gemm& g) {
-  using Key = std::array<int64_t, 10>;
-  static Cache<Key, std::shared_ptr<const Product>> cache(kPrimitives);
-  Key key = {g.M,
-             g.N,
-             g.K,
-             g.ta,
-             g.tb,
-             g.lda,
-             g.ldb,
-             g.ldc,
-             std::bit_cast<int32_t>(g.alpha),
-             std::bit_cast<int32_t>(g.beta)};
-  return cache.get(key, [&] { return std::make_shared<const Product>(make_product(g)); });
+  static std::mutex mutex;
+  static RecentlyUsed<Gemm, std::shared_ptr<const Product>> products(kPrimitives);
+  std::lock_guard lock(mutex);
+  return products.get(g, [&] { return std::make_shared<const Product>(make_product(g)); });
 }
 
 dnnl::memory memory_at(const Desc& d, const void* data) {

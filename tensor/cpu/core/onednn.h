@@ -6,6 +6,7 @@
 // itself splits by the number of threads.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 
@@ -19,6 +20,8 @@ struct Gemm {
   bool ta = false, tb = false;
   int64_t lda = 0, ldb = 0, ldc = 0;
   float alpha = 1, beta = 0;
+
+  auto operator<=>(const Gemm&) const = default;
 };
 
 // c [M, N] = alpha op(a) [M, K] op(b) [K, N] + beta c; c is not read when beta = 0.

@@ -1,52 +1,14 @@
-// Helpers for calls to a library: plans cached by shape, and memory for the duration of a call.
+// Helpers for calls to a library: its plans and handles, and memory for the duration of a call.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
-#include <utility>
 #include <vector>
 
+#include "tensor/base/recently_used.h"
 #include "tensor/tensor.h"
 
 namespace brine::cuda {
-
-// The most recently used plans, by key.
-template <class Key, class Plan>
-class Plans {
- public:
-  explicit Plans(size_t capacity) : capacity_(capacity) {}
-
-  // The plan of a key, made by make() if it is new.
-  template <class Make>
-  Plan& get(const Key& key, Make&& make) {
-    auto at = plans_.find(key);
-    if (at == plans_.end()) {
-      if (plans_.size() >= capacity_) drop_oldest();
-      at = plans_.emplace(key, Entry{make(), 0}).first;
-    }
-    at->second.used = ++clock_;
-    return at->second.plan;
-  }
-
- private:
-  struct Entry {
-    Plan plan;
-    uint64_t used;
-  };
-
-  void drop_oldest() {
-    auto oldest = plans_.begin();
-    for (auto it = plans_.begin(); it != plans_.end(); ++it) {
-      if (it->second.used < oldest->second.used) oldest = it;
-    }
-    plans_.erase(oldest);
-  }
-
-  size_t capacity_;
-  std::map<Key, Entry> plans_;
-  uint64_t clock_ = 0;
-};
 
 // A library's handles, one per device, and its plans; to be used under the mutex.
 template <class Handle, class Key, class Plan>
@@ -61,7 +23,7 @@ struct Library {
 
   std::mutex mutex;
   std::vector<Handle> handles;  // by device
-  Plans<Key, Plan> plans;
+  RecentlyUsed<Key, Plan> plans;
 };
 
 // Memory aligned to 256 bytes. It is returned to the allocator as soon as the call is queued on the
