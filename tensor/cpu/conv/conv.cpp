@@ -68,15 +68,6 @@ void each_product(const T* image, const ConvReads& read, int64_t first, int64_t 
   }
 }
 
-template <class T, class Y>
-void add_product(const onednn::Gemm& g, const T* a, const T* b, Y* c) {
-  if constexpr (std::is_same_v<T, double>) {
-    gemm_f64(g, a, b, c);
-  } else {
-    onednn::gemm(g, a, b, c);
-  }
-}
-
 // x and w have type T, the others type Y; also below.
 template <class T, class Y = T>
 void forward(Tensor y, Tensor x, Tensor w, Tensor b, const ConvSizes& s) {
@@ -99,7 +90,7 @@ void forward(Tensor y, Tensor x, Tensor w, Tensor b, const ConvSizes& s) {
     const T* image = x.data<T>() + sequence * s.rows_in * s.columns_in * s.C;
     each_product(
         image, read, first, live - first, [&](int64_t t, int64_t r, int64_t n, const T* a) {
-          add_product(
+          onednn::gemm(
               {.M = n * s.columns, .N = s.O, .K = K, .lda = K, .ldb = s.O, .ldc = s.O, .beta = 1},
               a, weights.data<T>() + t * K * s.O, out + r * line);
         });
@@ -144,14 +135,14 @@ void data_gradient(Tensor dx, Tensor g, Tensor w, const ConvSizes& s) {
     const T* image = g.data<T>() + sequence * s.rows * s.columns * s.O;
     each_product(image, read, first, last - first,
                  [&](int64_t t, int64_t r, int64_t n, const T* a) {
-                   add_product({.M = n * s.columns_in,
-                                .N = s.C,
-                                .K = K,
-                                .lda = K,
-                                .ldb = s.C,
-                                .ldc = s.C,
-                                .beta = 1},
-                               a, weights.data<T>() + t * K * s.C, out + r * line);
+                   onednn::gemm({.M = n * s.columns_in,
+                                 .N = s.C,
+                                 .K = K,
+                                 .lda = K,
+                                 .ldb = s.C,
+                                 .ldc = s.C,
+                                 .beta = 1},
+                                a, weights.data<T>() + t * K * s.C, out + r * line);
                  });
   });
 }
@@ -171,15 +162,15 @@ void weight_gradient(Tensor dw, Tensor g, Tensor x, const ConvSizes& s) {
       const T* image = x.data<T>() + sequence * s.rows_in * s.columns_in * s.C;
       const T* dy = g.data<T>() + sequence * s.rows * s.columns * s.O;
       each_product(image, read, first, count, [&](int64_t t, int64_t r, int64_t n, const T* a) {
-        add_product({.M = s.O,
-                     .N = K,
-                     .K = n * s.columns,
-                     .ta = true,
-                     .lda = s.O,
-                     .ldb = K,
-                     .ldc = K,
-                     .beta = 1},
-                    dy + r * s.columns * s.O, a, sums.data<T>() + (run * s.kT + t) * s.O * K);
+        onednn::gemm({.M = s.O,
+                      .N = K,
+                      .K = n * s.columns,
+                      .ta = true,
+                      .lda = s.O,
+                      .ldb = K,
+                      .ldc = K,
+                      .beta = 1},
+                     dy + r * s.columns * s.O, a, sums.data<T>() + (run * s.kT + t) * s.O * K);
       });
     }
   });

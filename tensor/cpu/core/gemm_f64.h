@@ -11,11 +11,14 @@ namespace brine {
 void gemm_f64(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double> a,
               Strided<const double> b, double beta, Strided<double> c);
 
-// The call of onednn::gemm() in f64.
-inline void gemm_f64(const onednn::Gemm& g, const double* a, const double* b, double* c) {
+namespace onednn {
+
+// gemm() in f64.
+inline void gemm(const Gemm& g, const double* a, const double* b, double* c) {
   const Strided<const double> left{a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1};
   const Strided<const double> right{b, g.tb ? 1 : g.ldb, g.tb ? g.ldb : 1};
   gemm_f64(g.M, g.N, g.K, double(g.alpha), left, right, double(g.beta), {c, g.ldc, 1});
 }
 
+}  // namespace onednn
 }  // namespace brine

@@ -20,8 +20,9 @@ struct Side {
   bool transposed = false;
 };
 
-void product(int64_t M, int64_t N, int64_t K, const float* a, Side sa, const float* b, Side sb,
-             float beta, float* c, int64_t ldc) {
+template <class T>
+void product(int64_t M, int64_t N, int64_t K, const T* a, Side sa, const T* b, Side sb, T beta,
+             T* c, int64_t ldc) {
   onednn::gemm({.M = M,
                 .N = N,
                 .K = K,
@@ -30,16 +31,8 @@ void product(int64_t M, int64_t N, int64_t K, const float* a, Side sa, const flo
                 .lda = sa.ld,
                 .ldb = sb.ld,
                 .ldc = ldc,
-                .beta = beta},
+                .beta = float(beta)},
                a, b, c);
-}
-
-void product(int64_t M, int64_t N, int64_t K, const double* a, Side sa, const double* b, Side sb,
-             double beta, double* c, int64_t ldc) {
-  auto strided = [](const double* x, Side s) {
-    return Strided<const double>{x, s.transposed ? 1 : s.ld, s.transposed ? s.ld : 1};
-  };
-  gemm_f64(M, N, K, 1.0, strided(a, sa), strided(b, sb), beta, {c, ldc, 1});
 }
 
 // Sizes of a call, and the inputs.

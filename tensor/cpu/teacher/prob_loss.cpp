@@ -199,9 +199,9 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
         ds.resize(size_t(at.rows * at.keys));
         tile_gradient(ds.data(), theirs, at, xq, xk, rows, widths, d, R(scale), lse.data<R>(),
                       teacher_lse.data<R>(), weights);
-        tile_product({.M = at.rows, .N = d, .K = at.keys, .lda = at.keys, .ldb = d, .ldc = d},
+        onednn::gemm({.M = at.rows, .N = d, .K = at.keys, .lda = at.keys, .ldb = d, .ldc = d},
                      ds.data(), xk + bh * T * d, gq + at.first * d);
-        tile_product({.M = at.keys,
+        onednn::gemm({.M = at.keys,
                       .N = d,
                       .K = at.rows,
                       .ta = true,

@@ -10,19 +10,10 @@
 
 namespace brine::BRINE_CPU {
 
-// c [M, N] = alpha op(a) op(b) + beta c on the calling thread; lda and ldb are the row lengths of a
-// and b in memory.
-inline void tile_product(const onednn::Gemm& g, const float* a, const float* b, float* c) {
-  onednn::gemm(g, a, b, c);
-}
-inline void tile_product(const onednn::Gemm& g, const double* a, const double* b, double* c) {
-  gemm_f64(g, a, b, c);
-}
-
 // scores [rows, keys] = q [rows, d] k [keys, d]^T, not scaled.
 template <class T>
 void score_tile(T* scores, const T* q, const T* k, int64_t rows, int64_t keys, int64_t d) {
-  tile_product({.M = rows, .N = keys, .K = d, .tb = true, .lda = d, .ldb = d, .ldc = keys}, q, k,
+  onednn::gemm({.M = rows, .N = keys, .K = d, .tb = true, .lda = d, .ldb = d, .ldc = keys}, q, k,
                scores);
 }
 
