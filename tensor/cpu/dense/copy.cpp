@@ -1,11 +1,11 @@
 // copy, accumulate and fill of strided tensors of any type: axes are merged first, so that most
 // calls become a few long runs. Only the run along the innermost axis depends on the types.
-#include <cmath>
 #include <cstring>
 #include <type_traits>
 
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/pieces.h"
+#include "tensor/kernels/converted.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::BRINE_CPU {
@@ -134,32 +134,6 @@ void run_bits(Byte* to, const Byte* from, int64_t n, int64_t step_y, int64_t ste
   const T* x = reinterpret_cast<const T*>(from);
   if (step_y == 1 && step_x == 0) return void(std::fill(y, y + n, *x));
   for (int64_t i = 0; i < n; ++i) y[i * step_y] = x[i * step_x];
-}
-
-template <class T>
-constexpr bool is_half = std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
-
-// A float between double and a half type: rounded to odd, so that the second rounding gives the
-// result of a single one.
-float round_to_odd(double x) {
-  float f = float(x);
-  if (double(f) == x || x != x) return f;
-  uint32_t u = std::bit_cast<uint32_t>(f);
-  if (std::fabs(double(f)) > std::fabs(x)) --u;
-  return std::bit_cast<float>(u | 1);
-}
-
-template <class To, class From>
-To converted(From x) {
-  if constexpr (is_half<From>) {
-    return converted<To>(float(x));
-  } else if constexpr (is_half<To> && std::is_same_v<From, double>) {
-    return To(round_to_odd(x));
-  } else if constexpr (is_half<To>) {
-    return To(float(x));
-  } else {
-    return To(x);
-  }
 }
 
 template <class To, class From>

@@ -1,11 +1,11 @@
 // copy, accumulate and fill of strided tensors of any type. Axes are sorted in the order of the
 // result and merged first; then dense runs are copied by packs, transpositions by tiles in shared
 // memory, and everything else by one thread per element.
-#include <cmath>
 #include <cstring>
 #include <type_traits>
 
 #include "tensor/cuda/core/packs.cuh"
+#include "tensor/kernels/converted.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
@@ -76,34 +76,6 @@ __device__ inline void locate(const Walk& w, int64_t i, int64_t& at_y, int64_t& 
   }
   at_y += i * w.y[0];
   at_x += i * w.x[0];
-}
-
-template <class T>
-constexpr bool is_half = std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
-
-// A float between double and a half type: rounded to odd, so that the second rounding gives the
-// result of a single one.
-BRINE_HD float round_to_odd(double x) {
-  const float f = float(x);
-  if (double(f) == x || x != x) return f;
-  uint32_t u = std::bit_cast<uint32_t>(f);
-  if (std::fabs(double(f)) > std::fabs(x)) --u;
-  return std::bit_cast<float>(u | 1);
-}
-
-template <class To, class From>
-BRINE_HD To converted(const From& x) {
-  if constexpr (std::is_same_v<To, From>) {
-    return x;
-  } else if constexpr (is_half<From>) {
-    return converted<To>(float(x));
-  } else if constexpr (is_half<To> && std::is_same_v<From, double>) {
-    return To(round_to_odd(x));
-  } else if constexpr (is_half<To>) {
-    return To(float(x));
-  } else {
-    return To(x);
-  }
 }
 
 // The conversion of an element of y.
