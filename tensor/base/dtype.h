@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ostream>
+#include <type_traits>
 
 #include "tensor/base/error.h"
 #include "tensor/base/host_device.h"
@@ -105,33 +106,19 @@ inline Dtype sum_type(Dtype t) { return has_16_bits(t) ? Dtype::f32 : t; }
 template <class T>
 struct DtypeOf;
 template <>
-struct DtypeOf<float> {
-  static constexpr Dtype value = Dtype::f32;
-};
+struct DtypeOf<float> : std::integral_constant<Dtype, Dtype::f32> {};
 template <>
-struct DtypeOf<double> {
-  static constexpr Dtype value = Dtype::f64;
-};
+struct DtypeOf<double> : std::integral_constant<Dtype, Dtype::f64> {};
 template <>
-struct DtypeOf<bf16> {
-  static constexpr Dtype value = Dtype::bf16;
-};
+struct DtypeOf<bf16> : std::integral_constant<Dtype, Dtype::bf16> {};
 template <>
-struct DtypeOf<f16> {
-  static constexpr Dtype value = Dtype::f16;
-};
+struct DtypeOf<f16> : std::integral_constant<Dtype, Dtype::f16> {};
 template <>
-struct DtypeOf<int32_t> {
-  static constexpr Dtype value = Dtype::i32;
-};
+struct DtypeOf<int32_t> : std::integral_constant<Dtype, Dtype::i32> {};
 template <>
-struct DtypeOf<int64_t> {
-  static constexpr Dtype value = Dtype::i64;
-};
+struct DtypeOf<int64_t> : std::integral_constant<Dtype, Dtype::i64> {};
 template <>
-struct DtypeOf<uint8_t> {
-  static constexpr Dtype value = Dtype::u8;
-};
+struct DtypeOf<uint8_t> : std::integral_constant<Dtype, Dtype::u8> {};
 
 // Calls f.operator()<T>() with the computing type of t: float or double, nothing else.
 template <class F>
