@@ -260,38 +260,6 @@ struct Mixed {
   T alpha, beta;
   BRINE_HD T operator()(T x, T y) const { return alpha * x + beta * y; }
 };
-template <class T>
-struct Relu {
-  BRINE_HD T operator()(T x) const { return relu(x); }
-};
-template <class T>
-struct ReluGradient {
-  BRINE_HD T operator()(T dy, T y) const { return relu_grad(dy, y); }
-};
-template <class T>
-struct Silu {
-  BRINE_HD T operator()(T x) const { return silu(x); }
-};
-template <class T>
-struct SiluGradient {
-  BRINE_HD T operator()(T dy, T x) const { return dy * silu_grad(x); }
-};
-template <class T>
-struct Gelu {
-  BRINE_HD T operator()(T x) const { return gelu(x); }
-};
-template <class T>
-struct GeluGradient {
-  BRINE_HD T operator()(T dy, T x) const { return dy * gelu_grad(x); }
-};
-template <class T>
-struct GeluTanh {
-  BRINE_HD T operator()(T x) const { return gelu_tanh(x); }
-};
-template <class T>
-struct GeluTanhGradient {
-  BRINE_HD T operator()(T dy, T x) const { return dy * gelu_tanh_grad(x); }
-};
 }  // namespace map
 
 }  // namespace brine::math

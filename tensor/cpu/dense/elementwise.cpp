@@ -1,9 +1,9 @@
 // Elementwise kernels: one loop each over contiguous memory, split into pieces for the threads.
-#include "tensor/base/math.h"
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/draw.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
+#include "tensor/kernels/activations.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::BRINE_CPU {
@@ -72,29 +72,15 @@ void axpby(Tensor y, Tensor x, double alpha, double beta) {
 }
 
 void activation(Tensor y, Tensor x, Activation f) {
-  switch (f) {
-    case Activation::relu:
-      return map_typed<math::map::Relu>(y, x);
-    case Activation::gelu:
-      return map_typed<math::map::Gelu>(y, x);
-    case Activation::gelu_tanh:
-      return map_typed<math::map::GeluTanh>(y, x);
-    case Activation::silu:
-      return map_typed<math::map::Silu>(y, x);
-  }
+  dispatch_float(y.dtype(), [&]<class T>() {
+    with_activation<T>(f, [&](auto function, auto) { map<T>(y, x, function); });
+  });
 }
 
 void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
-  switch (f) {
-    case Activation::relu:
-      return map_typed<math::map::ReluGradient>(dx, dy, saved);
-    case Activation::gelu:
-      return map_typed<math::map::GeluGradient>(dx, dy, saved);
-    case Activation::gelu_tanh:
-      return map_typed<math::map::GeluTanhGradient>(dx, dy, saved);
-    case Activation::silu:
-      return map_typed<math::map::SiluGradient>(dx, dy, saved);
-  }
+  dispatch_float(dx.dtype(), [&]<class T>() {
+    with_activation<T>(f, [&](auto, auto gradient) { map<T>(dx, dy, saved, gradient); });
+  });
 }
 
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {

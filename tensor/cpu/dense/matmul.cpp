@@ -5,11 +5,11 @@
 #include <optional>
 #include <vector>
 
-#include "tensor/base/math.h"
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/gemm.h"
 #include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
+#include "tensor/kernels/activations.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::BRINE_CPU {
@@ -144,20 +144,10 @@ void product(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double
 // to[i] = f(from[i]); they may be the same.
 template <class T>
 void activate_row(Activation f, T* to, const T* from, int64_t n) {
-  auto each = [=](auto g) {
+  with_activation<T>(f, [=](auto function, auto) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[i] = g(from[i]);
-  };
-  switch (f) {
-    case Activation::relu:
-      return each(math::map::Relu<T>{});
-    case Activation::gelu:
-      return each(math::map::Gelu<T>{});
-    case Activation::gelu_tanh:
-      return each(math::map::GeluTanh<T>{});
-    case Activation::silu:
-      return each(math::map::Silu<T>{});
-  }
+    for (int64_t i = 0; i < n; ++i) to[i] = function(from[i]);
+  });
 }
 
 // Adds the bias to rows i.. and columns j.. of a result, and activates them when they are `whole`:

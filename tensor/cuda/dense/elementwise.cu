@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tensor/cuda/core/packs.cuh"
+#include "tensor/kernels/activations.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
@@ -117,29 +118,16 @@ void axpby(Tensor y, Tensor x, double alpha, double beta) {
 }
 
 void activation(Tensor y, Tensor x, Activation f) {
-  switch (f) {
-    case Activation::relu:
-      return map_typed<math::map::Relu>("activation", y, x);
-    case Activation::gelu:
-      return map_typed<math::map::Gelu>("activation", y, x);
-    case Activation::gelu_tanh:
-      return map_typed<math::map::GeluTanh>("activation", y, x);
-    case Activation::silu:
-      return map_typed<math::map::Silu>("activation", y, x);
-  }
+  dispatch_float(y.dtype(), [&]<class T>() {
+    with_activation<T>(f, [&](auto function, auto) { map<T>("activation", y, x, function); });
+  });
 }
 
 void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
-  switch (f) {
-    case Activation::relu:
-      return map_typed<math::map::ReluGradient>("activation_backward", dx, dy, saved);
-    case Activation::gelu:
-      return map_typed<math::map::GeluGradient>("activation_backward", dx, dy, saved);
-    case Activation::gelu_tanh:
-      return map_typed<math::map::GeluTanhGradient>("activation_backward", dx, dy, saved);
-    case Activation::silu:
-      return map_typed<math::map::SiluGradient>("activation_backward", dx, dy, saved);
-  }
+  dispatch_float(dx.dtype(), [&]<class T>() {
+    with_activation<T>(
+        f, [&](auto, auto gradient) { map<T>("activation_backward", dx, dy, saved, gradient); });
+  });
 }
 
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
