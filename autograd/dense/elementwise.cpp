@@ -6,84 +6,47 @@
 namespace brine {
 namespace {
 
-// Of two tensors of one shape.
-void check_pair(const char* op, const Tensor& a, const Tensor& b) {
-  check(a.dtype() == b.dtype(), op, ": ", a.dtype(), " ", a.shape(), " and ", b.dtype(), " ",
+// a op b, broadcast; for two tensors of one shape there are kernels of their own.
+Tensor combined(const char* name, BinaryOp op, const Tensor& a, const Tensor& b) {
+  if (!(a.shape() == b.shape())) return broadcast_map(name, op, a, b);
+  check(a.dtype() == b.dtype(), name, ": ", a.dtype(), " ", a.shape(), " and ", b.dtype(), " ",
         b.shape(), " must have one type");
+  Tensor u = dense(a), v = dense(b), y = Tensor::like(a);
+  if (op == BinaryOp::add) {
+    BRINE_CALL(y, add, y, u, v);
+  } else if (op == BinaryOp::sub) {
+    BRINE_CALL(y, sub, y, u, v);
+  } else {
+    BRINE_CALL(y, mul, y, u, v);
+  }
+  return y;
 }
 
 }  // namespace
 
-namespace {
-
-Tensor add_broadcast(const Tensor& a, const Tensor& b) {
-  Tensor y = broadcast_map("add", BinaryOp::add, a, b);
-  return record("add", y, {a, b},
+Tensor add(const Tensor& a, const Tensor& b) {
+  return record("add", combined("add", BinaryOp::add, a, b), {a, b},
                 [of_a = a.shape(), of_b = b.shape()](const Tensor& dy, Gradients& grads) {
                   if (grads.wanted(0)) grads.set(0, sum_to(dy, of_a));
                   if (grads.wanted(1)) grads.set(1, sum_to(dy, of_b));
                 });
 }
 
-Tensor sub_broadcast(const Tensor& a, const Tensor& b) {
-  Tensor y = broadcast_map("sub", BinaryOp::sub, a, b);
-  return record("sub", y, {a, b},
+Tensor sub(const Tensor& a, const Tensor& b) {
+  return record("sub", combined("sub", BinaryOp::sub, a, b), {a, b},
                 [of_a = a.shape(), of_b = b.shape()](const Tensor& dy, Gradients& grads) {
                   if (grads.wanted(0)) grads.set(0, sum_to(dy, of_a));
                   if (grads.wanted(1)) grads.set(1, -sum_to(dy, of_b));
                 });
 }
 
-Tensor mul_broadcast(const Tensor& a, const Tensor& b) {
-  Tensor y = broadcast_map("mul", BinaryOp::mul, a, b), u = a.detach(), v = b.detach();
-  return record("mul", y, {a, b},
+Tensor mul(const Tensor& a, const Tensor& b) {
+  const bool same = a.shape() == b.shape();
+  const Tensor u = same ? dense(a) : a.detach(), v = same ? dense(b) : b.detach();
+  return record("mul", combined("mul", BinaryOp::mul, u, v), {a, b},
                 [=](const Tensor& dy, Gradients& grads) {
                   if (grads.wanted(0)) grads.set(0, sum_to(dy * v, u.shape()));
                   if (grads.wanted(1)) grads.set(1, sum_to(dy * u, v.shape()));
-                },
-                {u, v});
-}
-
-}  // namespace
-
-Tensor add(const Tensor& a, const Tensor& b) {
-  if (!(a.shape() == b.shape())) return add_broadcast(a, b);
-  check_pair("add", a, b);
-  Tensor y = Tensor::like(a);
-  BRINE_CALL(y, add, y, dense(a), dense(b));
-  return record("add", y, {a, b}, [](const Tensor& dy, Gradients& grads) {
-    grads.set(0, dy);
-    grads.set(1, dy);
-  });
-}
-
-Tensor sub(const Tensor& a, const Tensor& b) {
-  if (!(a.shape() == b.shape())) return sub_broadcast(a, b);
-  check_pair("sub", a, b);
-  Tensor y = Tensor::like(a);
-  BRINE_CALL(y, sub, y, dense(a), dense(b));
-  return record("sub", y, {a, b}, [](const Tensor& dy, Gradients& grads) {
-    grads.set(0, dy);
-    if (!grads.wanted(1)) return;
-    Tensor db = Tensor::like(dy);
-    BRINE_CALL(db, axpby, db, dy, -1.0, 0.0);
-    grads.set(1, db);
-  });
-}
-
-Tensor mul(const Tensor& a, const Tensor& b) {
-  if (!(a.shape() == b.shape())) return mul_broadcast(a, b);
-  check_pair("mul", a, b);
-  Tensor u = dense(a), v = dense(b), y = Tensor::like(a);
-  BRINE_CALL(y, mul, y, u, v);
-  return record("mul", y, {a, b},
-                [=](const Tensor& dy, Gradients& grads) {
-                  for (int i = 0; i < 2; ++i) {
-                    if (!grads.wanted(i)) continue;
-                    Tensor dx = Tensor::like(dy);
-                    BRINE_CALL(dx, mul, dx, dy, i == 0 ? v : u);
-                    grads.set(i, dx);
-                  }
                 },
                 {u, v});
 }
