@@ -9,7 +9,7 @@ namespace {
 // have no values.
 void check_places(const char* op, const Tensor& index, const Tensor& x, int axis) {
   if (index.device().is_meta()) return;
-  const Tensor places = index.detach().to(Device{}).to(Dtype::i64).contiguous();
+  const Tensor places = index.to(Device{}).contiguous();
   const int64_t* place = places.data<int64_t>();
   for (int64_t i = 0; i < places.numel(); ++i) {
     check(place[i] >= 0 && place[i] < x.dim(axis), op, ": index ", place[i], " at position ", i,
@@ -17,7 +17,7 @@ void check_places(const char* op, const Tensor& index, const Tensor& x, int axis
   }
 }
 
-// The index on the device of x, with the shape that gather() returns.
+// The index in i64 on the device of x, with the shape that gather() returns.
 Tensor index_view(const char* op, const Tensor& x, int axis, const Tensor& index) {
   check(index.dtype() == Dtype::i32 || index.dtype() == Dtype::i64, op, ": the index is ",
         index.dtype(), ", wanted i32 or i64");
@@ -29,8 +29,9 @@ Tensor index_view(const char* op, const Tensor& x, int axis, const Tensor& index
     check(i == axis || index.dim(i) == 1 || index.dim(i) == x.dim(i), op, ": the index ",
           index.shape(), " does not broadcast to ", x.shape(), " on axis ", i);
   }
-  check_places(op, index, x, axis);
-  return broadcast_view(index.detach().to(x.device()), shape);
+  const Tensor places = index.detach().to(Dtype::i64);
+  check_places(op, places, x, axis);
+  return broadcast_view(places.to(x.device()), shape);
 }
 
 Tensor gathered(const Tensor& x, int axis, const Tensor& places) {

@@ -202,12 +202,4 @@ void dispatch_bits(Dtype t, F&& f) {
   }
 }
 
-// Calls f.operator()<I>() with the integer type of an index.
-template <class F>
-void dispatch_index(Dtype t, F&& f) {
-  if (t == Dtype::i32) return f.template operator()<int32_t>();
-  check(t == Dtype::i64, "dispatch: wanted i32 or i64, got ", t);
-  f.template operator()<int64_t>();
-}
-
 }  // namespace brine

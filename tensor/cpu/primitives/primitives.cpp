@@ -127,20 +127,18 @@ void gather(Tensor y, Tensor x, Tensor index, int axis) {
       StridedIndex<2>::over(y.shape(), with_axis(x.strides(), axis, 0), index.strides());
   const int64_t step = x.stride(axis), n = y.numel();
   dispatch_bits(y.dtype(), [&]<class U>() {
-    dispatch_index(index.dtype(), [&]<class I>() {
-      U* py = reinterpret_cast<U*>(y.raw());
-      parallel_for(n, kPiece, [&, py](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end;) {
-          int64_t at[2];
-          places.locate(i, at);
-          const int64_t run = std::min(places.inner() - i % places.inner(), end - i);
-          for (int64_t j = 0; j < run; ++j) {
-            const int64_t place = int64_t(index.data<I>()[at[1] + j * places.step(1)]);
-            py[i + j] = bits<U>(x)[at[0] + j * places.step(0) + place * step];
-          }
-          i += run;
+    U* py = reinterpret_cast<U*>(y.raw());
+    parallel_for(n, kPiece, [&, py](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end;) {
+        int64_t at[2];
+        places.locate(i, at);
+        const int64_t run = std::min(places.inner() - i % places.inner(), end - i);
+        for (int64_t j = 0; j < run; ++j) {
+          const int64_t place = index.data<int64_t>()[at[1] + j * places.step(1)];
+          py[i + j] = bits<U>(x)[at[0] + j * places.step(0) + place * step];
         }
-      });
+        i += run;
+      }
     });
   });
 }
@@ -152,15 +150,13 @@ void scatter_add(Tensor y, Tensor x, Tensor index, int axis) {
       StridedIndex<3>::over(without_axis(x.shape(), axis), without_axis(y.strides(), axis),
                             without_axis(x.strides(), axis), without_axis(index.strides(), axis));
   dispatch_float(y.dtype(), [&]<class T>() {
-    dispatch_index(index.dtype(), [&]<class I>() {
-      parallel_for(x.numel() / n, lines_of(n), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          int64_t at[3];
-          lines.locate(i, at);
-          scatter_line(y.data<T>() + at[0], x.data<T>() + at[1], index.data<I>() + at[2], n,
-                       y.stride(axis), x.stride(axis), index.stride(axis));
-        }
-      });
+    parallel_for(x.numel() / n, lines_of(n), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t at[3];
+        lines.locate(i, at);
+        scatter_line(y.data<T>() + at[0], x.data<T>() + at[1], index.data<int64_t>() + at[2], n,
+                     y.stride(axis), x.stride(axis), index.stride(axis));
+      }
     });
   });
 }

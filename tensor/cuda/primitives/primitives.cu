@@ -78,14 +78,14 @@ __global__ void cumsum_kernel(T* y, const T* x, int64_t lines, StridedIndex<2> i
   cumsum_line(y + at[0], x + at[1], n, step_y, step_x, reverse);
 }
 
-template <class U, class I>
-__global__ void gather_kernel(U* y, const U* x, const I* index, int64_t n, StridedIndex<2> places,
-                              int64_t step) {
+template <class U>
+__global__ void gather_kernel(U* y, const U* x, const int64_t* index, int64_t n,
+                              StridedIndex<2> places, int64_t step) {
   const int64_t i = piece();
   if (i >= n) return;
   int64_t at[2];
   places.locate(i, at);
-  y[i] = x[at[0] + int64_t(index[at[1]]) * step];
+  y[i] = x[at[0] + index[at[1]] * step];
 }
 
 // The distances between neighbours of a line in y, x and the index.
@@ -93,8 +93,8 @@ struct LineSteps {
   int64_t y, x, index;
 };
 
-template <class T, class I>
-__global__ void scatter_add_kernel(T* y, const T* x, const I* index, int64_t lines,
+template <class T>
+__global__ void scatter_add_kernel(T* y, const T* x, const int64_t* index, int64_t lines,
                                    StridedIndex<3> begins, int64_t n, LineSteps step) {
   const int64_t i = piece();
   if (i >= lines) return;
@@ -162,10 +162,8 @@ void gather(Tensor y, Tensor x, Tensor index, int axis) {
   const auto places =
       StridedIndex<2>::over(y.shape(), with_axis(x.strides(), axis, 0), index.strides());
   dispatch_bits(y.dtype(), [&]<class U>() {
-    dispatch_index(index.dtype(), [&]<class I>() {
-      launch_each("gather", y.numel(), gather_kernel<U, I>, reinterpret_cast<U*>(y.raw()),
-                  bits<U>(x), index.data<I>(), y.numel(), places, x.stride(axis));
-    });
+    launch_each("gather", y.numel(), gather_kernel<U>, reinterpret_cast<U*>(y.raw()), bits<U>(x),
+                index.data<int64_t>(), y.numel(), places, x.stride(axis));
   });
 }
 
@@ -177,10 +175,8 @@ void scatter_add(Tensor y, Tensor x, Tensor index, int axis) {
                             without_axis(x.strides(), axis), without_axis(index.strides(), axis));
   const LineSteps step{y.stride(axis), x.stride(axis), index.stride(axis)};
   dispatch_float(y.dtype(), [&]<class T>() {
-    dispatch_index(index.dtype(), [&]<class I>() {
-      launch_each("scatter_add", lines, scatter_add_kernel<T, I>, y.data<T>(), x.data<T>(),
-                  index.data<I>(), lines, begins, n, step);
-    });
+    launch_each("scatter_add", lines, scatter_add_kernel<T>, y.data<T>(), x.data<T>(),
+                index.data<int64_t>(), lines, begins, n, step);
   });
 }
 
