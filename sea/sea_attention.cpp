@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "nn/attention/block_lists.h"
+#include "nn/attention/chosen_keys.h"
 #include "sea/base/mask.h"
 #include "sea/paper/paper_estimator.h"
 #include "tensor/meter/cost_meter.h"
@@ -63,8 +64,7 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   Mask mask = select(e, in, in.visible, in.k.dim(2));
   part.emplace("sparse attention");
   Tensor probabilities;
-  Tensor attended = masked_attention(in.q, in.k, in.v, mask.csr, in.options.dense_path,
-                                     in.tap ? &probabilities : nullptr);
+  Tensor attended = nn::masked_attention(in, mask.csr, in.tap ? &probabilities : nullptr);
   part.emplace("output");
   Tensor average = average_values(e.estimate, in.v, in.visible);
   if (in.tap) {
@@ -116,10 +116,11 @@ Tensor SeaAttention::go_on(const nn::AttentionInput& in) const {
   const Estimate e = estimator_.part(tokens_of(in), state, in.slot);
   state.extend({in.slot, tokens_of(in), visible, e, in.more}, estimator_);
   auto [keys, values] = state.rows(in.slot, in.q.dtype());
-  const Tensor k = keys.slice(2, 0, tokens), v = values.slice(2, 0, tokens);
-  const Mask mask = select(e, in, visible, tokens);
-  const Tensor attended = masked_attention(in.q, k, v, mask.csr, in.options.dense_path);
-  return mix_outputs(attended, running_mean(v).slice(2, visible.first, n), e.gates, visible);
+  nn::AttentionInput all = in;
+  all.k = keys.slice(2, 0, tokens);
+  all.v = values.slice(2, 0, tokens);
+  const Tensor attended = nn::masked_attention(all, select(e, in, visible, tokens).csr);
+  return mix_outputs(attended, running_mean(all.v).slice(2, visible.first, n), e.gates, visible);
 }
 
 Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any) const {

@@ -165,19 +165,22 @@ void show_mask(const AttentionInput& in, const FlatCsr& mask) {
   in.tap->put("columns", mask.columns);
 }
 
+Tensor masked_attention(const AttentionInput& in, const FlatCsr& mask, Tensor* probabilities) {
+  if (!in.options.dense_path) return sparse_attention(in.q, in.k, in.v, mask, probabilities);
+  check_csr("masked_attention", mask, in.q, in.k);
+  const Tensor p = masked_softmax(group_matmul(in.q, in.k, true), csr_to_mask(mask),
+                                  1 / std::sqrt(double(in.q.dim(3))));
+  if (probabilities) *probabilities = p.detach();
+  return group_matmul(p, in.v, false);
+}
+
 Tensor attend_on(const AttentionInput& in, const FlatCsr& mask) {
   CostScope part("sparse attention");
   show_mask(in, mask);
-  if (!in.options.dense_path) {
-    Tensor probabilities;
-    const Tensor y = sparse_attention(in.q, in.k, in.v, mask, in.tap ? &probabilities : nullptr);
-    if (in.tap) in.tap->put("probabilities", probabilities);
-    return merge_heads(y);
-  }
-  const Tensor p = masked_softmax(group_matmul(in.q, in.k, true), csr_to_mask(mask),
-                                  1 / std::sqrt(double(in.q.dim(-1))));
-  if (in.tap) in.tap->put("probabilities", p.detach());
-  return merge_heads(group_matmul(p, in.v, false));
+  Tensor probabilities;
+  const Tensor y = masked_attention(in, mask, in.tap ? &probabilities : nullptr);
+  if (in.tap) in.tap->put("probabilities", probabilities);
+  return merge_heads(y);
 }
 
 void FeatureState::fill(const AttentionInput& in, const Tensor& f) {

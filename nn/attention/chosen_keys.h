@@ -56,6 +56,11 @@ inline Tensor one_sequence(const Tensor& x, int64_t b) { return x.detach().slice
 Tensor attend_cached(const AttentionInput& in, const KeyValueState& state,
                      const std::function<FlatCsr(int64_t b, const AttentionInput& one)>& choose);
 
+// P V [B, H, T, d] on the mask: over its entries, or with in.options.dense_path through T x T maps,
+// the reference. `probabilities`, when given, receives P of the entries or [B, H, T, T].
+Tensor masked_attention(const AttentionInput& in, const FlatCsr& mask,
+                        Tensor* probabilities = nullptr);
+
 // Attention on the mask, softmax renormalised over its entries -> [B, T, H d]. An observer gets the
 // mask and the probabilities.
 Tensor attend_on(const AttentionInput& in, const FlatCsr& mask);

@@ -2,7 +2,6 @@
 // sinks: Xiao et al. 2023): the window that a choice of blocks must exceed, by the same kernel
 // without a choice. For an encoder: to the k nearest keys. Linear in T.
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "autograd/ops.h"
@@ -111,10 +110,7 @@ class Recent : public CachedAttention {
   Tensor nearest(const AttentionInput& in) const {
     const FlatCsr csr = nearest_keys(in, in.options.kept(config_.k));
     show_mask(in, csr);
-    if (!in.options.dense_path) return merge_heads(sparse_attention(in.q, in.k, in.v, csr));
-    const Tensor p = masked_softmax(group_matmul(in.q, in.k, true), csr_to_mask(csr),
-                                    1 / std::sqrt(double(in.q.dim(-1))));
-    return merge_heads(group_matmul(p, in.v, false));
+    return merge_heads(masked_attention(in, csr));
   }
 
   RecentConfig config_;

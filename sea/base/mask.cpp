@@ -1,7 +1,6 @@
 // From the estimate to the masked attention, and the average for the remaining keys.
 #include "sea/base/mask.h"
 
-#include <cmath>
 #include <vector>
 
 namespace brine::sea {
@@ -13,16 +12,6 @@ Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectCo
   mask.csr = build_csr(mask.selection.selected, visible, config.k, keys,
                        forced.defined() ? 0 : mask.selection.most_entries);
   return mask;
-}
-
-Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
-                        bool dense, Tensor* probabilities) {
-  if (!dense) return sparse_attention(q, k, v, csr, probabilities);
-  check_csr("masked_attention", csr, q, k);
-  Tensor scores = group_matmul(q, k, true);
-  Tensor p = masked_softmax(scores, csr_to_mask(csr), 1 / std::sqrt(double(q.dim(3))));
-  if (probabilities) *probabilities = p.detach();
-  return group_matmul(p, v, false);
 }
 
 Tensor gates_of_heads(const Tensor& gates, int64_t B, int64_t T) {

@@ -17,12 +17,6 @@ struct Mask {
 Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
                int64_t keys = 0, const Tensor& forced = {});
 
-// P V [B, H, T, d] on the mask, k and v [B, G, S, d]: over its entries, or with `dense` through T x
-// T maps, the reference. `probabilities`, when given, receives P of the entries (sparse path) or
-// [B, H, T, T] (dense).
-Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
-                        bool dense = false, Tensor* probabilities = nullptr);
-
 // Gates of heads [H, 2] for T rows of B sequences: [B, H, T, 2].
 Tensor gates_of_heads(const Tensor& gates, int64_t B, int64_t T);
 
