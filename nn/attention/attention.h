@@ -125,6 +125,12 @@ struct MaskSettings {
   std::optional<SelectMode> mode = {};     // which rows share one budget of columns
 };
 
+inline constexpr data::Named<SelectMode> kSelectModes[] = {
+    {SelectMode::per_query, "per-query"},
+    {SelectMode::per_head, "per-head"},
+    {SelectMode::per_batch, "per-batch"},
+    {SelectMode::causal_per_batch, "causal-per-batch"}};
+
 // The configuration of a method, which can be checked and printed without making the method.
 class AttentionMethod {
  public:

@@ -9,12 +9,6 @@
 namespace brine::nn {
 namespace {
 
-constexpr data::Named<SelectMode> kColumnModes[] = {
-    {SelectMode::per_query, "per-query"},
-    {SelectMode::per_head, "per-head"},
-    {SelectMode::per_batch, "per-batch"},
-    {SelectMode::causal_per_batch, "causal-per-batch"}};
-
 struct BestColumnsConfig {
   int64_t k = 64, columns = 64;
   SelectMode mode = SelectMode::causal_per_batch;
@@ -22,7 +16,7 @@ struct BestColumnsConfig {
   void describe(data::Schema& s) {
     s.field("k", k, "Kept keys per query and head", {.min = 1});
     s.field("columns", columns, "Columns K into which the visible keys are divided", {.min = 1});
-    s.choice("mode", mode, kColumnModes, "Rows and heads that share a budget of columns");
+    s.choice("mode", mode, kSelectModes, "Rows and heads that share a budget of columns");
   }
 };
 

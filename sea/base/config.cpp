@@ -70,7 +70,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate",
           {.min = 1, .shown = by_preset(columns, &PresetKeys::columns)});
-  s.choice("mode", mode, kModes, "Which rows share one budget of columns");
+  s.choice("mode", mode, nn::kSelectModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
            "Convolutional decoder of the scores; none: a table for each head",
            {.shown = by_preset(decoder, &PresetKeys::decoder, kDecoderPresets)});

@@ -25,11 +25,6 @@ enum class Features : uint8_t { relu, softmax };           // softmax only for e
 enum class Interpolation : uint8_t { bilinear, nearest };  // of the identity; nearest: the paper's
 enum class Widen : uint8_t { scores, probabilities };      // to keys, in L_approx
 
-inline constexpr data::Named<SelectMode> kModes[] = {
-    {SelectMode::per_query, "per-query"},
-    {SelectMode::per_head, "per-head"},
-    {SelectMode::per_batch, "per-batch"},
-    {SelectMode::causal_per_batch, "causal-per-batch"}};
 inline constexpr data::Named<Preset> kPresets[] = {{Preset::paper, "paper"},
                                                    {Preset::light, "light"}};
 inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {{DecoderPreset::paper, "paper"},

@@ -85,14 +85,6 @@ int64_t most_selected_entries(const Visibility& visible, const SelectConfig& con
 
 const char* name_of(SelectMode mode) { return kModeNames[int(mode)]; }
 
-SelectMode parse_select_mode(const std::string& name) {
-  for (int i = 0; i < 4; ++i) {
-    if (name == kModeNames[i]) return SelectMode(i);
-  }
-  throw Error(join("select_columns: unknown mode '", name,
-                   "', wanted per-query, per-head, per-batch or causal-per-batch"));
-}
-
 Selection select_columns(const Tensor& estimate, const Visibility& visible,
                          const SelectConfig& config) {
   check(estimate.rank() == 4, "select_columns: the estimate must be [B, H, T, K], got ",

@@ -17,7 +17,6 @@ namespace brine {
 enum class SelectMode { per_query, per_head, per_batch, causal_per_batch };
 
 const char* name_of(SelectMode mode);  // "per-query", "causal-per-batch", ...
-SelectMode parse_select_mode(const std::string& name);
 
 struct SelectConfig {
   int64_t k = 64;  // keys to keep per query and head

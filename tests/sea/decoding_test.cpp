@@ -130,7 +130,7 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
       const int64_t kept = how.options.k ? how.options.k : kKept;
       const sea::Mask own =
           sea::make_mask(estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
-                         {.k = kept, .mode = parse_select_mode(how.mode)}, T);
+                         {.k = kept, .mode = *data::value_of(how.mode, nn::kSelectModes)}, T);
       check_masks(row(full.get("estimate")), row(full.get("selected")), own.selection.selected,
                   1e-5, count);
     }

@@ -233,10 +233,6 @@ TEST_CASE("selection refuses invalid arguments") {
   Visibility visible{true, Tensor::from(std::vector<int64_t>{8}, {1})};
   CHECK_THROWS_WITH(select_columns(x, visible, {.k = 2}),
                     "select_columns: length 8 of sequence 0 is outside 0..7");
-  for (const char* name : {"per-query", "per-head", "per-batch", "causal-per-batch"}) {
-    CHECK(std::string(name_of(parse_select_mode(name))) == name);
-  }
-  CHECK_THROWS_AS(parse_select_mode("per-row"), Error);
 }
 
 TEST_CASE("a single row that faces all keys is selected as in the full pass") {
