@@ -11,10 +11,6 @@ namespace {
 
 constexpr int64_t kMaxLabels = 1'000'000;
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // The transformers class with these heads.
 std::string architecture_of(const BertConfig& c) {
   if (c.labels) return "BertForSequenceClassification";
@@ -189,13 +185,13 @@ void BertConfig::infer_from_tensors(const std::vector<std::string>& tensors) {
 }
 
 std::string BertConfig::tensor_name(const std::string& name) const {
-  if (ends_with(name, "embeddings.position_ids")) return "";  // 0, 1, 2, ... in old files
+  if (name.ends_with("embeddings.position_ids")) return "";  // 0, 1, 2, ... in old files
   std::string out = name;
   for (const char* top : {"embeddings.", "encoder.", "pooler."}) {
     if (out.rfind(top, 0) == 0) out.insert(0, "bert.");
   }
-  if (ends_with(out, ".gamma")) return out.substr(0, out.size() - 5) + "weight";
-  if (ends_with(out, ".beta")) return out.substr(0, out.size() - 4) + "bias";
+  if (out.ends_with(".gamma")) return out.substr(0, out.size() - 5) + "weight";
+  if (out.ends_with(".beta")) return out.substr(0, out.size() - 4) + "bias";
   return out;
 }
 
