@@ -100,9 +100,9 @@ std::string last_parts(const std::string& path, size_t parts) {
 }
 
 std::vector<std::string> names_of(const std::vector<std::string>& paths) {
-  constexpr size_t kMostParts = 8;
+  constexpr size_t kMaxParts = 8;
   std::vector<std::string> names;
-  for (size_t parts = 1; parts <= kMostParts; ++parts) {
+  for (size_t parts = 1; parts <= kMaxParts; ++parts) {
     names.clear();
     for (const std::string& path : paths) names.push_back(last_parts(path, parts));
     if (std::set<std::string>(names.begin(), names.end()).size() == names.size()) return names;
@@ -173,7 +173,7 @@ Inputs read_inputs(const std::vector<std::string>& paths) {
 namespace {
 
 // Of all heads while maps are collected, 16 bytes each: by default, and if cells are asked for.
-constexpr double kMostCells = 3e6, kMostAskedCells = 12e6;
+constexpr double kMaxCells = 3e6, kMaxAskedCells = 12e6;
 
 std::set<int64_t> set_of(const std::vector<int64_t>& list) { return {list.begin(), list.end()}; }
 
@@ -191,14 +191,13 @@ distill::TextPass pass_of(const Request& r, std::vector<int32_t> ids, const nn::
   const std::set<int64_t> some_layers = set_of(r.layers), some_heads = set_of(r.heads);
   const auto shown = double((some_layers.empty() ? size_t(layers) : some_layers.size()) *
                             (some_heads.empty() ? size_t(heads) : some_heads.size()));
-  const auto most = int64_t(std::sqrt((r.cells ? kMostAskedCells : kMostCells) / shown));
-  return {
-      .ids = std::move(ids),
-      .k = r.text.k,
-      .teacher = r.teacher,
-      .maps = {.cells = distill::cells_at_most(tokens, r.cells ? std::min(r.cells, most) : most),
-               .layers = some_layers,
-               .heads = some_heads}};
+  const auto most = int64_t(std::sqrt((r.cells ? kMaxAskedCells : kMaxCells) / shown));
+  return {.ids = std::move(ids),
+          .k = r.text.k,
+          .teacher = r.teacher,
+          .maps = {.cells = distill::max_cells(tokens, r.cells ? std::min(r.cells, most) : most),
+                   .layers = some_layers,
+                   .heads = some_heads}};
 }
 
 std::string settings_of(const nn::ModelConfig& config) {
@@ -346,7 +345,7 @@ using data::Json;
 // Values of a step that say how it went, not what was learned.
 constexpr const char* kBookkeeping[] = {"total",       "seconds", "tokens",
                                         "worst_layer", "k",       "columns"};
-constexpr size_t kMostPoints = 500;  // of a line on the page
+constexpr size_t kMaxPoints = 500;  // of a line on the page
 
 Chart& chart_of(Charts& charts, Chart wanted) {
   for (Chart& chart : charts) {
@@ -357,7 +356,7 @@ Chart& chart_of(Charts& charts, Chart wanted) {
 
 Json points_of(const Line& line) {
   const auto count = int64_t(line.points.size());
-  const distill::Blocks blocks(count, std::min(count, int64_t(kMostPoints)));
+  const distill::Blocks blocks(count, std::min(count, int64_t(kMaxPoints)));
   Json out = Json::array();
   auto point = line.points.begin();
   for (int64_t b = 0; b < blocks.cells(); ++b) {
@@ -415,8 +414,8 @@ Json to_json(const Chart& chart) {
   std::string note = chart.note;
   for (const Line& line : chart.lines) {
     lines.push_back({{"name", line.name}, {"points", points_of(line)}});
-    if (line.points.size() > kMostPoints)
-      note = join("Long lines have ", kMostPoints, " points, means of neighbours.");
+    if (line.points.size() > kMaxPoints)
+      note = join("Long lines have ", kMaxPoints, " points, means of neighbours.");
   }
   return {{"section", chart.section},
           {"title", chart.title},

@@ -63,8 +63,8 @@ double choosing_macs(const Tensor& q, const BlockConfig& config, int64_t blocks)
 void check_blocks(const char* op, const BlockConfig& c) {
   check(c.block >= 1 && c.chosen >= 0 && c.sinks >= 0 && c.local >= 0 && c.columns >= 1, op,
         ": block and columns must be at least 1, chosen, sinks and local at least 0");
-  check(c.tile >= 1 && c.tile <= kMostTileRows && c.block % c.tile == 0, op, ": tile = ", c.tile,
-        " must divide block = ", c.block, " and be at most ", kMostTileRows, "; ",
+  check(c.tile >= 1 && c.tile <= kMaxTileRows && c.block % c.tile == 0, op, ": tile = ", c.tile,
+        " must divide block = ", c.block, " and be at most ", kMaxTileRows, "; ",
         std::gcd(c.tile, c.block), " would fit");
   check(c.candidates >= c.chosen, op, ": candidates = ", c.candidates, " is less than the ",
         c.chosen, " blocks that a row chooses; at least ", c.chosen, " would fit");
@@ -141,7 +141,7 @@ BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int6
                            int64_t blocks, Device device) {
   BlockMask mask;
   mask.counts = Tensor::zeros({B, G, tiles}, Dtype::i32, device);
-  mask.entries = Tensor::empty({B, G, tiles, config.most_kept(blocks)}, Dtype::i32, device);
+  mask.entries = Tensor::empty({B, G, tiles, config.max_kept(blocks)}, Dtype::i32, device);
   mask.block = config.block;
   mask.tile = config.tile;
   return mask;
@@ -190,7 +190,7 @@ void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const 
                max_width > 0 ? (max_width - 1) / config.block : 0);
   check(scores.q.dim(2) == 1 && width.shape() == Shape{scores.q.dim(0)} && mask.tile_count() == 1,
         op, ": one row of every sequence, got q ", scores.q.shape());
-  const int64_t most = config.most_kept((max_width + config.block - 1) / config.block);
+  const int64_t most = config.max_kept((max_width + config.block - 1) / config.block);
   check(mask.capacity() >= most, op, ": k grew: the state has room for ", mask.capacity(),
         " blocks, not for ", most);
   BlockScores whole = scores;

@@ -23,7 +23,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kTorch = "pytorch_model.bin";
 constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
-constexpr size_t kMostListed = 4;  // missing shards
+constexpr size_t kMaxListed = 4;  // missing shards
 
 // Tensors by shard, as in the index.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
@@ -57,9 +57,9 @@ void check_shards(const std::string& index, const Path& directory,
     if (!std::filesystem::exists(directory / shard)) missing.push_back(shard);
   }
   std::string list;
-  for (size_t i = 0; i < std::min(missing.size(), kMostListed); ++i)
+  for (size_t i = 0; i < std::min(missing.size(), kMaxListed); ++i)
     list += (i ? ", " : "") + shown(missing[i]);
-  if (missing.size() > kMostListed) list += join(" and ", missing.size() - kMostListed, " more");
+  if (missing.size() > kMaxListed) list += join(" and ", missing.size() - kMaxListed, " more");
   check_found(missing.empty(), index, ": ", missing.size(), " of ", shards.size(), " shards ",
               missing.size() == 1 ? "is" : "are", " missing: ", list);
 }

@@ -15,7 +15,7 @@
 namespace brine::data {
 namespace {
 
-constexpr int kMostTrials = 1000;
+constexpr int kMaxTrials = 1000;
 
 // Bytes on each side of a cut that are tokenised to verify it: a token that spans it is whole in
 // them.
@@ -74,7 +74,7 @@ class DocumentReader {
         continue;
       }
       // There is no cut in a piece: search further.
-      while (more && held_.size() < options_.most_uncut) more = fill(source);
+      while (more && held_.size() < options_.max_uncut) more = fill(source);
       const size_t cut = more ? last_cut(held_, held_.size() - around, tokenizer_) : 0;
       check_format(!more || cut > 0, source.name(), ": ", held_.size(), " bytes from offset ", base,
                    " on have no white space before which the text could be cut");
@@ -96,8 +96,8 @@ class DocumentReader {
         held_.erase(0, at);
         at = 0;
         searched = held_.size();
-        check_format(held_.size() <= options_.most_line, source.name(), ":", line + 1,
-                     ": the line is longer than ", options_.most_line, " bytes");
+        check_format(held_.size() <= options_.max_line, source.name(), ":", line + 1,
+                     ": the line is longer than ", options_.max_line, " bytes");
         more = fill(source);
         continue;
       }
@@ -149,9 +149,8 @@ class DocumentReader {
     bool begins = true;
     while (text.size() > 2 * options_.piece_bytes) {
       size_t cut = last_cut(text, options_.piece_bytes, tokenizer_);
-      if (cut == 0)
-        cut = last_cut(text, std::min(text.size() - 4, options_.most_uncut), tokenizer_);
-      if (cut == 0 && text.size() <= options_.most_uncut) break;
+      if (cut == 0) cut = last_cut(text, std::min(text.size() - 4, options_.max_uncut), tokenizer_);
+      if (cut == 0 && text.size() <= options_.max_uncut) break;
       check_format(cut > 0, where, ": ", text.size(),
                    " bytes have no white space before which the text could be cut");
       put_({text.substr(0, cut), begins, false});
@@ -174,7 +173,7 @@ size_t last_cut(std::string_view text, size_t limit, const Tokenizer& tokenizer)
   for (size_t at = std::min(limit, text.empty() ? 0 : text.size() - 1); at > 0; --at) {
     if ((text[at] != ' ' && text[at] != '\n') || space_before(text, at)) continue;
     if (same_tokens(text, at, tokenizer)) return at;
-    if (++trials == kMostTrials) break;
+    if (++trials == kMaxTrials) break;
   }
   return 0;
 }
@@ -193,7 +192,7 @@ void read_documents(const Path& path, const Tokenizer& tokenizer, const Document
 void read_joined_document(const std::vector<std::string>& files, const Tokenizer& tokenizer,
                           const DocumentOptions& options,
                           const std::function<void(const DocumentPiece&)>& put) {
-  JoinedLines lines(files, options.most_line);
+  JoinedLines lines(files, options.max_line);
   DocumentReader(tokenizer, options, put).read_text(lines, false);
 }
 

@@ -18,10 +18,10 @@ struct DocumentPiece {
 };
 
 struct DocumentOptions {
-  std::string key = "text";              // of a line of .jsonl
-  size_t piece_bytes = 1 << 20;          // approximate length of pieces
-  size_t most_uncut = 16 << 20;          // longer text without a position to cut is an error
-  size_t most_line = size_t(256) << 20;  // a longer line of .jsonl is an error
+  std::string key = "text";             // of a line of .jsonl
+  size_t piece_bytes = 1 << 20;         // approximate length of pieces
+  size_t max_uncut = 16 << 20;          // longer text without a position to cut is an error
+  size_t max_line = size_t(256) << 20;  // a longer line of .jsonl is an error
 };
 
 // Reads `path` (plain or in gzip) and calls `put` for every piece. Documents without text are

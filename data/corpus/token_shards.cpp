@@ -16,14 +16,14 @@
 namespace brine::data {
 namespace {
 
-constexpr uint64_t kMostManifestBytes = uint64_t(1) << 28;
-constexpr int64_t kMostTokens = int64_t(1) << 60;  // so that no sum or product below overflows
+constexpr uint64_t kMaxShardManifest = uint64_t(1) << 28;
+constexpr int64_t kMaxTokens = int64_t(1) << 60;  // so that no sum or product below overflows
 // The kernel maps this much around a page that is accessed.
 constexpr uint64_t kForgotten = 64 << 10;
 
 int64_t get_count(const std::string& where, const Json& object, const char* key) {
   const auto count = integer_at(where, object, key);
-  check_format(count >= 0 && count <= kMostTokens, where, ": key \"", key, "\" cannot be ", count);
+  check_format(count >= 0 && count <= kMaxTokens, where, ": key \"", key, "\" cannot be ", count);
   return count;
 }
 
@@ -50,7 +50,7 @@ void check_sums(const std::string& where, const TokenManifest& m) {
   check_format(names.insert(m.starts.name).second, where, ": file \"", m.starts.name,
                "\" is one of another purpose");
   for (const TokenShard& shard : m.shards) {
-    check_format(shard.count > 0 && shard.count <= kMostTokens - tokens, where, ": shard \"",
+    check_format(shard.count > 0 && shard.count <= kMaxTokens - tokens, where, ": shard \"",
                  shard.name, "\" cannot contain ", shard.count, " tokens");
     check_format(names.insert(shard.name).second, where, ": file \"", shard.name,
                  "\" is a duplicate");
@@ -85,7 +85,7 @@ TokenManifest read_token_manifest(const Path& dir) {
   const std::string where = path.string();
   check_format(is_token_shards(dir), dir.string(), ": is a directory without ", kTokenManifest,
                ": no token shards, or incomplete ones");
-  const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes), where);
+  const Json json = parse_json_or_discard(read_file(path, kMaxShardManifest), where);
   check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check_format(text_at(where, json, "format") == kTokenFormat, where,
                ": is not a manifest of token shards");
@@ -167,9 +167,9 @@ void TokenShards::copy(size_t shard, int64_t from, std::span<int32_t> out) const
   }
   // Single tokens from anywhere leave their pages until there are many.
   constexpr uint64_t kShort = 256;
-  constexpr uint32_t kMostShort = 1024;
+  constexpr uint32_t kMaxShort = 1024;
   if (bytes <= kShort) {
-    if (++short_reads_ % kMostShort == 0)
+    if (++short_reads_ % kMaxShort == 0)
       for (const MappedFile& each : files_) each.forget(0, each.size());
     return;
   }
@@ -196,7 +196,7 @@ void TokenShards::read(int64_t from, std::span<int32_t> out) const {
 
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t(1) << 28;
+constexpr uint64_t kMaxBytes = uint64_t(1) << 28;
 constexpr const char* kFormat = "brine-verified";
 constexpr int64_t kVersion = 1;
 
@@ -208,7 +208,7 @@ VerifiedFiles::VerifiedFiles(const Path& dir, Hashing hashing) : dir_(dir), hash
   if (!std::filesystem::is_regular_file(path, ignored)) return;
   try {
     const std::string where = path.string();
-    const Json json = parse_json_or_discard(read_file(path, kMostBytes), where);
+    const Json json = parse_json_or_discard(read_file(path, kMaxBytes), where);
     if (!json.is_object() || text_at(where, json, "format") != kFormat ||
         integer_at(where, json, "version") != kVersion)
       return;

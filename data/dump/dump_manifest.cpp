@@ -13,7 +13,7 @@ namespace brine::data {
 namespace {
 
 constexpr const char* kDumpFormat = "brine-dump";
-constexpr uint64_t kMostDumpManifestBytes = uint64_t(1) << 30;
+constexpr uint64_t kMaxDumpManifestBytes = uint64_t(1) << 30;
 
 void check_version(const std::string& where, int64_t version) {
   check_format(version == kDumpVersion, where, ": format version ", version,
@@ -74,7 +74,7 @@ DumpManifest read_manifest(const Path& dir) {
   std::string where = path.string();
   check_found(std::filesystem::exists(path), where, ": does not exist, so ", dir.string(),
               " is not a dump");
-  std::string text = read_file(path, kMostDumpManifestBytes);
+  std::string text = read_file(path, kMaxDumpManifestBytes);
   Json json = parse_json_or_discard(text, where);
   check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check_format(text_at(where, json, "format") == kDumpFormat, where,

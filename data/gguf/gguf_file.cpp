@@ -208,10 +208,10 @@ void read_gguf_row(const GgufType& type, const unsigned char* x, int64_t n, floa
 namespace {
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF", little endian
-constexpr uint64_t kMostKeys = 1 << 16, kMostTensors = 1 << 16;
+constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16;
 constexpr uint64_t kLongestKey = 65535, kLongestName = 64;  // as in the specification
-constexpr uint32_t kMostAxes = 4;
-constexpr uint64_t kDefaultAlignment = 32, kMostAlignment = 1 << 20;
+constexpr uint32_t kMaxAxes = 4;
+constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 1 << 20;
 
 // Reads from the mapped bytes one after another; running out of them is an error.
 class Cursor {
@@ -287,8 +287,8 @@ void read_metadata(Cursor& in, uint64_t count, std::string_view all, GgufMetadat
 // Sizes in the order of Brine: the file begins with that of a row.
 std::vector<uint64_t> read_shape(Cursor& in, const std::string& where) {
   const auto axes = in.number<uint32_t>();
-  check_format(axes >= 1 && axes <= kMostAxes, where, ": has ", axes, " axes, wanted 1 to ",
-               kMostAxes);
+  check_format(axes >= 1 && axes <= kMaxAxes, where, ": has ", axes, " axes, wanted 1 to ",
+               kMaxAxes);
   std::vector<uint64_t> shape(axes);
   for (uint32_t axis = axes; axis-- > 0;) {
     shape[axis] = in.number<uint64_t>();
@@ -359,9 +359,9 @@ uint64_t alignment_of(const GgufMetadata& metadata) {
   const auto given = metadata.integer("general.alignment");
   if (!given) return kDefaultAlignment;
   const bool good =
-      *given > 0 && uint64_t(*given) <= kMostAlignment && std::has_single_bit(uint64_t(*given));
+      *given > 0 && uint64_t(*given) <= kMaxAlignment && std::has_single_bit(uint64_t(*given));
   check_format(good, metadata.file(), ": general.alignment is ", *given,
-               ", wanted a power of two up to ", kMostAlignment);
+               ", wanted a power of two up to ", kMaxAlignment);
   return uint64_t(*given);
 }
 
@@ -397,8 +397,8 @@ GgufHeader::GgufHeader(const Path& path, const MappedFile& mapped) : metadata(pa
   version = read_version(in, file);
   const uint64_t count = in.count(8 + 4 + 8 + 4 + 8, "tensors");
   const uint64_t keys = in.count(8 + 4 + 1, "keys");
-  check_count(file, count, kMostTensors, "tensors");
-  check_count(file, keys, kMostKeys, "keys");
+  check_count(file, count, kMaxTensors, "tensors");
+  check_count(file, keys, kMaxKeys, "keys");
   read_metadata(in, keys, all, metadata);
   const uint64_t alignment = alignment_of(metadata);
   std::set<std::string_view> names;

@@ -190,8 +190,8 @@ std::string GgufMetadata::required_string(std::string_view key) const {
 }
 
 std::string GgufMetadata::text(const GgufValue& value) const {
-  constexpr uint64_t kMost = 8;
-  if (value.is_array && value.count > kMost)
+  constexpr uint64_t kMax = 8;
+  if (value.is_array && value.count > kMax)
     return join(value.count, " values of type ", name_of(value.type));
   std::string out = value.is_array ? "[" : "";
   auto put = [&](const std::string& word) {

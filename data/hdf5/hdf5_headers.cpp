@@ -16,10 +16,10 @@ namespace {
 constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 constexpr uint64_t kLargestPiece = uint64_t(16) << 20;  // of a header
 constexpr const char* kUserBlock = ": begins with a user block, which is refused";
-constexpr size_t kMostPieces = 4096;
-constexpr size_t kMostNodes = 1 << 20;  // of a tree of names
+constexpr size_t kMaxPieces = 4096;
+constexpr size_t kMaxNodes = 1 << 20;  // of a tree of names
 // The bytes that are read of all headers: each of a valid file is read about once.
-constexpr uint64_t kMostReads = 16, kAlwaysRead = uint64_t(16) << 20;
+constexpr uint64_t kMaxReads = 16, kAlwaysRead = uint64_t(16) << 20;
 constexpr uint64_t kBytesOfRead = 256;  // what a read costs, in bytes
 
 constexpr int kDeepestHdf5 = 16;  // nested datatypes, chained headers
@@ -207,7 +207,7 @@ class HeaderChecker::Walk {
     old ? first_piece_v1(address) : first_piece_v2(address);
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const Piece piece = pieces_[i];
-      if (i >= kMostPieces || piece.size > kLargestPiece) refuse_header(where_, "it is too large");
+      if (i >= kMaxPieces || piece.size > kLargestPiece) refuse_header(where_, "it is too large");
       std::vector<char> content = bytes(piece.address, piece.size);
       std::span<const char> messages = content;
       if (!old && i > 0) {
@@ -227,7 +227,7 @@ class HeaderChecker::Walk {
 
   std::vector<char> bytes(uint64_t address, uint64_t size) const {
     c_.work_ += kBytesOfRead + std::min(size, c_.file_.size());
-    if (c_.work_ > kMostReads * c_.file_.size() + kAlwaysRead)
+    if (c_.work_ > kMaxReads * c_.file_.size() + kAlwaysRead)
       refuse_header(where_, "headers refer to the same bytes again and again");
     std::vector<char> out(size);
     c_.file_.read(where_, address, size, out.data());
@@ -520,7 +520,7 @@ class HeaderChecker::Walk {
   }
 
   // Whether a node of the tree is seen for the first time: no two lead to one.
-  bool is_new(uint64_t node) { return nodes_.size() < kMostNodes && nodes_.insert(node).second; }
+  bool is_new(uint64_t node) { return nodes_.size() < kMaxNodes && nodes_.insert(node).second; }
 
   void name_at(uint64_t offset) const {
     if (offset >= names_end_) refuse_header(where_, "a name does not fit its heap");

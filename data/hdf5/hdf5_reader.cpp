@@ -17,12 +17,12 @@ using namespace hdf5;
 namespace {
 
 constexpr uint64_t kLargeDataset = uint64_t(4) << 30;  // from here on a dataset must be plausible
-constexpr uint64_t kMostInflation = 1000;              // declared bytes for one stored byte
+constexpr uint64_t kMaxInflation = 1000;               // declared bytes for one stored byte
 constexpr uint64_t kLargeChunk = uint64_t(256) << 20;  // more must be justified by the dataset
-constexpr uint64_t kMostChunks = uint64_t(1) << 24;
+constexpr uint64_t kMaxChunks = uint64_t(1) << 24;
 // libhdf5 goes through the stored chunks for every chunk that is read.
-constexpr uint64_t kMostChunkSteps = uint64_t(1) << 34;
-constexpr size_t kMostMembers = 1'000'000, kMostAttributes = 4096;  // of one object
+constexpr uint64_t kMaxChunkSteps = uint64_t(1) << 34;
+constexpr size_t kMaxMembers = 1'000'000, kMaxAttributes = 4096;  // of one object
 constexpr uint64_t kLargestAttribute = uint64_t(64) << 20;
 
 struct OpenDataset {
@@ -88,7 +88,7 @@ void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t stored
   uint64_t declared = bytes_of(where, info.shape, item_size(info.dtype));
   check_format(info.stored_bytes <= file_bytes, where, ": claims ", info.stored_bytes,
                " stored bytes in a file of ", file_bytes);
-  check_format(declared <= kLargeDataset || declared / kMostInflation <= info.stored_bytes, where,
+  check_format(declared <= kLargeDataset || declared / kMaxInflation <= info.stored_bytes, where,
                ": declares ", declared, " bytes but stores ", info.stored_bytes,
                ", which is refused");
   if (info.chunk.rank() == 0) return;
@@ -100,8 +100,8 @@ void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t stored
   uint64_t chunks = 1;
   for (int i = 0; i < info.shape.rank(); ++i)
     chunks *= uint64_t(info.shape[i]) / uint64_t(info.chunk[i]) + 1;
-  check_format(chunks <= kMostChunks, where, ": has ", chunks, " chunks, which is refused");
-  check_format(stored_chunks <= kMostChunkSteps / chunks, where, ": has ", chunks, " chunks, ",
+  check_format(chunks <= kMaxChunks, where, ": has ", chunks, " chunks, which is refused");
+  check_format(stored_chunks <= kMaxChunkSteps / chunks, where, ": has ", chunks, " chunks, ",
                stored_chunks, " of them stored, which is refused");
 }
 
@@ -239,11 +239,11 @@ struct Names {
 std::vector<Hdf5Reader::Impl::Member> Hdf5Reader::Impl::members(const std::string& group) const {
   Handle id = need(group);
   check_format(H5Iget_type(id.id()) == H5I_GROUP, where(group), ": is not a group");
-  Names names{{}, kMostMembers};
+  Names names{{}, kMaxMembers};
   must(
       H5Literate(id.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, Names::add<H5L_info_t>, &names) >= 0,
       where(group), "cannot list");
-  check_format(names.all.size() <= kMostMembers, where(group), ": has more than ", kMostMembers,
+  check_format(names.all.size() <= kMaxMembers, where(group), ": has more than ", kMaxMembers,
                " members");
   std::vector<Member> members;
   for (std::string& name : names.all) {
@@ -379,12 +379,12 @@ void Hdf5Reader::read_rows_into(const std::string& dataset, int64_t first, int64
 std::vector<std::string> Hdf5Reader::attributes(const std::string& object) const {
   Lock lock;
   Handle id = impl_->need(object);
-  Names names{{}, kMostAttributes};
+  Names names{{}, kMaxAttributes};
   must(H5Aiterate2(id.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, Names::add<H5A_info_t>, &names) >=
            0,
        impl_->where(object), "cannot list the attributes");
-  check_format(names.all.size() <= kMostAttributes, impl_->where(object), ": has more than ",
-               kMostAttributes, " attributes");
+  check_format(names.all.size() <= kMaxAttributes, impl_->where(object), ": has more than ",
+               kMaxAttributes, " attributes");
   return std::move(names.all);
 }
 

@@ -33,7 +33,7 @@ std::string reason(int error) {
 }
 
 // Bytes of a pointer of Git LFS, by its specification.
-constexpr uint64_t kMostPointer = 1024;
+constexpr uint64_t kMaxPointer = 1024;
 
 // Closes on every way out.
 struct Descriptor {
@@ -76,8 +76,8 @@ void refuse_lfs_pointer(const Path& path, std::string_view text) {
 void refuse_lfs_pointer(const Path& path) {
   std::error_code ignored;
   const bool small = std::filesystem::is_regular_file(path, ignored) &&
-                     std::filesystem::file_size(path, ignored) <= kMostPointer;
-  if (small) read_file(path, kMostPointer);
+                     std::filesystem::file_size(path, ignored) <= kMaxPointer;
+  if (small) read_file(path, kMaxPointer);
 }
 
 void refuse_packed(const Path& path, std::string_view head) {
@@ -152,7 +152,7 @@ MappedFile::MappedFile(const Path& path) {
   data_ = static_cast<const unsigned char*>(at);
   size_ = uint64_t(info.st_size);
   try {
-    refuse_lfs_pointer(path, {reinterpret_cast<const char*>(data_), std::min(size_, kMostPointer)});
+    refuse_lfs_pointer(path, {reinterpret_cast<const char*>(data_), std::min(size_, kMaxPointer)});
   } catch (const Error&) {
     ::munmap(at, size_t(info.st_size));
     throw;

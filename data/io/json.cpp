@@ -18,8 +18,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kMostShown = 200;                        // bytes of a key
-constexpr uint64_t kMostComparisons = uint64_t(1) << 27;  // of keys that stay in order
+constexpr size_t kMaxShown = 200;                        // bytes of a key
+constexpr uint64_t kMaxComparisons = uint64_t(1) << 27;  // of keys that stay in order
 
 using Drop = std::function<bool(int depth, const std::string& key)>;
 
@@ -53,7 +53,7 @@ class Builder {
     object.drops = drop_ && drop_(int(levels_.size()), key);
     if (object.drops) return true;
     if (std::is_same_v<Json, ordered_json>) comparisons_ += object.keys.size();
-    check_format(comparisons_ <= kMostComparisons, where_, ": an object has too many keys");
+    check_format(comparisons_ <= kMaxComparisons, where_, ": an object has too many keys");
     object.item = &(*object.value)[key];
     return true;
   }
@@ -125,8 +125,8 @@ Json parse_once(std::string_view text, bool throws, const std::string& where,
   std::optional<std::string> twice;
   Json value = parse<Json>(text, throws, twice, where, max_levels, drop);
   if (!twice || value.is_discarded()) return value;
-  const bool cut = twice->size() > kMostShown;
-  if (cut) twice->resize(kMostShown);
+  const bool cut = twice->size() > kMaxShown;
+  if (cut) twice->resize(kMaxShown);
   const std::string key =
       json(*twice).dump(-1, ' ', true, json::error_handler_t::replace) + (cut ? "..." : "");
   throw Error(join(where, ": key ", key, " is a duplicate"), ErrorKind::format);

@@ -9,7 +9,7 @@
 namespace brine::data {
 namespace {
 
-constexpr int kMostLines = 16;  // of one row
+constexpr int kMaxLines = 16;  // of one row
 
 void split_fields(std::string_view line, std::vector<std::string_view>& fields) {
   fields.clear();
@@ -82,7 +82,7 @@ bool TsvReader::next() {
   split_fields(line, fields_);
   if (span_lines_ && fields_.size() < columns_.size()) {
     joined_ = line;
-    for (int lines = 1; fields_.size() < columns_.size() && lines < kMostLines; ++lines) {
+    for (int lines = 1; fields_.size() < columns_.size() && lines < kMaxLines; ++lines) {
       if (!next_line(line)) break;
       joined_.append(" ").append(line);
       split_fields(joined_, fields_);

@@ -13,8 +13,8 @@
 namespace brine::data {
 namespace {
 
-constexpr int kMostLevels = 64;  // objects are written recursively
-constexpr uint64_t kMostTemplate = 16 << 20;
+constexpr int kMaxLevels = 64;  // objects are written recursively
+constexpr uint64_t kMaxTemplate = 16 << 20;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void rethrow_naming(const std::string& path) {
 }
 
 SortedJson parse_json(const std::string& text, const std::string& path) {
-  return reading(path, [&] { return brine::parse_json(text, path, kMostLevels); });
+  return reading(path, [&] { return brine::parse_json(text, path, kMaxLevels); });
 }
 
 const SortedJson& member(const SortedJson& object, const char* key) {
@@ -214,7 +214,7 @@ void SideFiles::keep_for_writing(TokenizerModel& kept) const {
   // The names under which transformers saves one template, or several.
   auto keep = [&](const fs::path& name) {
     if (fs::is_regular_file(directory / name))
-      kept.chat_templates[name.string()] = read_file(directory / name, kMostTemplate);
+      kept.chat_templates[name.string()] = read_file(directory / name, kMaxTemplate);
   };
   keep("chat_template.jinja");
   const fs::path others = "additional_chat_templates";

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostWordPieces = 1 << 24;
+constexpr size_t kMaxWordPieces = 1 << 24;
 
 // tokenizer.json of BERT without its contents.
 constexpr const char* kWordPieceFrame = R"({
@@ -140,7 +140,7 @@ std::vector<std::string> read_lines(const std::string& path) {
     std::string token = text.substr(at, end - at);
     if (token.ends_with('\r')) token.pop_back();
     const size_t line = tokens.size() + 1;
-    check_format(line <= kMostWordPieces, path, ": more than ", kMostWordPieces, " lines");
+    check_format(line <= kMaxWordPieces, path, ": more than ", kMaxWordPieces, " lines");
     check_format(is_utf8(token), path, ": line ", line, ": not UTF-8");
     if (!token.empty()) {
       auto [first, is_new] = lines.emplace(token, line);

@@ -12,10 +12,10 @@
 namespace brine::data {
 namespace {
 
-constexpr size_t kMostValues = 1'000'000;
+constexpr size_t kMaxValues = 1'000'000;
 // A value that is stored once can be used many times, so what is copied of it is bounded.
-constexpr size_t kMostTorchAxes = 64;  // PyTorch's limit
-constexpr size_t kMostArguments = 16;
+constexpr size_t kMaxTorchAxes = 64;  // PyTorch's limit
+constexpr size_t kMaxArguments = 16;
 constexpr size_t kLongestStorageKey = 255;
 
 // Instructions by their bytes.
@@ -148,7 +148,7 @@ class Machine {
 
   // Values.
   Id make(Value value) {
-    require(values_.size() < kMostValues, "more than ", kMostValues, " values");
+    require(values_.size() < kMaxValues, "more than ", kMaxValues, " values");
     values_.push_back(std::move(value));
     return Id(values_.size() - 1);
   }
@@ -185,8 +185,8 @@ class Machine {
   }
   std::vector<uint64_t> sizes_of(Id id, const char* what) const {
     const std::vector<Id>& items = of(id, Kind::tuple, what).items;
-    require(items.size() <= kMostTorchAxes, what, " has ", items.size(), " axes, at most ",
-            kMostTorchAxes, " are supported");
+    require(items.size() <= kMaxTorchAxes, what, " has ", items.size(), " axes, at most ",
+            kMaxTorchAxes, " are supported");
     std::vector<uint64_t> out;
     out.reserve(items.size());
     for (Id item : items) out.push_back(size_of(item, what));
@@ -277,7 +277,7 @@ class Machine {
   }
 
   void set_mark() {
-    require(marks_.size() < kMostValues, "more than ", kMostValues, " marks");
+    require(marks_.size() < kMaxValues, "more than ", kMaxValues, " marks");
     marks_.push_back(stack_.size());
   }
 
@@ -315,13 +315,13 @@ class Machine {
   }
   void remember(uint32_t place) {
     top();
-    require(memo_.size() < kMostValues, "more than ", kMostValues, " stored values");
+    require(memo_.size() < kMaxValues, "more than ", kMaxValues, " stored values");
     memo_[place] = stack_.back();
   }
   void recall(uint32_t place) {
     auto found = memo_.find(place);
     require(found != memo_.end(), "uses the value ", place, ", which was not stored");
-    require(stack_.size() < kMostValues, "more than ", kMostValues, " values");
+    require(stack_.size() < kMaxValues, "more than ", kMaxValues, " values");
     stack_.push_back(found->second);
   }
 
@@ -381,8 +381,7 @@ class Machine {
   void reduce() {
     const Id arguments = pop(), function = pop();
     const size_t count = of(arguments, Kind::tuple, "an argument list").items.size();
-    require(count <= kMostArguments, count, " arguments, at most ", kMostArguments,
-            " are supported");
+    require(count <= kMaxArguments, count, " arguments, at most ", kMaxArguments, " are supported");
     const std::vector<Id> given = values_[arguments].items;
     switch (of(function, Kind::global, "a function").number) {
       case kOrderedDict:
@@ -422,7 +421,7 @@ class Machine {
   // Values of a few bytes may describe many tensors.
   void count_axes(const PickledTensor& t) {
     axes_ += t.shape.size();
-    require(axes_ <= kMostValues, "tensors of more than ", kMostValues, " axes together");
+    require(axes_ <= kMaxValues, "tensors of more than ", kMaxValues, " axes together");
   }
 
   StateDict state_dict(Id id) {

@@ -23,7 +23,7 @@ constexpr uint32_t kRecord = 0x04034b50, kEntry = 0x02014b50, kEnd = 0x06054b50;
 constexpr uint32_t kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
 constexpr uint64_t kRecordBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56;
 constexpr uint64_t kLocator64Bytes = 20, kLongestComment = 65535;
-constexpr uint64_t kMostRecords = 1 << 20;
+constexpr uint64_t kMaxRecords = 1 << 20;
 constexpr uint32_t kIn64 = 0xffffffff;  // a field whose value is in the 64-bit part of an entry
 
 // The whole file, read at any place.
@@ -161,7 +161,7 @@ std::map<std::string, std::string_view, std::less<>> zip_records(const Path& pat
   check_format(directory.begin + directory.size <= directory.end, name,
                ": the directory of the archive overlaps its end");
   check_format(
-      directory.entries <= kMostRecords && directory.entries <= directory.size / kEntryBytes, name,
+      directory.entries <= kMaxRecords && directory.entries <= directory.size / kEntryBytes, name,
       ": ", directory.entries, " records do not fit into a directory of ", directory.size,
       " bytes");
   std::vector<Entry> entries;
@@ -182,7 +182,7 @@ std::map<std::string, std::string_view, std::less<>> zip_records(const Path& pat
   return out;
 }
 
-constexpr uint64_t kMostPickle = uint64_t{64} << 20;
+constexpr uint64_t kMaxPickle = uint64_t{64} << 20;
 constexpr int64_t kElementsAtOnce = 1 << 16;
 
 using Records = std::map<std::string, std::string_view, std::less<>>;
@@ -271,8 +271,8 @@ TorchFile::TorchFile(const Path& path) : WeightFile(path) {
   const Records records = zip_records(path, file());
   const std::string root = root_of(name, records);
   const std::string_view pickle = records.find(root + "data.pkl")->second;
-  check_format(pickle.size() <= kMostPickle, name, ": a pickle of ", pickle.size(),
-               " bytes, at most ", kMostPickle, " are supported");
+  check_format(pickle.size() <= kMaxPickle, name, ": a pickle of ", pickle.size(),
+               " bytes, at most ", kMaxPickle, " are supported");
   StateDict dict = read_state_dict(name, pickle);
   std::vector<std::string_view> storages;
   storages.reserve(dict.storages.size());

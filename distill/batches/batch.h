@@ -46,15 +46,15 @@ class WindowSource : public BatchSource {
  public:
   // The order of an epoch with more windows is not stored but computed item by item, so that memory
   // does not grow with the corpus; it is a different permutation.
-  static constexpr int64_t kMostListed = 1 << 20;
+  static constexpr int64_t kMaxListed = 1 << 20;
 
   // `windows` restricts the corpus to these windows (those of a dump); empty = all. Throws when
   // there is none. `max_listed` is for tests: a run that continues with another value sees other
   // windows.
   WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window, uint64_t seed,
-               std::vector<int64_t> windows = {}, int64_t max_listed = kMostListed);
+               std::vector<int64_t> windows = {}, int64_t max_listed = kMaxListed);
   WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
-               std::vector<int64_t> windows = {}, int64_t max_listed = kMostListed)
+               std::vector<int64_t> windows = {}, int64_t max_listed = kMaxListed)
       : WindowSource(std::make_shared<data::TokenList>(std::move(tokens)), window, seed,
                      std::move(windows), max_listed) {}
 

@@ -163,7 +163,7 @@ RegisterLoss::RegisterLoss(Loss loss) {
         "' is not made of a-z, 0-9 and _");
   for (const Loss& other : losses())
     check(other.name != loss.name, "losses: there are two losses '", loss.name, "'");
-  check(loss.name != "kl" && loss.name != "mse" && losses().size() < LossConfig::kMostLosses,
+  check(loss.name != "kl" && loss.name != "mse" && losses().size() < LossConfig::kMaxLosses,
         "losses: the name '", loss.name, "' is taken, or there are too many losses");
   check(loss.weight == 0, "losses: the default weight of '", loss.name, "' must be 0");
   check(bool(loss.layer) != (loss.tokens || loss.texts), "losses: '", loss.name,

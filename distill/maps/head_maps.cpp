@@ -153,7 +153,7 @@ TextMaps TextMaps::coarser(int64_t wanted) const {
   return out;
 }
 
-int64_t cells_at_most(int64_t tokens, int64_t most) {
+int64_t max_cells(int64_t tokens, int64_t most) {
   const int64_t side = std::clamp<int64_t>(most, 1, kLargestSide);
   if (tokens <= side) return tokens;
   return side < kSideStep ? side : side - side % kSideStep;
@@ -161,7 +161,7 @@ int64_t cells_at_most(int64_t tokens, int64_t most) {
 
 int64_t coarser_cells(int64_t tokens, int64_t cells) {
   if (cells == 1) return 0;
-  if (cells == tokens) return cells_at_most(tokens, tokens / 2);  // single tokens make any cells
+  if (cells == tokens) return max_cells(tokens, tokens / 2);  // single tokens make any cells
   return cells % 2 == 0 ? cells / 2 : 0;
 }
 

@@ -73,7 +73,7 @@ std::vector<std::string> plan_lines(TrainingRun& run) {
 }
 
 // With the blocks that wait for a batch of their length.
-double held(double bytes) { return double(most_reserved(int64_t(bytes))); }
+double held(double bytes) { return double(max_reserved(int64_t(bytes))); }
 
 // Of a run that starts: what it takes at peak, if that was measured, and its fixed part.
 std::string memory_text(const TrainingRun& run, std::optional<double> step) {

@@ -139,7 +139,7 @@ double rough_memory(const TrainingRun& run) {
   return 4 * rows * (double(shape.layers) * layer + 3.0 * double(shape.vocab_size));
 }
 
-constexpr int64_t kMostSamples = 4096;  // of larger batches these tell the lengths
+constexpr int64_t kMaxSamples = 4096;  // of larger batches these tell the lengths
 
 // Some samples of a batch, with its longest one: a teacher from a dump has no padding beyond it.
 Batch part_of(const Batch& batch, int64_t count) {
@@ -167,7 +167,7 @@ Batch part_of(const Batch& batch, int64_t count) {
 RunBatches batches_of(const TrainingRun& run) {
   constexpr int64_t kLooked = 4096;  // a pool of a large task's texts is drawn in milliseconds
   const std::unique_ptr<BatchSource> source = run.train->clone();
-  const int64_t B = std::min(run.trainer.batch_size, kMostSamples);
+  const int64_t B = std::min(run.trainer.batch_size, kMaxSamples);
   const int64_t count = std::min(kLooked, run.trainer.steps * run.trainer.accumulate);
   std::vector<int64_t> lengths;
   for (int64_t n = 0; n < count; ++n) lengths.push_back(source->row_tokens(n, B));
@@ -192,7 +192,7 @@ double step_memory(TrainingRun& run, uint64_t seed) {
   StepObjective& objective = run.objective ? *run.objective : *losses;
   const int64_t samples = run.trainer.batch_size;
   const RunBatches all = batches_of(run);
-  const int64_t drawn = std::min(samples, all.differ ? kMostSamples : 2);
+  const int64_t drawn = std::min(samples, all.differ ? kMaxSamples : 2);
   const Batch longest = run.train->clone()->batch(all.longest, drawn);
   const int64_t before = allocator_stats().live;
   double peak[2];

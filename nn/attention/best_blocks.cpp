@@ -24,7 +24,7 @@ struct BestBlocksConfig {
             {.min = 1});
     s.field("block", blocks.block, "Keys of a block", {.min = 1});
     s.field("tile", blocks.tile, "Rows that share the blocks they choose with later ones",
-            {.min = 1, .max = kMostTileRows});
+            {.min = 1, .max = kMaxTileRows});
     s.field("sinks", blocks.sinks, "First blocks that every row keeps", {.min = 0});
     s.field("local", blocks.local, "Blocks before a row's current one that it keeps", {.min = 0});
   }

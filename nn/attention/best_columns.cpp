@@ -45,7 +45,7 @@ class BestColumns : public Attention {
       in.tap->put("estimate", mass);
       in.tap->put("selected", chosen.selected);
     }
-    return build_csr(chosen.selected, in.visible, k, 0, chosen.most_entries);
+    return build_csr(chosen.selected, in.visible, k, 0, chosen.max_entries);
   }
 
   // The attention of every column, [B, H, T, K]. With groups of heads one head after another, so

@@ -10,7 +10,7 @@ Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectCo
   mask.selection = select_columns(estimate, visible, config);
   if (forced.defined()) mask.selection.selected = forced;
   mask.csr = build_csr(mask.selection.selected, visible, config.k, keys,
-                       forced.defined() ? 0 : mask.selection.most_entries);
+                       forced.defined() ? 0 : mask.selection.max_entries);
   return mask;
 }
 

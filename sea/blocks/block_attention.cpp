@@ -19,7 +19,7 @@ void BlocksConfig::describe(data::Schema& s) {
   s.field("local", local, "Blocks before a row's current one that it keeps", {.min = 0});
   s.field("block", block, "Keys of a block", {.min = 1});
   s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
-          {.min = 1, .max = kMostTileRows});
+          {.min = 1, .max = kMaxTileRows});
   s.field("columns", columns, "Blocks that the first pass scores at once; more: by super-blocks",
           {.min = 1});
 }

@@ -19,7 +19,7 @@ BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& 
       counts_(part("block_counts", {r.batch, attention.shape_.groups(), 1}, Dtype::i32)),
       entries_(part("block_entries",
                     {r.batch, attention.shape_.groups(), 1,
-                     config_.most_kept(room_of(attention.shape_, r, config_.block) + 1)},
+                     config_.max_kept(room_of(attention.shape_, r, config_.block) + 1)},
                     Dtype::i32)) {
   if (config_.chosen == 0) return;
   const int64_t G = attention.shape_.groups(), d = attention.shape_.head_size;

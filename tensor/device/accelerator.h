@@ -12,9 +12,9 @@
 namespace brine::cuda {
 
 // The most devices of a process: memory and streams are kept by index.
-inline constexpr int kMostDevices = 16;
+inline constexpr int kMaxDevices = 16;
 
-// Devices that can be used: 0 without a device or a driver, at most kMostDevices. Never throws.
+// Devices that can be used: 0 without a device or a driver, at most kMaxDevices. Never throws.
 int device_count();
 // Why device_count() is 0, as a clause: "no CUDA device", "this build has no CUDA kernels".
 std::string why_none();

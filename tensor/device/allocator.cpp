@@ -47,7 +47,7 @@ struct Cache {
   int64_t violations = 0;
 };
 
-constexpr int kDevices = cuda::kMostDevices;
+constexpr int kDevices = cuda::kMaxDevices;
 
 // The CPU's, those of the devices, the pinned one. Never destroyed: tensors with static lifetime
 // may be released after main.
@@ -129,11 +129,11 @@ void trim_locked(Cache& c) {
 
 // Batches with many different lengths leave blocks of many different sizes. When memory is
 // requested from the system, the blocks that waited longest are returned until the reservation is
-// at most most_reserved() of the peak of live bytes.
+// at most max_reserved() of the peak of live bytes.
 void make_room(Cache& c, size_t size) {
   if (c.pinned) return;  // returning it may stall every device; it has few sizes
   const int64_t live = c.stats.live + int64_t(size);
-  const int64_t most = most_reserved(std::max(c.max_live, live));
+  const int64_t most = max_reserved(std::max(c.max_live, live));
   while (c.stats.reserved + int64_t(size) > most) {
     auto oldest = c.waiting.end();
     for (auto it = c.waiting.begin(); it != c.waiting.end(); ++it) {
@@ -209,7 +209,7 @@ bool guards_hold(const Cache& c, const unsigned char* block, size_t bytes) {
 
 }  // namespace
 
-int64_t most_reserved(int64_t live) { return live + live / 2 + (64 << 20); }
+int64_t max_reserved(int64_t live) { return live + live / 2 + (64 << 20); }
 
 size_t size_class(size_t bytes) {
   size_t size = std::max<size_t>(bytes, 64);

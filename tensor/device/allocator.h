@@ -31,10 +31,10 @@ void release(void* block, size_t bytes, Device device) noexcept;
 AllocatorStats allocator_stats(Device device = default_device());
 void reset_peak(Device device = default_device());
 // Returns waiting blocks to the system. (The oldest ones are returned automatically when more
-// memory is needed than most_reserved() of the peak of live bytes.)
+// memory is needed than max_reserved() of the peak of live bytes.)
 void trim(Device device = default_device());
 // The most bytes that are held for a peak of `live` bytes, where blocks have many sizes.
-int64_t most_reserved(int64_t live);
+int64_t max_reserved(int64_t live);
 // The most bytes to reserve; 0 = no cap.
 void set_memory_cap(size_t bytes, Device device = default_device());
 

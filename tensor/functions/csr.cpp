@@ -41,7 +41,7 @@ void check_visibility(const char* op, const Visibility& visible, int64_t batch, 
 }
 
 FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, int64_t keys,
-                  int64_t most_entries) {
+                  int64_t max_entries) {
   check(selected.rank() == 4 && selected.dtype() == Dtype::u8,
         "build_csr: selected must be u8 [B, H, T, K], got ", selected.dtype(), " ",
         selected.shape());
@@ -59,7 +59,7 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, 
   csr.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64, s.device());
   csr.head_offsets = Tensor::empty({B, T, H + 1}, Dtype::i32, s.device());
   BRINE_CALL(s, count_csr, csr, s, visible, k);
-  int64_t entries = most_entries;
+  int64_t entries = max_entries;
   if (s.device().is_meta()) {
     entries = budgeted_entries(visible, k, B, H, T);
   } else if (entries == 0 || !s.device().is_cuda()) {

@@ -58,8 +58,8 @@ int64_t max_keys_of_rows(int64_t members, int64_t k, int64_t K, int64_t n) {
 
 }  // namespace
 
-int64_t most_selected_entries(const Visibility& visible, const SelectConfig& config, int64_t B,
-                              int64_t H, int64_t T, int64_t K) {
+int64_t max_selected_entries(const Visibility& visible, const SelectConfig& config, int64_t B,
+                             int64_t H, int64_t T, int64_t K) {
   const RowWidths widths(visible, T);
   const int64_t k = config.k;
   const bool by_head = config.mode == SelectMode::per_query || config.mode == SelectMode::per_head;
@@ -105,7 +105,7 @@ Selection select_columns(const Tensor& estimate, const Visibility& visible,
   Tensor nan_count = Tensor::empty({1}, Dtype::i64, x.device());
   BRINE_CALL(x, select_columns, result.selected, result.n_sel, nan_count, x, visible, config);
   if (x.device().is_cuda()) {
-    result.most_entries = most_selected_entries(visible, config, B, H, T, K);
+    result.max_entries = max_selected_entries(visible, config, B, H, T, K);
   }
   int64_t nans = !x.device().is_cpu() ? 0 : nan_count.data<int64_t>()[0];
   count_bytes(double(x.numel()) * double(item_size(x.dtype())) + double(x.numel()));

@@ -48,12 +48,12 @@ struct BlockConfig {
     return out;
   }
   // The most blocks that a tile of one of `blocks` blocks keeps.
-  int64_t most_kept(int64_t blocks) const {
+  int64_t max_kept(int64_t blocks) const {
     return std::min(blocks, fixed() + tile * std::min(blocks, chosen));
   }
 };
 
-inline constexpr int64_t kMostTileRows = 64;
+inline constexpr int64_t kMaxTileRows = 64;
 
 // The blocks of every tile and group, in ascending order. In decoding there is one tile for each
 // sequence, that of its newest token.

@@ -50,7 +50,7 @@ struct Selection {
   // i64, columns chosen per group: [B, H, T] per_query, [B, T] causal_per_batch, [B, H] per_head,
   // [B] per_batch. 0 where a group sees no key.
   Tensor n_sel;
-  int64_t most_entries = 0;  // upper bound of the keys of the selected columns (build_csr)
+  int64_t max_entries = 0;  // upper bound of the keys of the selected columns (build_csr)
 };
 
 // Takes the largest n_sel values of each group of the estimate [B, H, T, K], where n_sel is members
@@ -64,9 +64,9 @@ Selection select_columns(const Tensor& estimate, const Visibility& visible,
 
 // The keys of the selected columns. A row with w <= k sees every visible key; otherwise a column of
 // n > k keys gives the k keys b(c+1) - 1 - floor(i n / k), i = 0..k-1. `keys` = 0 means T. With
-// `most_entries` of the selection, the number of entries is not read back from a device.
+// `max_entries` of the selection, the number of entries is not read back from a device.
 FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, int64_t keys = 0,
-                  int64_t most_entries = 0);
+                  int64_t max_entries = 0);
 
 // Entries when every row keeps min(k, w) keys of each head: the number that a selection gives up to
 // the rounding to whole columns. Masks on the meta device, where nothing is selected, have this

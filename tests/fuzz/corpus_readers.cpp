@@ -28,7 +28,7 @@ const data::Tokenizer& small_tokenizer() {
 
 // Pieces of a few bytes, so that small inputs are cut; nothing is kept for long.
 data::DocumentOptions small_pieces() {
-  return {.key = "text", .piece_bytes = 48, .most_uncut = 4096, .most_line = 8192};
+  return {.key = "text", .piece_bytes = 48, .max_uncut = 4096, .max_line = 8192};
 }
 
 // Puts documents together again and compares their tokens with those of their pieces.

@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kTokens = 131072, kHeads = 12, kSize = 64;
 // The bytes of an operand for one thread, at most: where threads are few, and where they occupy a
 // device.
-constexpr double kMostBytes = 4096, kMostBytesOfMany = 16384, kMany = 65536;
+constexpr double kMaxBytes = 4096, kMaxBytesOfMany = 16384, kMany = 65536;
 
 struct Case {
   std::string method;
@@ -188,7 +188,7 @@ void check_shares(const std::string& what, const std::vector<emulator::Launch>& 
   for (const emulator::Launch& launch : launches) {
     if (is_product(launch.name)) continue;
     const double bytes = bytes_per_thread(launch, of.shared);
-    CHECK_MESSAGE(bytes <= (launch.threads() < kMany ? kMostBytes : kMostBytesOfMany),
+    CHECK_MESSAGE(bytes <= (launch.threads() < kMany ? kMaxBytes : kMaxBytesOfMany),
                   what << ": a thread of " << launch.name << ", " << launch.threads()
                        << " of them, has " << bytes << " bytes of an operand");
   }

@@ -101,7 +101,7 @@ TEST_CASE("meta: a mask has the entries of its budget, all of them where k keys 
           const SelectConfig config{.k = k, .mode = SelectMode::per_query};
           const Selection s = select_columns(estimate, visible, config);
           CHECK(s.selected.device() == estimate.device());
-          return build_csr(s.selected, visible, k, 0, s.most_entries).columns.numel();
+          return build_csr(s.selected, visible, k, 0, s.max_entries).columns.numel();
         };
         const int64_t on_meta = entries(meta({B, H, T, K}));
         const int64_t real = entries(normal({B, H, T, K}, 3, Dtype::f32));

@@ -14,7 +14,7 @@
 namespace brine::bench {
 
 // A T x T method stops when its maps would take more bytes than this.
-inline constexpr double kMostMapBytes = 6e9;
+inline constexpr double kMaxMapBytes = 6e9;
 inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64, kWideColumns = 256;
 
 struct Block {
@@ -38,7 +38,7 @@ class MapMemory {
     const double ratio = double(T) / double(length_);
     return length_ > 0 ? bytes_ * ratio * ratio : 4.0 * 3 * double(heads_) * double(T) * double(T);
   }
-  bool fits(int64_t T) const { return !maps_ || bytes_at(T) <= kMostMapBytes; }
+  bool fits(int64_t T) const { return !maps_ || bytes_at(T) <= kMaxMapBytes; }
   void took(int64_t T, int64_t bytes) {
     bytes_ = T == length_ ? std::max(bytes_, double(bytes)) : double(bytes);
     length_ = T;

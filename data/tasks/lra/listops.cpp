@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kOperators = 4;
 constexpr uint8_t kDigitTokens = 10, kMin = 10, kMax = 11, kMed = 12, kSum = 13, kClose = 14;
-constexpr int64_t kMostDraws = 200'000;
+constexpr int64_t kMaxDraws = 200'000;
 
 int64_t applied(uint8_t op, std::vector<int64_t>& arguments) {
   std::ranges::sort(arguments);
@@ -159,7 +159,7 @@ bool ListOpsGenerator::add_list(LraDraws& draws, int64_t depth) {
 }
 
 ListOpsExample ListOpsGenerator::next(LraDraws& draws) {
-  for (int64_t i = 0; i < kMostDraws; ++i) {
+  for (int64_t i = 0; i < kMaxDraws; ++i) {
     tokens_.clear();
     if (!add_list(draws, 1) || int64_t(tokens_.size()) < rules_.min_length) continue;
     if (!seen_.insert(hash_of_tokens(tokens_)).second) continue;
@@ -171,7 +171,7 @@ ListOpsExample ListOpsGenerator::next(LraDraws& draws) {
     }
     return out;
   }
-  throw Error(join("listops: ", kMostDraws, " draws gave no new expression of ", rules_.min_length,
+  throw Error(join("listops: ", kMaxDraws, " draws gave no new expression of ", rules_.min_length,
                    " to ", rules_.max_length, " tokens after ", seen_.size(),
                    "; widen the lengths, or change max_depth, max_args or list_probability"));
 }

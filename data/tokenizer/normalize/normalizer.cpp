@@ -263,7 +263,7 @@ namespace {
 
 constexpr int kDeepest = 16;  // nesting depth of sequences
 // A text becomes at most this much longer: each of many stages may repeat it.
-constexpr size_t kMostGrowth = 64, kAlwaysRoom = 1 << 20;
+constexpr size_t kMaxGrowth = 64, kAlwaysRoom = 1 << 20;
 
 }  // namespace
 
@@ -365,7 +365,7 @@ std::string Normalizer::Stage::apply(std::string_view text, size_t most) const {
 
 std::string Normalizer::apply(std::string_view text) const {
   std::string now(text);
-  const size_t most = kMostGrowth * text.size() + kAlwaysRoom;
+  const size_t most = kMaxGrowth * text.size() + kAlwaysRoom;
   for (const Stage& stage : stages_) {
     now = stage.apply(now, most);
     check_format(now.size() <= most, "tokenizer: a text of ", text.size(), " bytes has more than ",

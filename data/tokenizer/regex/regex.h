@@ -85,11 +85,11 @@ class Regex {
 };
 
 // The successive matches in one text of well-formed UTF-8: the leftmost one, of alternatives the
-// first. Takes at most kMostSteps steps for each byte of the text on average; a pattern that needs
+// first. Takes at most kMaxSteps steps for each byte of the text on average; a pattern that needs
 // more, by backtracking, is an error.
 class RegexMatches {
  public:
-  static constexpr uint64_t kMostSteps = 512;
+  static constexpr uint64_t kMaxSteps = 512;
   RegexMatches(const Regex& regex, std::string_view text);
   // The next match, [begin, end) with begin < end; false if there is none.
   bool next(size_t& begin, size_t& end);

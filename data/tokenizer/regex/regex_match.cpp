@@ -53,11 +53,11 @@ void CharSet::finish() {
 }
 
 RegexMatches::RegexMatches(const Regex& regex, std::string_view text)
-    : regex_(regex), text_(text), left_(kMostSteps * (text.size() + 64)) {}
+    : regex_(regex), text_(text), left_(kMaxSteps * (text.size() + 64)) {}
 
 void RegexMatches::spend(uint64_t steps) {
   check(steps <= left_, regex_.where(), ": the pattern '", regex_.name(), "' needs more than ",
-        kMostSteps, " steps for each byte of a text of ", text_.size(), " bytes");
+        kMaxSteps, " steps for each byte of a text of ", text_.size(), " bytes");
   left_ -= steps;
 }
 

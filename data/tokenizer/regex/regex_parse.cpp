@@ -10,9 +10,9 @@ namespace brine::data {
 namespace {
 
 constexpr uint32_t kUnlimited = UINT32_MAX;
-constexpr uint32_t kMostRepeats = 1000;
-constexpr size_t kMostCompiled = 10000;  // steps
-constexpr size_t kMostParts = 100000;    // of which some, like "()", are no step
+constexpr uint32_t kMaxRepeats = 1000;
+constexpr size_t kMaxCompiled = 10000;  // steps
+constexpr size_t kMaxParts = 100000;    // of which some, like "()", are no step
 constexpr size_t kLongestPattern = 10000;
 constexpr int kDeepestGroup = 32;
 
@@ -188,7 +188,7 @@ class Parser {
       uint32_t value = 0;
       while (!done() && pattern_[at_] >= '0' && pattern_[at_] <= '9') {
         value = 10 * value + uint32_t(pattern_[at_++] - '0');
-        if (value > kMostRepeats) refuse("a quantifier above 1000");
+        if (value > kMaxRepeats) refuse("a quantifier above 1000");
       }
       return value;
     };
@@ -278,7 +278,7 @@ class Compiler {
       : parser_(parser), steps_(steps), sets_(sets) {}
 
   void add(const Part& part) {
-    if (++parts_ > kMostParts) refuse_size();
+    if (++parts_ > kMaxParts) refuse_size();
     switch (part.kind) {
       case Part::Kind::set:
         step({.kind = Kind::set, .set = keep(part.set)});
@@ -299,7 +299,7 @@ class Compiler {
   }
 
   size_t step(RegexStep s) {
-    if (steps_.size() == kMostCompiled) refuse_size();
+    if (steps_.size() == kMaxCompiled) refuse_size();
     steps_.push_back(s);
     return steps_.size() - 1;
   }

@@ -170,7 +170,7 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
     const bool fits = dispatch_layout<R, Plain<R>::template Tile>(d, given, [&]<class Layout>() {
       at.tiles = (T + Layout::rows - 1) / Layout::rows;
       const size_t shared = (2 * Layout::rows * Layout::step + Layout::weights) * sizeof(R);
-      if (shared > most_shared()) return false;
+      if (shared > max_shared()) return false;
       launch("flash_attention", attend_kernel<Layout>, dim3(blocks_for(heads * at.tiles, 1)),
              dim3(Layout::threads), shared, in, at, heads);
       return true;

@@ -234,7 +234,7 @@ void launch_pass(const Results<T>& to, const BackwardOperands<T>& in, const T* y
       dispatch_layout<T, BackwardPlain<T>::template Tile>(at.d, given, [&]<class Layout>() {
         at.tiles = (at.T + Layout::rows - 1) / Layout::rows;
         const size_t shared = (4 * Layout::rows * Layout::step + Layout::weights) * sizeof(T);
-        if (shared > most_shared()) return false;
+        if (shared > max_shared()) return false;
         launch_each(name, rows * kWarp, inner_products_kernel<Layout>, in, y, at, rows);
         launch(name, differentiate_kernel<Layout, ByKeys>, dim3(blocks_for(heads * at.tiles, 1)),
                dim3(Layout::threads), shared, to, in, at, heads);

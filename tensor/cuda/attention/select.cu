@@ -129,7 +129,7 @@ void launch_select(const Job& job, const Tensor& estimate, int64_t groups, int64
            dim3(unsigned(warps * kWarp)), size_t(warps * bytes), job, x, groups, capacity);
     return;
   }
-  const bool fits = bytes <= std::min(kSharedBytes, int64_t(most_shared()) - kStaticBytes);
+  const bool fits = bytes <= std::min(kSharedBytes, int64_t(max_shared()) - kStaticBytes);
   Tensor scratch;
   if (!fits) scratch = Tensor::empty({groups, capacity}, estimate.dtype(), estimate.device());
   launch("select_columns", select_long_kernel<T>, dim3(blocks_for(groups, 1)),

@@ -179,7 +179,7 @@ void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMa
     const bool fits = dispatch_layout<T, Plain<T>::template Tile>(d, given, [&]<class Layout>() {
       const size_t shared = (2 * Layout::rows * Layout::step + Layout::weights) * sizeof(T) +
                             sizeof(ListKeys<Layout::rows>);
-      if (shared > most_shared()) return false;
+      if (shared > max_shared()) return false;
       const BlockSizes at = call.sizes(Layout::rows, packed);
       launch(name, attend_kernel<Layout>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
              dim3(Layout::threads), shared, in, at);

@@ -327,7 +327,7 @@ class Backward {
     const bool fits =
         dispatch_layout<T, BackwardPlain<T>::template Tile>(d_, given_, [&]<class Layout>() {
           const size_t shared = bytes<Layout>(sizeof(ListKeys<Layout::rows>));
-          if (shared > most_shared()) return false;
+          if (shared > max_shared()) return false;
           const BlockSizes at = call_.sizes(Layout::rows, packed_);
           launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
           launch(kName, queries_kernel<Layout>,
@@ -349,7 +349,7 @@ class Backward {
     const bool fits =
         dispatch_layout<T, BackwardPlain<T>::template Tile>(d_, given_, [&]<class Layout>() {
           const size_t shared = bytes<Layout>(sizeof(Lanes<T, Layout::rows>));
-          if (shared > most_shared()) return false;
+          if (shared > max_shared()) return false;
           const BlockSizes at = call_.sizes(Layout::rows, packed_);
           launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
           to.span = int(std::min<int64_t>(mask_.block, Layout::rows));

@@ -500,7 +500,7 @@ bool block_attention_backward_half(Tensor dq, Tensor dk, Tensor dv, Tensor dy, T
     // Lanes and keys are counted in 32 bits.
     if (d > 128 || std::max(q.dim(1) / k.dim(1) * q.dim(2), k.dim(2)) > (int64_t(1) << 30) ||
         !packed_rows<S>(d, q.data<S>(), k.data<S>(), v.data<S>()) || !at_pack(dq) || !at_pack(dk) ||
-        !at_pack(dv) || !at_pack(dy) || !at_pack(y) || HalfBackward<S>::shared(d) > most_shared()) {
+        !at_pack(dv) || !at_pack(dy) || !at_pack(y) || HalfBackward<S>::shared(d) > max_shared()) {
       return false;
     }
     const Tensor slopes = Tensor::like(q), max_bits = Tensor::empty({1}, Dtype::i32, q.device()),

@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
 template <class S, int D, int Bands>
 bool attend(const HalfOperands<S>& in, const BlockCall& call) {
   using Tile = HalfTile<S, D, Bands>;
-  if (Tile::shared > most_shared()) return false;
+  if (Tile::shared > max_shared()) return false;
   const BlockSizes at = call.sizes(Tile::lanes, true);
   launch("block_attention", attend_half_kernel<Tile, D>,
          dim3(blocks_for(at.groups * at.tiles * at.passes, 1)), dim3(Tile::threads), Tile::shared,

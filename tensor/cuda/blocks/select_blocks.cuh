@@ -143,7 +143,7 @@ template <class T>
 struct ChoiceShared {
   static constexpr int step = kChoiceColumns + kWide<T>;  // rows without conflicts of banks
   T rows[(kChoiceLanes + kChoiceSlots) * step];           // of a product: lanes, then slots
-  T share[kMostTileRows], scale[kMostTileRows], half_sum[kMostTileRows];  // by lane
+  T share[kMaxTileRows], scale[kMaxTileRows], half_sum[kMaxTileRows];  // by lane
 };
 
 // All threads make every call, and leave with a barrier.
@@ -151,7 +151,7 @@ template <class T>
 class BlockChoice {
   using Key = OrderKey<T>;
   using Shared = ChoiceShared<T>;
-  static constexpr int32_t kNoRow = int32_t(kMostTileRows);
+  static constexpr int32_t kNoRow = int32_t(kMaxTileRows);
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr T kLowest = std::numeric_limits<T>::lowest();
 

@@ -33,7 +33,7 @@ const char*& last_launch();
 // The stream of all kernels and copies of the current device.
 cudaStream_t stream();
 // Bytes of shared memory that a block may use on the current device: 64 KB to 227 KB.
-size_t most_shared();
+size_t max_shared();
 // Lets a kernel have `shared` bytes of dynamic shared memory on the current device, in addition to
 // those that it declares; throws if a block cannot have both. The runtime is asked once for a
 // kernel, and again for more.

@@ -30,7 +30,7 @@ struct Places {
 };
 
 Places& places_of(int index) {
-  static Places* all = new Places[kMostDevices];
+  static Places* all = new Places[kMaxDevices];
   return all[index];
 }
 

@@ -25,7 +25,7 @@ struct DeviceState {
 };
 struct Devices {
   std::mutex mutex;
-  DeviceState states[kMostDevices];
+  DeviceState states[kMaxDevices];
 };
 
 Devices& devices() {
@@ -36,7 +36,7 @@ Devices& devices() {
 int current_device() {
   int index = 0;
   check_cuda(cudaGetDevice(&index), "cudaGetDevice");
-  check(index < kMostDevices, "cuda: device ", index, " is beyond the ", kMostDevices,
+  check(index < kMaxDevices, "cuda: device ", index, " is beyond the ", kMaxDevices,
         " devices of this build");
   return index;
 }
@@ -113,7 +113,7 @@ cudaStream_t stream() {
   return device_stream;
 }
 
-size_t most_shared() {
+size_t max_shared() {
   int bytes = 0;
   // An attribute costs far less than all properties; it is read at every launch that needs it.
   check_cuda(
@@ -123,7 +123,7 @@ size_t most_shared() {
 }
 
 void allow_shared(const char* name, const void* kernel, size_t shared) {
-  const size_t limit = most_shared();
+  const size_t limit = max_shared();
   SharedOfKernels& kernels = shared_of_kernels();
   std::lock_guard lock(kernels.mutex);
   const auto [at, is_new] = kernels.all.try_emplace({current_device(), kernel});
@@ -174,7 +174,7 @@ int device_count() {
     cudaGetLastError();
     return 0;
   }
-  return n < kMostDevices ? n : kMostDevices;
+  return n < kMaxDevices ? n : kMaxDevices;
 }
 
 std::string why_none() {

@@ -84,7 +84,7 @@ class Staging {
 };
 
 Staging& staging(int index) {
-  static Staging* all = new Staging[kMostDevices];
+  static Staging* all = new Staging[kMaxDevices];
   return all[index];
 }
 
@@ -98,7 +98,7 @@ void drain() { check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchroniz
 // order_after() is called. Both directions share it: a dump downloads, a distillation uploads.
 cudaStream_t copy_stream(int index) {
   static std::mutex mutex;
-  static cudaStream_t streams[kMostDevices] = {};
+  static cudaStream_t streams[kMaxDevices] = {};
   std::lock_guard lock(mutex);
   cudaStream_t& device_stream = streams[index];
   if (!device_stream)

@@ -64,7 +64,7 @@ Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, const ColumnG
   at.step = grid.step;
   at.units = grid.units;
   at.shift = 4;  // a chunk
-  while (at.tokens >> at.shift >= most_reaches()) ++at.shift;
+  while (at.tokens >> at.shift >= max_reaches()) ++at.shift;
   at.reaches = (at.tokens >> at.shift) + 1;
   at.chunks = at.reaches * at.chunks_of_reach();
   at.widths = widths;

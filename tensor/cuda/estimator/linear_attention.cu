@@ -160,15 +160,15 @@ __global__ void add_identity_kernel(T* didentity, const T* dz, Chunks at, int64_
 // y = op(a) op(b) + beta y, all [n, rows, columns]. Nothing is rounded to TF32.
 void multiply_chunks(const char* name, const Tensor& y, const Tensor& a, bool ta, const Tensor& b,
                      bool tb, double beta = 0) {
-  constexpr int64_t kMost = 65535;  // products at once
+  constexpr int64_t kMax = 65535;  // products at once
   Gemm g{.in = y.dtype(), .out = y.dtype(), .M = y.dim(1), .N = y.dim(2)};
   g.K = ta ? a.dim(1) : a.dim(2);
   g.ta = ta, g.tb = tb;
   g.lda = a.dim(2), g.ldb = b.dim(2), g.ldy = y.dim(2);
   g.step_a = a.dim(1) * a.dim(2), g.step_b = b.dim(1) * b.dim(2), g.step_y = g.M * g.N;
   g.exact = true;
-  for (int64_t first = 0; first < y.dim(0); first += kMost) {
-    g.batch = std::min(kMost, y.dim(0) - first);
+  for (int64_t first = 0; first < y.dim(0); first += kMax) {
+    g.batch = std::min(kMax, y.dim(0) - first);
     auto from = [&](const Tensor& x) { return x.slice(0, first, g.batch).raw(); };
     check(gemm(g, {.a = from(a), .b = from(b), .y = from(y)}, 1, beta, y.device()), name,
           ": cuBLASLt has no algorithm to multiply ", g.batch, " times [", g.M, ", ", g.K, "] x [",

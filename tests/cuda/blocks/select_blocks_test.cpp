@@ -24,7 +24,7 @@ BlockScores on_device(const On& on, const BlockScores& s) {
 }
 
 // The counts and the entries, -1 beyond the counts, of the rows of a tile up to `row`.
-std::vector<Tensor> lists_of(const BlockMask& mask, int64_t row = kMostTileRows) {
+std::vector<Tensor> lists_of(const BlockMask& mask, int64_t row = kMaxTileRows) {
   const Device device = mask.counts.device();
   const Tensor counts = mask.counts.to(kCpu).clone(), given = mask.entries.to(kCpu),
                entries = Tensor::full(given.shape(), -1, Dtype::i32);

@@ -213,7 +213,7 @@ TEST_CASE("cuda: kernels go to the device of their tensors, from any thread") {
     check_softmax(Tensor::full({2, 1, 8, 8}, 1, Dtype::f32, device), lengths_from(23));
     const SelectConfig config{.k = 3, .mode = SelectMode::per_query};
     const Selection chosen = select_columns(normal({1, 2, 30, 8}, 4).to(device), {}, config);
-    const FlatCsr csr = build_csr(chosen.selected, {}, 3, 0, chosen.most_entries);
+    const FlatCsr csr = build_csr(chosen.selected, {}, 3, 0, chosen.max_entries);
     CHECK(csr.columns.device() == device);
     Downloads arriving;
     const Tensor got = arriving.start(y);

@@ -20,17 +20,17 @@
 
 namespace emulator {
 namespace {
-constexpr size_t kUnasked = 48 * 1024;      // dynamic shared memory that needs no opt-in
-constexpr size_t kMostShared = 227 * 1024;  // of a block of the device that is emulated
-constexpr size_t kBand = 1024;              // after it; must not be written
+constexpr size_t kUnasked = 48 * 1024;     // dynamic shared memory that needs no opt-in
+constexpr size_t kMaxShared = 227 * 1024;  // of a block of the device that is emulated
+constexpr size_t kBand = 1024;             // after it; must not be written
 }  // namespace
 }  // namespace emulator
 
 namespace brine::cuda {
 const char*& last_launch();
 // Dynamic shared memory, as tensor/cuda/core/common.cuh names it.
-thread_local __attribute__((
-    aligned(16))) unsigned char brine_shared[emulator::kMostShared + emulator::kBand];
+thread_local
+    __attribute__((aligned(16))) unsigned char brine_shared[emulator::kMaxShared + emulator::kBand];
 }  // namespace brine::cuda
 
 // The code that g++ calls before the first use of brine_shared where it is declared in a function,
@@ -104,7 +104,7 @@ int setting(const char* name, int otherwise) {
 // Shared memory that a block may have. Tests make it that of smaller devices, in KB.
 size_t shared_limit() {
   const int smaller = setting("BRINE_EMULATED_SHARED_KB", 0);
-  return smaller ? size_t(smaller) * 1024 : kMostShared;
+  return smaller ? size_t(smaller) * 1024 : kMaxShared;
 }
 
 int device_count() { return std::min(setting("BRINE_EMULATED_DEVICES", 1), kDevices); }

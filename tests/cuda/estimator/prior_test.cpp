@@ -112,7 +112,7 @@ TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
 // As of 131,072 tokens, whose prefix sums begin anew every 2,048 keys and have columns of 1,024:
 // the products with a column are differences of sums over up to 30 times as many keys here.
 TEST_CASE("cuda: the Performer's prior where prefix sums are long") {
-  int64_t& limit = cuda::columns::most_reaches();
+  int64_t& limit = cuda::columns::max_reaches();
   const AtEnd reset{[&limit, before = std::exchange(limit, 3)] { limit = before; }};
   compare_prior({1, 1, 4200, 20, 4, 200, {}}, true, {.f32 = 1e-4});
   compare_prior({1, 1, 4200, 3, 64, 300, {}, 1, 0, 2}, true, {.f32 = 1e-4});

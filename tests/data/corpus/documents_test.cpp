@@ -119,7 +119,7 @@ TEST_CASE("documents: a text is not cut inside a long added token, wherever a pi
     for (size_t size = 400; size < 1100; size += 7) {
       // In every other case no piece has a position to cut, and a longer text is searched.
       DocumentOptions options{.piece_bytes = size};
-      if (size % 2) options = {.piece_bytes = 20, .most_uncut = 400 + size};
+      if (size % 2) options = {.piece_bytes = 20, .max_uncut = 400 + size};
       std::vector<int32_t> tokens;
       size_t pieces = 0;
       read_documents(path, *tokenizer, options, [&](const DocumentPiece& piece) {
@@ -215,10 +215,10 @@ TEST_CASE("documents: bad lines, bad bytes and text without a position to cut") 
   CHECK(refused("{\"text\": 3}\n") == path + ":1: key \"text\" is not text");
   CHECK(refused(good + "{\"text\": \"x\", \"text\": \"y\"}\n") ==
         path + ":2: key \"text\" is a duplicate");
-  CHECK(refused(good + std::string(400, ' '), {.piece_bytes = 64, .most_line = 100}) ==
+  CHECK(refused(good + std::string(400, ' '), {.piece_bytes = 64, .max_line = 100}) ==
         path + ":2: the line is longer than 100 bytes");
   const std::string words(400, 'a');
-  check_says(refused("{\"text\": \"" + words + "\"}\n", {.piece_bytes = 64, .most_uncut = 128}),
+  check_says(refused("{\"text\": \"" + words + "\"}\n", {.piece_bytes = 64, .max_uncut = 128}),
              {path, ":1", "400", "white space"});
 
   const std::string text = (scratch / "a.txt").string();
@@ -226,8 +226,8 @@ TEST_CASE("documents: bad lines, bad bytes and text without a position to cut") 
     return message([&] { documents(scratch.write("a.txt", content), options); });
   };
   const std::string start = "some words and ";
-  CHECK(contains(refused_text(start + words, {.piece_bytes = 64, .most_uncut = 128}), text + ": "));
-  CHECK(contains(refused_text(start + words, {.piece_bytes = 64, .most_uncut = 128}),
+  CHECK(contains(refused_text(start + words, {.piece_bytes = 64, .max_uncut = 128}), text + ": "));
+  CHECK(contains(refused_text(start + words, {.piece_bytes = 64, .max_uncut = 128}),
                  "no white space before which the text could be cut"));
   std::string long_text;
   while (long_text.size() < 1000) long_text += start;

@@ -202,14 +202,14 @@ TEST_CASE("maps: sides of pictures are at most those asked for and consist of wh
                                             {385, 385, 384},
                                             {1024, 10, 10},
                                             {1024, 0, 1}})
-    CHECK(cells_at_most(tokens, most) == cells);
+    CHECK(max_cells(tokens, most) == cells);
   CHECK(coarser_cells(1024, 96) == 48);
   CHECK(coarser_cells(100, 100) == 48);  // single tokens make any cells
   CHECK(coarser_cells(100, 1) == 0);
   CHECK(coarser_cells(100, 3) == 0);
   for (const int64_t tokens : {1, 2, 3, 37, 100, 1000}) {
-    for (int64_t cells = cells_at_most(tokens, 384), next;
-         (next = coarser_cells(tokens, cells)) > 0; cells = next) {
+    for (int64_t cells = max_cells(tokens, 384), next; (next = coarser_cells(tokens, cells)) > 0;
+         cells = next) {
       CHECK(next < cells);
       CHECK(Blocks(tokens, cells).refines(Blocks(tokens, next)));
     }

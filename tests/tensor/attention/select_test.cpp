@@ -175,7 +175,7 @@ TEST_CASE("the most entries of a selection, without a loop, are those of a loop 
     CAPTURE(K);
     CAPTURE(visible.causal);
     const int64_t wanted = looped_entries(visible, c, B, H, T, K);
-    REQUIRE(most_selected_entries(visible, c, B, H, T, K) == wanted);
+    REQUIRE(max_selected_entries(visible, c, B, H, T, K) == wanted);
     ++shapes;
   };
   for (int64_t H : {1, 2, 3, 12}) {
