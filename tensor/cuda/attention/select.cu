@@ -1,9 +1,11 @@
 // The kept columns of the estimate. The selection algorithm is in tensor/kernels/select.h: a warp
-// processes the short list of a row, a block a longer one, with its keys in shared memory if they
-// fit.
+// processes the short list of a row, a block a longer one. The list of a head or sequence that a
+// block could not keep in shared memory is processed by the whole grid, which counts digits.
 #include "tensor/kernels/select.h"
 
 #include "tensor/cuda/core/block_group.cuh"
+#include "tensor/cuda/core/packs.cuh"
+#include "tensor/cuda/core/prefix_sum.cuh"
 #include "tensor/kernels/attention.h"
 
 namespace brine::cuda {
@@ -119,6 +121,163 @@ __global__ void __launch_bounds__(4 * kThreads)
   select_group(BlockGroup{}, job, estimate, keys, g);
 }
 
+// ---- long lists of many rows, by the whole grid: the digits of 8 bits of the smallest selected
+// key are found from the top one down, each by a count of those of all keys with the digits above.
+constexpr int kDigits = 256;
+static_assert(kDigits == kThreads);
+constexpr int64_t kPiece = 64 * kThreads;  // keys of a block
+
+using Count = unsigned long long;
+
+struct Search {
+  Count* counts;  // [groups, kDigits]
+  Count* prefix;  // [groups] the digits found
+  Count* nans;    // [groups]
+  int64_t* take;  // [groups] keys to select among those with the prefix
+  int64_t* ties;  // [groups, pieces] keys equal to the smallest selected one; then those before
+  int64_t pieces;
+};
+
+// The keys of a block: those of its group in [begin, end).
+struct Piece {
+  int64_t begin, end;
+  __device__ Piece(int64_t number, int64_t n) : begin(number * kPiece), end(begin + kPiece) {
+    if (end > n) end = n;
+  }
+};
+
+__global__ void start_search_kernel(Job job, Search search, int64_t groups) {
+  const int64_t g = piece();
+  if (g >= groups) return;
+  const List<float> list(job, nullptr, g);
+  job.n_sel[g] = search.take[g] = list.take;
+}
+
+// Counts the digit at `shift`, and with the first the NaNs.
+template <class T>
+__global__ void count_digits_kernel(Job job, Search search, const T* estimate, int shift) {
+  using Key = OrderKey<T>;
+  __shared__ unsigned counts[kDigits];
+  const int64_t g = quotient(blockIdx.x, search.pieces);
+  const List<T> list(job, estimate, g);
+  const Piece range(blockIdx.x - g * search.pieces, list.n);
+  if (list.w == 0 || range.begin >= range.end) return;
+  counts[threadIdx.x] = 0;
+  __syncthreads();
+  const bool top = shift + 8 == 8 * int(sizeof(T));
+  const Key known = top ? Key(0) : Key(Key(-1) << (shift + 8)), prefix = Key(search.prefix[g]);
+  unsigned nans = 0;
+  for (int64_t i = range.begin + threadIdx.x; i < range.end; i += kThreads) {
+    bool nan;
+    const Key key = list.key(i, &nan);
+    nans += nan;
+    if ((key & known) == prefix) atomicAdd(&counts[(key >> shift) % kDigits], 1u);
+  }
+  __syncthreads();
+  const unsigned count = counts[threadIdx.x];
+  if (count > 0) atomicAdd(&search.counts[g * kDigits + threadIdx.x], Count(count));
+  if (top && nans > 0) atomicAdd(&search.nans[g], Count(nans));
+}
+
+// The digit at `shift` of the smallest selected key, and what is to be taken among the keys that
+// have it. Clears the counts. A block for each group, a thread for each digit, the largest first.
+__global__ void narrow_kernel(Search search, int shift) {
+  const int64_t g = blockIdx.x, take = search.take[g];
+  Count* counts = search.counts + g * kDigits + (kDigits - 1 - int(threadIdx.x));
+  const int64_t count = int64_t(*counts);
+  int64_t total;
+  const int64_t above = block_exclusive_sum(count, &total);
+  *counts = 0;
+  if (above < take && take <= above + count) {
+    search.take[g] = take - above;
+    search.prefix[g] |= Count(kDigits - 1 - int(threadIdx.x)) << shift;
+  }
+}
+
+template <class T>
+__global__ void count_ties_kernel(Job job, Search search, const T* estimate) {
+  const int64_t g = quotient(blockIdx.x, search.pieces);
+  const List<T> list(job, estimate, g);
+  const Piece range(blockIdx.x - g * search.pieces, list.n);
+  const auto prefix = OrderKey<T>(search.prefix[g]);
+  int64_t ties = 0;
+  for (int64_t i = range.begin + threadIdx.x; i < range.end && list.w > 0; i += kThreads) {
+    bool nan;
+    ties += list.key(i, &nan) == prefix;
+  }
+  ties = block_sum(ties);
+  if (threadIdx.x == 0) search.ties[blockIdx.x] = ties;
+}
+
+// ties become those in the pieces before; take becomes the number of ties that are skipped. A block
+// for each group.
+__global__ void skip_ties_kernel(unsigned long long* nan_count, Search search) {
+  const int64_t g = blockIdx.x;
+  int64_t* ties = search.ties + g * search.pieces;
+  int64_t before = 0;
+  for (int64_t first = 0; first < search.pieces; first += blockDim.x) {
+    const int64_t i = first + threadIdx.x;
+    int64_t total;
+    const int64_t below = block_exclusive_sum(i < search.pieces ? ties[i] : 0, &total);
+    if (i < search.pieces) ties[i] = before + below;
+    before += total;
+  }
+  if (threadIdx.x > 0) return;
+  search.take[g] = before - search.take[g];
+  if (search.nans[g] > 0) atomicAdd(nan_count, search.nans[g]);
+}
+
+template <class T>
+__global__ void mark_kernel(Job job, Search search, const T* estimate) {
+  const int64_t g = quotient(blockIdx.x, search.pieces);
+  const List<T> list(job, estimate, g);
+  const Piece range(blockIdx.x - g * search.pieces, list.n);
+  if (list.w == 0 || range.begin >= range.end || search.nans[g] > 0) return;
+  const auto prefix = OrderKey<T>(search.prefix[g]);
+  const int64_t skip = search.take[g] - search.ties[blockIdx.x];
+  uint8_t* selected = job.selected;
+  auto key = [=](int64_t i) {
+    bool nan;
+    return list.key(range.begin + i, &nan);
+  };
+  BlockGroup{}.scan(
+      range.end - range.begin, [=](int64_t i) { return key(i) == prefix; },
+      [=](int64_t i, bool tie, int64_t rank) {
+        selected[list.place(range.begin + i)] = key(i) > prefix || (tie && rank >= skip);
+      });
+}
+
+template <class T>
+void select_by_grid(const Job& job, const Tensor& estimate, int64_t groups, int64_t capacity) {
+  const char* name = "select_columns";
+  const Device device = estimate.device();
+  const T* x = estimate.data<T>();
+  const int64_t pieces = (capacity + kPiece - 1) / kPiece;
+  const Tensor kept = Tensor::empty({groups, kDigits + 3}, Dtype::i64, device);
+  const Tensor ties = Tensor::empty({groups, pieces}, Dtype::i64, device);
+  check_cuda(cudaMemsetAsync(kept.raw(), 0, size_t(kept.numel()) * sizeof(int64_t), stream()),
+             name);
+  auto* counts = reinterpret_cast<Count*>(kept.data<int64_t>());
+  Count* prefix = counts + groups * kDigits;
+  const Search search{counts,
+                      prefix,
+                      prefix + groups,
+                      reinterpret_cast<int64_t*>(prefix + 2 * groups),
+                      ties.data<int64_t>(),
+                      pieces};
+  const dim3 every(blocks_for(groups * pieces, 1)), each(blocks_for(groups, 1)), block(kThreads);
+  Job start = job;  // it marks nothing
+  start.selected = nullptr;
+  launch_each(name, groups, start_search_kernel, start, search, groups);
+  for (int shift = 8 * int(sizeof(T)) - 8; shift >= 0; shift -= 8) {
+    launch(name, count_digits_kernel<T>, every, block, 0, job, search, x, shift);
+    launch(name, narrow_kernel, each, block, 0, search, shift);
+  }
+  launch(name, count_ties_kernel<T>, every, block, 0, job, search, x);
+  launch(name, skip_ties_kernel, each, block, 0, job.nan_count, search);
+  launch(name, mark_kernel<T>, every, block, 0, job, search, x);
+}
+
 template <class T>
 void launch_select(const Job& job, const Tensor& estimate, int64_t groups, int64_t capacity) {
   const T* x = estimate.data<T>();
@@ -130,6 +289,8 @@ void launch_select(const Job& job, const Tensor& estimate, int64_t groups, int64
     return;
   }
   const bool fits = bytes <= std::min(kSharedBytes, int64_t(max_shared()) - kStaticBytes);
+  const bool rows = job.mode == SelectMode::per_head || job.mode == SelectMode::per_batch;
+  if (!fits && rows) return select_by_grid<T>(job, estimate, groups, capacity);
   Tensor scratch;
   if (!fits) scratch = Tensor::empty({groups, capacity}, estimate.dtype(), estimate.device());
   launch("select_columns", select_long_kernel<T>, dim3(blocks_for(groups, 1)),
