@@ -36,8 +36,8 @@ BRINE_KERNEL(where, Tensor y, Tensor condition, Tensor a, Tensor b)
 BRINE_KERNEL(reduce, Tensor y, Tensor x, Reduction reduction)
 // y[i] = x[0] + ... + x[i] along the axis; with `reverse`, x[i] + ... + x[n - 1]. Sums in f64.
 BRINE_KERNEL(cumsum, Tensor y, Tensor x, int axis, bool reverse)
-// y[..., i, ...] = x[..., index[..., i, ...], ...] along the axis. The index, i32 or i64, has the
-// shape of y; that of x may differ from it in the axis alone. Any type.
+// y[..., i, ...] = x[..., index[..., i, ...], ...] along the axis. The index, i64, has the shape of
+// y; that of x may differ from it in the axis alone. Any type.
 BRINE_KERNEL(gather, Tensor y, Tensor x, Tensor index, int axis)
 // Adds: y[..., index[..., i, ...], ...] += x[..., i, ...], in the order of i. f32 or f64.
 BRINE_KERNEL(scatter_add, Tensor y, Tensor x, Tensor index, int axis)
