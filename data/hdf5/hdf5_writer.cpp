@@ -20,7 +20,10 @@ Handle dataset_properties(const std::string& where, const Shape& shape, const Hd
   check(layout.deflate >= 0 && layout.deflate <= 9, where, ": deflate level ", layout.deflate,
         " is not in 0 to 9");
   const Shape& chunk = layout.chunk;
-  if (shape.numel() == 0 || shape.rank() == 0 || chunk.rank() == 0) return plist;
+  if (shape.numel() == 0 || shape.rank() == 0) return plist;
+  check(chunk.rank() > 0 || (layout.deflate == 0 && !layout.shuffle), where,
+        ": a filter needs a chunk");
+  if (chunk.rank() == 0) return plist;
   check(chunk.rank() == shape.rank(), where, ": chunk ", chunk, " of a dataset ", shape);
   for (int i = 0; i < chunk.rank(); ++i) {
     check(chunk[i] >= 1 && chunk[i] <= shape[i], where, ": chunk ", chunk, " of a dataset ", shape);

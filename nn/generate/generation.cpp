@@ -260,9 +260,8 @@ GenerationMemory memory_of(const Model& model, const GenerationRequest& request,
   StateRequest state = state_request(model, request, sequences, longest);
   state.device = Device::meta;
   const int64_t part = request.part ? request.part : default_part(model.shape());
-  const AttentionTraits traits = model.attention_traits();
-  const bool whole = traits.part_step == 0 || part >= longest;
-  const int64_t kept = traits.part_numbers * int64_t(item_size(state.cached()));
+  const bool whole = part_step(model, state.options) == 0 || part >= longest;
+  const int64_t kept = model.attention_traits().part_numbers * int64_t(item_size(state.cached()));
   return {.tokens = state.capacity,
           .state = ModelState(model, state).bytes(),
           .part = part_bytes(model.shape()) * (whole ? longest : part) +

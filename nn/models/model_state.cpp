@@ -83,6 +83,12 @@ void ModelState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, layer_tensors[i], place(i));
 }
 
+int64_t part_step(const Model& model, const RuntimeOptions& options) {
+  const AttentionTraits traits = model.attention_traits();
+  // Skipped queries are counted from the first token.
+  return traits.query_skip && options.query_skip > 1 ? 0 : traits.part_step;
+}
+
 int64_t part_bytes(const ModelShape& s) {
   const int64_t heads = 2 * s.head_size() * (s.heads + (s.kv_heads ? s.kv_heads : s.heads));
   return 4 * (4 * s.hidden_size + 3 * s.inner_size + heads);
@@ -103,9 +109,7 @@ void read_prompt(Model& model, ModelState& state, int64_t slot, const Tensor& id
         ids.shape());
   check(part >= 0, "decoding: parts of ", part, " tokens");
   const int64_t T = ids.dim(0), begin = state.length(slot);
-  // Skipped queries are counted from the first token.
-  const int64_t step_of_parts =
-      state.options.query_skip > 1 ? 0 : model.attention_traits().part_step;
+  const int64_t step_of_parts = part_step(model, state.options);
   if (part == 0) part = default_part(model.shape());
   if (step_of_parts) part = std::max(part / step_of_parts, int64_t(1)) * step_of_parts;
   for (int64_t done = 0; done < T;) {

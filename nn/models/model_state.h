@@ -1,4 +1,4 @@
-// Decoding with a causal model: prompts in one pass each, then token by token.
+// Decoding with a causal model: prompts one after another, then token by token.
 //
 //   ModelState state(model, {.batch = 2, .capacity = 300});
 //   Tensor a = prefill(model, state, 0, ids_a), b = prefill(model, state, 1, ids_b);
@@ -38,6 +38,8 @@ class ModelState {
   std::vector<std::unique_ptr<AttentionState>> layers_;
 };
 
+// Parts of a prompt begin at multiples of it; 0: prompts are read whole.
+int64_t part_step(const Model& model, const RuntimeOptions& options);
 // About what a layer computes for a token of a prompt, in bytes.
 int64_t part_bytes(const ModelShape& shape);
 // Tokens of a prompt that are read at once where the user does not say: about half a GiB of them.

@@ -73,13 +73,13 @@ void axpby(Tensor y, Tensor x, double alpha, double beta) {
 
 void activation(Tensor y, Tensor x, Activation f) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    with_activation<T>(f, [&](auto function, auto) { map<T>(y, x, function); });
+    with_activation<T>(f, [&](auto function) { map<T>(y, x, function); });
   });
 }
 
 void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
   dispatch_float(dx.dtype(), [&]<class T>() {
-    with_activation<T>(f, [&](auto, auto gradient) { map<T>(dx, dy, saved, gradient); });
+    with_activation<T>(f, [&](auto gradient) { map<T>(dx, dy, saved, gradient); });
   });
 }
 

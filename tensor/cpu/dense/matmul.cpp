@@ -144,7 +144,7 @@ void product(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double
 // to[i] = f(from[i]); they may be the same.
 template <class T>
 void activate_row(Activation f, T* to, const T* from, int64_t n) {
-  with_activation<T>(f, [=](auto function, auto) {
+  with_activation<T>(f, [=](auto function) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) to[i] = function(from[i]);
   });

@@ -119,14 +119,14 @@ void axpby(Tensor y, Tensor x, double alpha, double beta) {
 
 void activation(Tensor y, Tensor x, Activation f) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    with_activation<T>(f, [&](auto function, auto) { map<T>("activation", y, x, function); });
+    with_activation<T>(f, [&](auto function) { map<T>("activation", y, x, function); });
   });
 }
 
 void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
   dispatch_float(dx.dtype(), [&]<class T>() {
     with_activation<T>(
-        f, [&](auto, auto gradient) { map<T>("activation_backward", dx, dy, saved, gradient); });
+        f, [&](auto gradient) { map<T>("activation_backward", dx, dy, saved, gradient); });
   });
 }
 

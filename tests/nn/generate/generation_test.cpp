@@ -20,17 +20,24 @@ Made make(const std::string& attention, bool post_norm = false, int64_t position
   Made m;
   const data::Json narrow = {{"do_layer_norm_before", false}, {"word_embed_proj_dim", 12}};
   m.config = small_opt(53, positions, 0.3, post_norm ? narrow : data::Json::object());
-  m.config.attention = attention;
+  m.config.attention = attention == "light" ? "sea" : attention;
+  if (attention == "light") {
+    data::Schema schema;
+    m.config.method().describe(schema);
+    schema.set_text("preset", {"light"});
+  }
   m.model = nn::make_model(m.config, 3);
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
   return m;
 }
 
-// Every causal method that claims decoding, and the narrow post-LN model.
+// Every causal method that claims decoding and SEA light, and the narrow post-LN model.
 template <class F>
 void each_model(F f, int64_t positions = 48) {
   int made = 0;
-  for (const auto& [name, factory] : nn::attention_methods()) {
+  std::vector<std::string> names = {"light"};
+  for (const auto& [name, factory] : nn::attention_methods()) names.push_back(name);
+  for (const std::string& name : names) {
     for (bool post_norm : {false, true}) {
       std::optional<Made> m;
       try {
@@ -111,7 +118,8 @@ TEST_CASE("model state: a prompt in parts, and one that goes on, are those of on
     ++with_parts;
     const int64_t T = 203;
     const Tensor tokens = ids({1, 256}, 8, 53), next = part(tokens, 0, T, 1);
-    const nn::StateRequest request{.capacity = 256, .options = {.k = 128}};
+    const nn::StateRequest request{
+        .capacity = 256, .cache = Dtype::f32, .options = {.k = 128}};  // features in f32, too
     nn::ModelState whole(model, request);
     const Tensor last = nn::prefill(model, whole, 0, part(tokens, 0, 0, T), T);
     const Tensor after = nn::step(model, whole, next);
@@ -129,7 +137,7 @@ TEST_CASE("model state: a prompt in parts, and one that goes on, are those of on
     same(state, nn::prefill(model, state, 0, part(tokens, 0, 50, T - 50), 64));
   };
   each_model(compare, 256);
-  CHECK(with_parts == 6);
+  CHECK(with_parts == 8);
 }
 
 TEST_CASE("generation: its memory is known before the state exists") {
@@ -150,6 +158,9 @@ TEST_CASE("generation: its memory is known before the state exists") {
           const int64_t part = nn::memory_of(model, request, 2, 100).part;
           CHECK(part == nn::part_bytes(model.shape()) * (traits.part_step ? 10 : 100) +
                             4 * traits.part_numbers * 100 * model.shape().layers);
+          if (!traits.query_skip) continue;
+          request.options.query_skip = 2;  // read whole
+          CHECK(nn::memory_of(model, request, 2, 100).part == nn::part_bytes(model.shape()) * 100);
         }
       },
       256);
