@@ -9,12 +9,12 @@
 
 namespace brine {
 
-void check_places(const char* op, const char* name, const Tensor& at, int64_t B, int64_t limit) {
+void check_positions(const char* op, const char* name, const Tensor& at, int64_t B, int64_t limit) {
   check(at.defined() && at.dtype() == Dtype::i64 && at.shape() == Shape{B}, op, ": ", name,
         " must be i64 [", B, "]");
   for (int64_t b = 0; b < B; ++b) {
-    const int64_t place = at.data<int64_t>()[b];
-    check(place >= 0 && place <= limit, op, ": ", name, " ", place, " of sequence ", b,
+    const int64_t position = at.data<int64_t>()[b];
+    check(position >= 0 && position <= limit, op, ": ", name, " ", position, " of sequence ", b,
           " is outside 0..", limit);
   }
 }
@@ -61,8 +61,8 @@ void check_borders(const char* op, const Tensor& borders, const Tensor& at, cons
         op, ": borders ", borders.shape(), " and keys ", k.shape(), " do not fit queries ",
         q.shape(), " and ", K, " columns");
   const int64_t limit = units > 0 ? std::numeric_limits<int32_t>::max() : k.dim(2);
-  check_places(op, "width", width, B, limit);
-  check_places(op, "place", at, B, limit);
+  check_positions(op, "width", width, B, limit);
+  check_positions(op, "position", at, B, limit);
   for (int64_t b = 0; b < B; ++b) {
     check(units <= 0 || unit_rows(width.data<int64_t>()[b], K, units) <= k.dim(2), op, ": ",
           width.data<int64_t>()[b], " keys have more units than the ", k.dim(2), " rows");

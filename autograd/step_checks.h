@@ -8,7 +8,7 @@
 namespace brine {
 
 // Throws unless `at` is i64 [B] with values in [0, limit].
-void check_places(const char* op, const char* name, const Tensor& at, int64_t B, int64_t limit);
+void check_positions(const char* op, const char* name, const Tensor& at, int64_t B, int64_t limit);
 // Throws unless row is [B, H, 1, columns] with B and H of `like`, and of its type, or f32 if that
 // has 16 bits.
 void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t columns);

@@ -204,7 +204,7 @@ std::vector<Batch> Trainer::read_batches(int64_t& tokens, std::vector<double>& s
 
 std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
                                        LossTerms& terms) {
-  // The only place of a step that waits for the device.
+  // The only part of a step that waits for the device.
   if (ranks_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
   sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store->gradients());
   const std::string what = join("loss terms of step ", step_ + 1);

@@ -20,19 +20,19 @@ def escaped(text):
 
 
 class Axis:
-    """From numbers to places in the picture; `whole`: it counts things."""
+    """From numbers to positions in the picture; `whole`: it counts things."""
 
     def __init__(self, values, start, end, logarithmic, whole=False):
         low, high = min(values), max(values)
         self.start, self.end, self.logarithmic, self.whole = start, end, logarithmic, whole
         if logarithmic:
             if low <= 0:
-                raise ValueError(f"{low:g} has no place on a logarithmic axis")
+                raise ValueError(f"{low:g} cannot be shown on a logarithmic axis")
             low, high = math.log10(low), math.log10(high)
         room = 0.04 * (high - low) if high > low else max(0.5, 0.1 * abs(low))
         self.low, self.high = low - room, high + room
 
-    def place(self, value):
+    def position(self, value):
         at = math.log10(value) if self.logarithmic else value
         return self.start + (self.end - self.start) * (at - self.low) / (self.high - self.low)
 
@@ -67,11 +67,11 @@ def grid(chart, x, y):
     right, bottom, middle = WIDTH - RIGHT, HEIGHT - BOTTOM, (TOP + HEIGHT - BOTTOM) / 2
     out = ""
     for tick in x.ticks():
-        at = x.place(tick)
+        at = x.position(tick)
         out += f'<path class="grid" d="M{at:.1f} {TOP:.1f}V{bottom:.1f}"/>\n'
         out += label(at, bottom + 18, "middle", f"{tick:g}")
     for tick in y.ticks():
-        at = y.place(tick)
+        at = y.position(tick)
         out += f'<path class="grid" d="M{LEFT:.1f} {at:.1f}H{right:.1f}"/>\n'
         out += label(LEFT - 8, at + 4, "end", f"{tick:g}")
     out += f'<path class="axis" d="M{LEFT:.1f} {TOP:.1f}V{bottom:.1f}H{right:.1f}"/>\n'
@@ -82,12 +82,12 @@ def grid(chart, x, y):
 
 def drawn(number, name, points, x, y):
     """A line and its entry in the legend."""
-    places = [(x.place(a), y.place(b)) for a, b in points.items()]
+    positions = [(x.position(a), y.position(b)) for a, b in points.items()]
     colour, dash = COLOURS[number % 8], DASHES[number // 8 % 4]
     start = f'<path class="line" stroke="{colour}" stroke-dasharray="{dash}" d="'
-    out = start + "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places) + '"/>\n'
-    if len(places) <= MOST_MARKS:
-        out += "".join(mark(number, a, b, colour) for a, b in places)
+    out = start + "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in positions) + '"/>\n'
+    if len(positions) <= MOST_MARKS:
+        out += "".join(mark(number, a, b, colour) for a, b in positions)
     if not name:
         return out
     row, left = TOP + 10 + 20 * number, WIDTH - RIGHT + 14

@@ -26,7 +26,7 @@ std::string text_of(T value) {
   }
 }
 
-// f(i) for the shown places of an axis, gap() in the middle of a long one.
+// f(i) for the shown indices of an axis, gap() in the middle of a long one.
 template <class F, class Gap>
 void each_shown(int64_t n, F f, Gap gap) {
   const bool cut = n > 2 * kEdge;

@@ -71,7 +71,7 @@ inline FlatCsr mask_on(Device device, FlatCsr csr) {
   return csr;
 }
 
-// Groups of flat places (b, h, t) that share a budget, padded rows left out.
+// Groups of rows (b, h, t) that share a budget, padded rows left out.
 inline std::vector<std::vector<std::array<int64_t, 3>>> budget_groups(const MaskCase& m) {
   std::vector<std::vector<std::array<int64_t, 3>>> groups;
   auto group_of = [&](int64_t b, int64_t h, int64_t t) {
@@ -102,12 +102,12 @@ struct NaiveSelection {
 inline NaiveSelection naive_select(const std::vector<double>& estimate, const MaskCase& m) {
   NaiveSelection result{std::vector<double>(estimate.size(), 0), {}};
   for (const auto& group : budget_groups(m)) {
-    struct Place {
+    struct Entry {
       double value;
       int64_t flat;
       size_t at;
     };
-    std::vector<Place> places;
+    std::vector<Entry> entries;
     // All rows of a group are equally wide: one row, or bidirectional rows of one sequence.
     double wanted = 0;
     for (auto [b, h, t] : group) {
@@ -116,7 +116,7 @@ inline NaiveSelection naive_select(const std::vector<double>& estimate, const Ma
       for (int64_t c = 0; c < m.K; ++c) {
         if (n[size_t(c)] == 0) continue;
         size_t at = m.index(b, h, t, c, m.K);
-        places.push_back({estimate[at], (h * m.T + t) * m.K + c, at});
+        entries.push_back({estimate[at], (h * m.T + t) * m.K + c, at});
       }
       wanted += double(m.k * std::min(m.K, w)) / double(w);
     }
@@ -125,11 +125,11 @@ inline NaiveSelection naive_select(const std::vector<double>& estimate, const Ma
     double doubled = 2 * wanted, whole = std::round(doubled);
     bool half = std::abs(doubled - whole) < 1e-6 && int64_t(whole) % 2 != 0;
     int64_t n = half ? int64_t(2 * std::round(wanted / 2)) : int64_t(std::round(wanted));
-    n = std::clamp(n, int64_t(group.size()), int64_t(std::max(places.size(), group.size())));
-    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    n = std::clamp(n, int64_t(group.size()), int64_t(std::max(entries.size(), group.size())));
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
       return a.value != b.value ? a.value > b.value : a.flat > b.flat;
     });
-    for (int64_t i = 0; i < n; ++i) result.selected[places[size_t(i)].at] = 1;
+    for (int64_t i = 0; i < n; ++i) result.selected[entries[size_t(i)].at] = 1;
     result.n_sel.push_back(double(n));
   }
   return result;

@@ -32,11 +32,11 @@ namespace {
 std::filesystem::path hub_cache() {
   constexpr struct {
     const char *variable, *below;
-  } places[] = {{"HF_HUB_CACHE", ""},
-                {"HF_HOME", "hub"},
-                {"XDG_CACHE_HOME", "huggingface/hub"},
-                {"HOME", ".cache/huggingface/hub"}};
-  for (const auto& [variable, below] : places) {
+  } candidates[] = {{"HF_HUB_CACHE", ""},
+                    {"HF_HOME", "hub"},
+                    {"XDG_CACHE_HOME", "huggingface/hub"},
+                    {"HOME", ".cache/huggingface/hub"}};
+  for (const auto& [variable, below] : candidates) {
     const char* value = std::getenv(variable);
     if (value && *value) return *below ? std::filesystem::path(value) / below : value;
   }
@@ -223,9 +223,9 @@ const std::vector<Subcommand>& subcommands() { return registry(); }
 
 void register_subcommand(Subcommand command) {
   auto& all = registry();
-  auto place = std::find_if(all.begin(), all.end(),
-                            [&](const Subcommand& other) { return other.name > command.name; });
-  all.insert(place, std::move(command));
+  auto position = std::find_if(all.begin(), all.end(),
+                               [&](const Subcommand& other) { return other.name > command.name; });
+  all.insert(position, std::move(command));
 }
 
 int run_program(const std::vector<std::string>& words) {

@@ -55,8 +55,8 @@ std::string packed(const distill::HeadMaps& head, bool causal) {
 
 uint8_t byte_of_mass(double mass) {
   if (!(mass >= kLeastMass)) return 0;
-  const double place = 1 - std::log10(mass) / std::log10(kLeastMass);
-  return uint8_t(1 + std::lround(254 * std::min(1.0, place)));
+  const double position = 1 - std::log10(mass) / std::log10(kLeastMass);
+  return uint8_t(1 + std::lround(254 * std::min(1.0, position)));
 }
 
 uint8_t byte_of_share(double share) {

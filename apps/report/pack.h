@@ -12,8 +12,8 @@ namespace brine::report {
 
 // The logarithmic scale of maps, which page/data.js has too: 0 at and below kLeastMass, 1 at 1.
 inline constexpr double kLeastMass = 1e-5;
-// A mass as a byte: 0 at and below kLeastMass, else 1 + 254 times its place on the scale: a step is
-// 4.6 %, so the error at most 2.3 %.
+// A mass as a byte: 0 at and below kLeastMass, else 1 + 254 times its position on the scale: a step
+// is 4.6 %, so the error at most 2.3 %.
 uint8_t byte_of_mass(double mass);
 // A share in [0, 1] in 255 steps.
 uint8_t byte_of_share(double share);

@@ -233,8 +233,8 @@ std::vector<std::string> token_texts(const data::Tokenizer* tokenizer,
 // The attention of one text through a loaded model.
 Attention attention_of(nn::LoadedModel& m, const std::string& name, const distill::TextPass& pass) {
   const bool self = pass.teacher.empty() || pass.teacher == distill::kSelf;
-  const std::string place = nn::tokenizer_place(m.directory);
-  const auto tokenizer = place.empty() ? nullptr : data::load_tokenizer(place);
+  const std::string location = nn::tokenizer_location(m.directory);
+  const auto tokenizer = location.empty() ? nullptr : data::load_tokenizer(location);
   Attention out{.name = name,
                 .about = {},
                 .settings = settings_of(m.config),
@@ -370,7 +370,7 @@ Json points_of(const Line& line) {
   return out;
 }
 
-// Less than a decade has too few round numbers for a logarithmic axis, and 0 has no place on it.
+// Less than a decade has too few round numbers for a logarithmic axis, and 0 is not on it.
 bool spans_decade(const Json& lines, size_t axis) {
   double low = INFINITY, high = 0;
   for (const Json& line : lines) {
@@ -389,13 +389,13 @@ std::vector<std::string> cells_of(std::string line) {
 
 // A line of a table of brine sweep: its cells by the names of their columns.
 struct SweepRow {
-  std::string place;
+  std::string where;
   std::map<std::string, std::string> cells = {};
 
   bool dense() { return cells["k"] == "all"; }
   double number(const std::string& name) {
     const Json value = parse_json_or_discard(cells[name]);
-    check_format(value.is_number(), place, ": ", data::shown(name), " is not a number");
+    check_format(value.is_number(), where, ": ", data::shown(name), " is not a number");
     return value.get<double>();
   }
 };
@@ -478,8 +478,8 @@ Charts sweep_charts(const std::string& file, const std::string& text) {
   std::vector<SweepRow> rows;
   for (size_t at = 2; std::getline(lines, line); ++at) {
     const std::vector<std::string> cells = cells_of(line);
-    SweepRow& row = rows.emplace_back(SweepRow{.place = join(file, ":", at)});
-    check_format(cells.size() == names.size(), row.place, ": ", cells.size(), " cells, wanted ",
+    SweepRow& row = rows.emplace_back(SweepRow{.where = join(file, ":", at)});
+    check_format(cells.size() == names.size(), row.where, ": ", cells.size(), " cells, wanted ",
                  names.size());
     for (size_t c = 0; c < cells.size(); ++c) row.cells[names[c]] = cells[c];
   }

@@ -30,7 +30,7 @@ struct Chart {
   std::vector<Line> lines = {};
   std::string note = {};  // what was measured, in a sentence
 
-  // A number that is not finite has no place and is left out.
+  // A number that is not finite is left out.
   void add(const std::string& line, double x_value, double y_value);
 };
 using Charts = std::vector<Chart>;

@@ -68,9 +68,9 @@ void Case::read_mask() {
   order = Tensor::zeros({B, T}, Dtype::i32);
   for (int64_t b = 0; b < B; ++b) {
     int64_t n = packed.lengths.data<int64_t>()[b];
-    for (int64_t t = 0; t < T; ++t) {
-      order.data<int32_t>()[b * T + t] = int32_t(b * T + packed.places.data<int32_t>()[b * T + t]);
-    }
+    const int32_t* positions = packed.positions.data<int32_t>() + b * T;
+    for (int64_t t = 0; t < T; ++t)
+      order.data<int32_t>()[b * T + t] = int32_t(b * T + positions[t]);
     for (int64_t t = 0; t < T; ++t)
       if (valid[size_t(b * T + t)] == 0) order.data<int32_t>()[b * T + n++] = int32_t(b * T + t);
   }

@@ -10,7 +10,7 @@ namespace brine {
 
 void append_row(const Tensor& cache, const Tensor& row, const Tensor& at) {
   check_row("append_row", row, cache, cache.dim(3));
-  check_places("append_row", "place", at, cache.dim(0), cache.dim(2) - 1);
+  check_positions("append_row", "position", at, cache.dim(0), cache.dim(2) - 1);
   BRINE_CALL(cache, append_row, cache, row.detach().contiguous(), at);
 }
 
@@ -25,8 +25,8 @@ Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
             can_store(q.dtype(), k.dtype()) && v.dtype() == k.dtype(),
         op, ": q must be [", k.dim(0), ", H, 1, ", k.dim(3), "] for keys of ", k.dtype(), ", got ",
         q.dtype(), " ", q.shape(), " and values of ", v.dtype());
-  check_places(op, "first", first, k.dim(0), k.dim(2));
-  check_places(op, "last", last, k.dim(0), k.dim(2));
+  check_positions(op, "first", first, k.dim(0), k.dim(2));
+  check_positions(op, "last", last, k.dim(0), k.dim(2));
   Tensor y = Tensor::like(q);
   BRINE_CALL(y, cached_attention, y, q.detach().contiguous(), k, v, first, last,
              1 / std::sqrt(double(k.dim(3))));

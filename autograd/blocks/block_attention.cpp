@@ -79,7 +79,7 @@ Tensor block_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
             q.dim(3) == k.dim(3) && can_store(q.dtype(), k.dtype()) && v.dtype() == k.dtype(),
         op, ": q must be [", k.dim(0), ", H, 1, ", k.dim(3), "] for keys of ", k.dtype(), ", got ",
         q.dtype(), " ", q.shape(), " and values of ", v.dtype());
-  check_places(op, "width", width, k.dim(0), k.dim(2));
+  check_positions(op, "width", width, k.dim(0), k.dim(2));
   const Tensor y = Tensor::like(q);
   BRINE_CALL(y, block_attention_step, y, q.detach().contiguous(), k, v, mask, width,
              1 / std::sqrt(double(k.dim(3))));

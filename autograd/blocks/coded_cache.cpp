@@ -71,7 +71,7 @@ std::pair<Tensor, Tensor> decode_cache(const CodedCache& cache, const Tensor& le
   const Dtype type = cache.last_keys.dtype();
   check_cache(op, cache, type);
   const int64_t B = cache.last_keys.dim(0), room = (cache.values.dim(2) + 1) * cache.block();
-  check_places(op, "lengths", lengths, B, room);
+  check_positions(op, "lengths", lengths, B, room);
   int64_t most = 0;
   for (int64_t b = 0; b < B; ++b) most = std::max(most, lengths.data<int64_t>()[b]);
   const Shape shape{B, cache.last_keys.dim(1), most, cache.last_keys.dim(3)};
@@ -89,7 +89,7 @@ Tensor coded_attention_step(const Tensor& q, const CodedCache& cache, const Bloc
         ": q must be [", B, ", H, 1, ", d, "] of ", G, " groups, got ", q.shape());
   check(!mask || mask->block == cache.block(), op, ": a mask of blocks of ", mask ? mask->block : 0,
         " keys for a cache of blocks of ", cache.block());
-  check_places(op, "width", width, B, (cache.values.dim(2) + 1) * cache.block());
+  check_positions(op, "width", width, B, (cache.values.dim(2) + 1) * cache.block());
   const Tensor y = Tensor::like(q);
   BRINE_CALL(y, coded_attention_step, y, q.detach().contiguous(), cache, mask ? *mask : BlockMask(),
              width, 1 / std::sqrt(double(d)));

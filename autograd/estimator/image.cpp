@@ -91,7 +91,7 @@ Tensor column_softmax_step(const Tensor& scores, const Tensor& width) {
   const char* op = "column_softmax_step";
   check(scores.rank() == 4 && scores.dim(2) == 1 && scores.dim(3) > 0, op,
         ": scores must be [B, H, 1, K], got ", scores.shape());
-  check_places(op, "width", width, scores.dim(0), int64_t(1) << 31);
+  check_positions(op, "width", width, scores.dim(0), int64_t(1) << 31);
   Tensor y = Tensor::like(scores);
   BRINE_CALL(y, column_softmax, y, scores.detach().contiguous(),
              Visibility{.causal = false, .lengths = width});

@@ -44,7 +44,7 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
   const Tensor table = table_of(identity, v);
   check_row(op, v, state, e - table.dim(1));
   const int64_t last = identity.defined() ? table.dim(0) - 1 : std::numeric_limits<int64_t>::max();
-  check_places(op, "place", at, B, last);
+  check_positions(op, "position", at, B, last);
   const int64_t G = state.dim(1), columns = table.dim(1);
   const Tensor q = phi_q.detach(), k = phi_k.detach();
   Tensor values = v.detach();

@@ -60,7 +60,7 @@ void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, in
   const char* op = "append_to_units";
   check_row(op, row, rows, rows.dim(3));
   check(K >= 1 && units >= 0, op, ": K is ", K, ", units are ", units);
-  check_places(op, "place", at, rows.dim(0), std::numeric_limits<int32_t>::max());
+  check_positions(op, "position", at, rows.dim(0), std::numeric_limits<int32_t>::max());
   for (int64_t b = 0; b < rows.dim(0); ++b) {
     const int64_t keys = at.data<int64_t>()[b];
     const int64_t needed = std::max(unit_rows(keys, K, units), unit_rows(keys + 1, K, units));
@@ -88,8 +88,8 @@ Tensor sum_units(const Tensor& x, const Tensor& lengths, const Tensor& units, in
   check(x.rank() == 4 && rows >= 0, op, ": wanted x [B, G, T, m] and rows, got ", x.shape(),
         " and ", rows);
   check(type == Dtype::f64 || type == x.dtype(), op, ": sums of ", x.dtype(), " cannot be ", type);
-  check_places(op, "length", lengths, x.dim(0), x.dim(2));
-  check_places(op, "unit", units, x.dim(0), std::numeric_limits<int64_t>::max());
+  check_positions(op, "length", lengths, x.dim(0), x.dim(2));
+  check_positions(op, "unit", units, x.dim(0), std::numeric_limits<int64_t>::max());
   for (int64_t b = 0; b < x.dim(0); ++b) {
     check(units.data<int64_t>()[b] >= 1, op, ": unit ", units.data<int64_t>()[b], " of sequence ",
           b, " must be at least 1");

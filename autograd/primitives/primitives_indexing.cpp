@@ -7,12 +7,12 @@ namespace {
 
 // Throws for an index outside the axis of x. Reads the indices on the CPU; those of the meta device
 // have no values.
-void check_places(const char* op, const Tensor& index, const Tensor& x, int axis) {
+void check_indices(const char* op, const Tensor& index, const Tensor& x, int axis) {
   if (index.device().is_meta()) return;
-  const Tensor places = index.to(Device{}).contiguous();
-  const int64_t* place = places.data<int64_t>();
-  for (int64_t i = 0; i < places.numel(); ++i) {
-    check(place[i] >= 0 && place[i] < x.dim(axis), op, ": index ", place[i], " at position ", i,
+  const Tensor indices = index.to(Device{}).contiguous();
+  const int64_t* values = indices.data<int64_t>();
+  for (int64_t i = 0; i < indices.numel(); ++i) {
+    check(values[i] >= 0 && values[i] < x.dim(axis), op, ": index ", values[i], " at position ", i,
           " is outside axis ", axis, " of ", x.shape());
   }
 }
@@ -29,14 +29,14 @@ Tensor index_view(const char* op, const Tensor& x, int axis, const Tensor& index
     check(i == axis || index.dim(i) == 1 || index.dim(i) == x.dim(i), op, ": the index ",
           index.shape(), " does not broadcast to ", x.shape(), " on axis ", i);
   }
-  const Tensor places = index.detach().to(Dtype::i64);
-  check_places(op, places, x, axis);
-  return broadcast_view(places.to(x.device()), shape);
+  const Tensor indices = index.detach().to(Dtype::i64);
+  check_indices(op, indices, x, axis);
+  return broadcast_view(indices.to(x.device()), shape);
 }
 
-Tensor gathered(const Tensor& x, int axis, const Tensor& places) {
-  Tensor y = Tensor::empty(places.shape(), x.dtype(), x.device());
-  BRINE_CALL(y, gather, y, x.detach(), places, axis);
+Tensor gathered(const Tensor& x, int axis, const Tensor& indices) {
+  Tensor y = Tensor::empty(indices.shape(), x.dtype(), x.device());
+  BRINE_CALL(y, gather, y, x.detach(), indices, axis);
   return y;
 }
 
@@ -44,13 +44,13 @@ Tensor gathered(const Tensor& x, int axis, const Tensor& places) {
 
 Tensor gather(const Tensor& x, int axis, const Tensor& index) {
   const int a = axis_of("gather", x, axis);
-  const Tensor places = index_view("gather", x, a, index);
-  return record("gather", gathered(x, a, places), {x},
+  const Tensor indices = index_view("gather", x, a, index);
+  return record("gather", gathered(x, a, indices), {x},
                 [=](const Tensor& dy, Gradients& grads) {
                   Tensor dx = grads.accumulate(0);
-                  BRINE_CALL(dx, scatter_add, dx, dy, places, a);
+                  BRINE_CALL(dx, scatter_add, dx, dy, indices, a);
                 },
-                {places});
+                {indices});
 }
 
 Tensor concat(const std::vector<Tensor>& parts, int axis) {

@@ -25,7 +25,7 @@ constexpr size_t kOpenShards = 16;
 using SharedFile = std::shared_ptr<const Hdf5Reader>;
 
 // The location of a sample.
-struct Place {
+struct Location {
   SharedFile file;
   int64_t row = 0;
   // Ragged only: tokens of the sample, of the samples before it in its shard, and of their maps of
@@ -85,19 +85,19 @@ struct DumpReader::Impl {
 
   SharedFile shard(size_t index) const;
   SharedFile open_shard(const DumpShard& shard) const;
-  std::vector<Place> places(std::span<const int64_t> samples) const;
+  std::vector<Location> locations(std::span<const int64_t> samples) const;
   // A dataset with one row for each sample.
-  Tensor samples(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+  Tensor samples(const std::vector<Location>& at, const std::string& dataset, const Shape& shape,
                  Dtype stored, Dtype wanted) const;
   // In a ragged dump: [n, (H,) T, ...] with zeros at the ends.
-  Tensor ragged(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+  Tensor ragged(const std::vector<Location>& at, const std::string& dataset, const Shape& shape,
                 bool by_head, Dtype stored, Dtype wanted) const;
   // Maps [n, H, T, T] of a ragged dump, or of packed rows.
-  Tensor maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
-  Tensor read(const std::vector<Place>& places, const TeacherTensor& tensor, int64_t layer,
+  Tensor maps(const std::vector<Location>& at, const std::string& dataset, int64_t T) const;
+  Tensor read(const std::vector<Location>& at, const TeacherTensor& tensor, int64_t layer,
               int64_t T, DumpWants::AsStored as_stored) const;
   std::vector<const TeacherTensor*> chosen(const DumpWants& wants) const;
-  int64_t tokens_of(const std::vector<Place>& places, const DumpWants& wants) const;
+  int64_t tokens_of(const std::vector<Location>& at, const DumpWants& wants) const;
 };
 
 SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
@@ -130,9 +130,9 @@ SharedFile DumpReader::Impl::shard(size_t index) const {
   return open.front().second;
 }
 
-std::vector<Place> DumpReader::Impl::places(std::span<const int64_t> samples) const {
+std::vector<Location> DumpReader::Impl::locations(std::span<const int64_t> samples) const {
   check(!samples.empty(), dir.string(), ": no samples were requested");
-  std::vector<Place> all;
+  std::vector<Location> all;
   for (int64_t sample : samples) {
     check(sample >= 0 && sample < manifest.spec.samples, dir.string(), ": sample ", sample,
           " is not in 0 to ", manifest.spec.samples - 1);
@@ -140,36 +140,35 @@ std::vector<Place> DumpReader::Impl::places(std::span<const int64_t> samples) co
                                   [](int64_t s, const DumpShard& d) { return s < d.first; });
     size_t index = size_t(after - manifest.shards.begin()) - 1;
     int64_t first = manifest.shards[index].first;
-    Place place{.file = shard(index), .row = sample - first};
+    Location at{.file = shard(index), .row = sample - first};
     if (manifest.spec.ragged) {
-      place.length = manifest.spec.lengths[size_t(sample)];
-      place.token = tokens_before[size_t(sample)] - tokens_before[size_t(first)];
-      place.map = maps_before[size_t(sample)] - maps_before[size_t(first)];
+      at.length = manifest.spec.lengths[size_t(sample)];
+      at.token = tokens_before[size_t(sample)] - tokens_before[size_t(first)];
+      at.map = maps_before[size_t(sample)] - maps_before[size_t(first)];
     }
-    all.push_back(std::move(place));
+    all.push_back(std::move(at));
   }
   return all;
 }
 
-int64_t DumpReader::Impl::tokens_of(const std::vector<Place>& places,
-                                    const DumpWants& wants) const {
+int64_t DumpReader::Impl::tokens_of(const std::vector<Location>& at, const DumpWants& wants) const {
   if (!manifest.spec.ragged) return manifest.spec.tokens;
   int64_t T = 0;
-  for (const Place& place : places) T = std::max(T, place.length);
+  for (const Location& sample : at) T = std::max(T, sample.length);
   return std::min(wants.tokens_steps.round_up(T), manifest.spec.tokens);
 }
 
-Tensor DumpReader::Impl::samples(const std::vector<Place>& places, const std::string& dataset,
+Tensor DumpReader::Impl::samples(const std::vector<Location>& at, const std::string& dataset,
                                  const Shape& shape, Dtype stored, Dtype wanted) const {
   Tensor x = Tensor::empty(shape, wanted);
   int64_t count = shape.numel() / shape[0];
   Rows rows(stored, wanted);
   unsigned char* out = x.raw();
-  for (const Place& place : places) out = rows.read(*place.file, dataset, place.row, 1, count, out);
+  for (const Location& s : at) out = rows.read(*s.file, dataset, s.row, 1, count, out);
   return x;
 }
 
-Tensor DumpReader::Impl::ragged(const std::vector<Place>& places, const std::string& dataset,
+Tensor DumpReader::Impl::ragged(const std::vector<Location>& at, const std::string& dataset,
                                 const Shape& shape, bool by_head, Dtype stored,
                                 Dtype wanted) const {
   Tensor x = Tensor::zeros(shape, wanted);
@@ -177,27 +176,27 @@ Tensor DumpReader::Impl::ragged(const std::vector<Place>& places, const std::str
   int64_t width = shape.numel() / (shape[0] * H * T);
   Rows rows(stored, wanted);
   unsigned char* out = x.raw();
-  for (const Place& place : places) {
+  for (const Location& sample : at) {
     for (int64_t h = 0; h < H; ++h, out += T * width * int64_t(item_size(wanted))) {
-      rows.read(*place.file, dataset, H * place.token + h * place.length, place.length,
-                place.length * width, out);
+      rows.read(*sample.file, dataset, H * sample.token + h * sample.length, sample.length,
+                sample.length * width, out);
     }
   }
   return x;
 }
 
-Tensor DumpReader::Impl::maps(const std::vector<Place>& places, const std::string& dataset,
+Tensor DumpReader::Impl::maps(const std::vector<Location>& at, const std::string& dataset,
                               int64_t T) const {
   const DumpSpec& s = manifest.spec;
-  Tensor x = Tensor::zeros({int64_t(places.size()), s.heads, T, T});
+  Tensor x = Tensor::zeros({int64_t(at.size()), s.heads, T, T});
   Rows rows(s.dtype, Dtype::f32);
   std::vector<float> values;
   float* out = x.data<float>();
-  for (const Place& place : places) {
-    const int64_t length = s.ragged ? place.length : T;
+  for (const Location& sample : at) {
+    const int64_t length = s.ragged ? sample.length : T;
     const int64_t count = s.heads * s.map_values(length);
     values.resize(size_t(count));
-    rows.read(*place.file, dataset, s.ragged ? s.heads * place.map : place.row,
+    rows.read(*sample.file, dataset, s.ragged ? s.heads * sample.map : sample.row,
               s.ragged ? count : 1, count, reinterpret_cast<unsigned char*>(values.data()));
     const float* from = values.data();
     for (int64_t h = 0; h < s.heads; ++h) {
@@ -212,16 +211,16 @@ Tensor DumpReader::Impl::maps(const std::vector<Place>& places, const std::strin
   return x;
 }
 
-Tensor DumpReader::Impl::read(const std::vector<Place>& places, const TeacherTensor& tensor,
+Tensor DumpReader::Impl::read(const std::vector<Location>& at, const TeacherTensor& tensor,
                               int64_t layer, int64_t T, DumpWants::AsStored as_stored) const {
   const DumpSpec& s = manifest.spec;
   const std::string dataset = tensor.path(layer);
-  if (tensor.is_map() && (s.ragged || s.packs_rows())) return maps(places, dataset, T);
-  const Shape shape = tensor.padded(s, int64_t(places.size()), T);
+  if (tensor.is_map() && (s.ragged || s.packs_rows())) return maps(at, dataset, T);
+  const Shape shape = tensor.padded(s, int64_t(at.size()), T);
   const Dtype stored = tensor.dtype(s), wanted = type_read(tensor, s, as_stored);
   Tensor x = s.ragged && tensor.has_tokens()
-                 ? ragged(places, dataset, shape, tensor.by_head(), stored, wanted)
-                 : samples(places, dataset, shape, stored, wanted);
+                 ? ragged(at, dataset, shape, tensor.by_head(), stored, wanted)
+                 : samples(at, dataset, shape, stored, wanted);
   if (!tensor.is_float()) check_numbers(x, 0, s.vocab, dataset.c_str(), dir.string());
   return x;
 }
@@ -285,8 +284,8 @@ void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
 DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wants) const {
   const std::vector<const TeacherTensor*> tensors = impl_->chosen(wants);
   const DumpSpec& s = spec();
-  std::vector<Place> places = impl_->places(samples);
-  int64_t n = int64_t(places.size()), T = impl_->tokens_of(places, wants);
+  std::vector<Location> at = impl_->locations(samples);
+  int64_t n = int64_t(at.size()), T = impl_->tokens_of(at, wants);
   std::string where = dir().string();
   DumpBatch batch;
   auto of_layer = [](const TeacherTensor* tensor) { return tensor->of_layer; };
@@ -294,23 +293,23 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   for (size_t l = 0; l < batch.layers.size(); ++l) {
     for (const TeacherTensor* tensor : tensors) {
       if (!tensor->of_layer) continue;
-      batch.layers[l][tensor->name] = impl_->read(places, *tensor, int64_t(l), T, wants.as_stored);
+      batch.layers[l][tensor->name] = impl_->read(at, *tensor, int64_t(l), T, wants.as_stored);
     }
   }
   for (const TeacherTensor* tensor : tensors) {
     if (!tensor->of_layer)
-      batch.tensors[tensor->name] = impl_->read(places, *tensor, 0, T, wants.as_stored);
+      batch.tensors[tensor->name] = impl_->read(at, *tensor, 0, T, wants.as_stored);
   }
-  batch.lengths = impl_->samples(places, "lengths", {n}, Dtype::i64, Dtype::i64);
+  batch.lengths = impl_->samples(at, "lengths", {n}, Dtype::i64, Dtype::i64);
   check_numbers(batch.lengths, 1, s.tokens + 1, "lengths", where);
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
-    check_format(length == places[size_t(i)].length, where, ": sample ", samples[size_t(i)],
-                 " has ", length, " tokens, but the manifest has ", places[size_t(i)].length);
+    check_format(length == at[size_t(i)].length, where, ": sample ", samples[size_t(i)], " has ",
+                 length, " tokens, but the manifest has ", at[size_t(i)].length);
   }
   batch.samples.assign(samples.begin(), samples.end());
   if (s.has_windows()) {
-    Tensor stored = impl_->samples(places, "windows", {n}, Dtype::i64, Dtype::i64);
+    Tensor stored = impl_->samples(at, "windows", {n}, Dtype::i64, Dtype::i64);
     for (int64_t i = 0; i < n; ++i) {
       int64_t window = stored.data<int64_t>()[i];
       check_format(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ",
@@ -456,7 +455,7 @@ void check_context(const Tensor& x, const TensorSet& layer, int64_t length, cons
                layer.has("query") ? "softmax(q k^T / sqrt(d)) v" : "the map times v",
                " of the stored tensors; ",
                scaled ? "query is multiplied by 1 / sqrt(d) already"
-                      : "one of them is from another place or of another layer");
+                      : "one of them is from another point or from another layer");
 }
 
 }  // namespace

@@ -153,7 +153,7 @@ void DumpWriter::Impl::continue_from(const DumpManifest& found) {
                 s.samples == samples_of(s.first / shard_samples()) &&
                 s.name == shard_name(s.first / shard_samples());
     check(ours, manifest_path(dir).string(), ": shard \"", s.name,
-          "\" is not in its expected place");
+          "\" is not at its expected position");
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
     std::string problem;

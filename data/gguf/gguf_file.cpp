@@ -331,8 +331,8 @@ uint64_t aligned(uint64_t x, uint64_t alignment) {
 
 // Every tensor begins at the first aligned byte after the one before, and the last ends in the
 // file.
-void check_places(const std::string& file, const std::vector<GgufTensor>& tensors,
-                  uint64_t alignment, uint64_t data_bytes) {
+void check_offsets(const std::string& file, const std::vector<GgufTensor>& tensors,
+                   uint64_t alignment, uint64_t data_bytes) {
   std::vector<const GgufTensor*> order;
   order.reserve(tensors.size());
   for (const GgufTensor& t : tensors) order.push_back(&t);
@@ -410,7 +410,7 @@ GgufHeader::GgufHeader(const Path& path, const MappedFile& mapped) : metadata(pa
   }
   const uint64_t data = aligned(in.at(), alignment);
   check_format(count == 0 || data <= mapped.size(), file, ": ends before its tensors (truncated?)");
-  check_places(file, tensors, alignment, data <= mapped.size() ? mapped.size() - data : 0);
+  check_offsets(file, tensors, alignment, data <= mapped.size() ? mapped.size() - data : 0);
   for (GgufTensor& t : tensors) t.begin += data;
 }
 

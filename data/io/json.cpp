@@ -76,14 +76,14 @@ class Builder {
 
   template <class T>
   bool put(T&& x) {
-    if (!left_out()) (void)place(std::forward<T>(x));
+    if (!left_out()) (void)insert(std::forward<T>(x));
     return true;
   }
   bool open(Json&& empty) {
     check_format(int(levels_.size()) < max_levels_, where_, ": more than ", max_levels_,
                  " levels deep");
     const bool out = left_out();
-    levels_.push_back({.value = out ? nullptr : place(std::move(empty)), .left_out = out});
+    levels_.push_back({.value = out ? nullptr : insert(std::move(empty)), .left_out = out});
     return true;
   }
   bool close() {
@@ -94,7 +94,7 @@ class Builder {
     return !levels_.empty() && (levels_.back().left_out || levels_.back().drops);
   }
   template <class T>
-  Json* place(T&& x) {
+  Json* insert(T&& x) {
     Json* to = levels_.empty() ? &value : levels_.back().item;
     if (to) return &(*to = std::forward<T>(x));
     levels_.back().value->push_back(std::forward<T>(x));
@@ -151,11 +151,11 @@ ordered_json parse_json_or_discard(std::string_view text) {
 
 std::string json_text(const json& value, int indent) { return value.dump(indent); }
 std::string json_text(const ordered_json& value, int indent) { return value.dump(indent); }
-std::string place_not_finite(const ordered_json& value) {
+std::string number_not_finite(const ordered_json& value) {
   const ordered_json flat = value.flatten();
-  for (const auto& [place, item] : flat.items()) {
+  for (const auto& [path, item] : flat.items()) {
     if (!item.is_number_float() || std::isfinite(item.get<double>())) continue;
-    std::string name = place.empty() ? "the number" : place.substr(1);
+    std::string name = path.empty() ? "the number" : path.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
     const double value = item.get<double>();
     return name + (std::isnan(value) ? " is nan" : value > 0 ? " is inf" : " is -inf");

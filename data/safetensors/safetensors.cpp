@@ -26,10 +26,10 @@ uint64_t wanted_bytes(const std::string& where, const SafetensorsRecord& record)
 // Checks that the records, in order of their data, fill [0, data_bytes) without hole or overlap.
 void check_layout(const std::string& file, std::vector<SafetensorsRecord>& records,
                   uint64_t data_bytes) {
-  auto by_place = [](const SafetensorsRecord& a, const SafetensorsRecord& b) {
+  auto by_offset = [](const SafetensorsRecord& a, const SafetensorsRecord& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   };
-  std::sort(records.begin(), records.end(), by_place);
+  std::sort(records.begin(), records.end(), by_offset);
   uint64_t previous_end = 0;
   for (const SafetensorsRecord& record : records) {
     std::string where = file + ": tensor '" + shown(record.name) + "'";

@@ -16,7 +16,7 @@ constexpr int kLevels = 4;  // one more than the format has
 bool has_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
 [[noreturn]] void unexpected(const std::string& where, const json& value,
-                             const std::string& place) {
+                             const std::string& context) {
   const char* what = value.is_number_float()      ? "the number "
                      : value.is_number_unsigned() ? "a number"
                      : value.is_number()          ? "a negative number"
@@ -26,15 +26,15 @@ bool has_nul(const std::string& text) { return text.find('\0') != std::string::n
                      : value.is_boolean()         ? "a boolean"
                                                   : "null";
   throw Error(join(where, ": unexpected ", what, value.is_number_float() ? json_text(value) : "",
-                   " ", place),
+                   " ", context),
               ErrorKind::format);
 }
 
 std::vector<uint64_t> numbers_of(const json& list, const std::string& where,
-                                 const std::string& place) {
-  if (!list.is_array()) unexpected(where, list, place);
+                                 const std::string& context) {
+  if (!list.is_array()) unexpected(where, list, context);
   for (const json& item : list)
-    if (!item.is_number_unsigned()) unexpected(where, item, place);
+    if (!item.is_number_unsigned()) unexpected(where, item, context);
   return list.get<std::vector<uint64_t>>();
 }
 
@@ -45,16 +45,16 @@ SafetensorsRecord record_of(const std::string& name, const json& object, const s
   SafetensorsRecord record;
   record.name = name;
   for (const auto& [key, value] : object.items()) {
-    const std::string place = join("in ", quoted, ", key '", shown(key), "'");
+    const std::string context = join("in ", quoted, ", key '", shown(key), "'");
     if (key == "dtype") {
-      if (!value.is_string()) unexpected(where, value, place);
+      if (!value.is_string()) unexpected(where, value, context);
       record.dtype = value.get<std::string>();
     } else if (key == "shape") {
-      record.shape = numbers_of(value, where, place);
+      record.shape = numbers_of(value, where, context);
     } else {
       check_format(key == "data_offsets", where, ": unexpected the key '", shown(key), "' in ",
                    quoted);
-      const std::vector<uint64_t> ends = numbers_of(value, where, place);
+      const std::vector<uint64_t> ends = numbers_of(value, where, context);
       check_format(ends.size() == 2, where, ": data_offsets of ", quoted, " must be two numbers");
       record.begin = ends[0];
       record.end = ends[1];

@@ -13,14 +13,14 @@ constexpr size_t kHops = 4;
 
 std::string tracking(const std::vector<std::string>& names, const std::string& value, size_t size,
                      Draws& draws) {
-  std::vector<size_t> places;
-  places.reserve(names.size());
-  for (size_t i = 0; i < names.size(); ++i) places.push_back(draws.below(size + 1));
-  std::sort(places.begin(), places.end());
+  std::vector<size_t> positions;
+  positions.reserve(names.size());
+  for (size_t i = 0; i < names.size(); ++i) positions.push_back(draws.below(size + 1));
+  std::sort(positions.begin(), positions.end());
   std::vector<Needle> lines;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string from = i == 0 ? value : "VAR " + names[i - 1];
-    lines.push_back({places[i], "VAR " + names[i] + " = " + from});
+    lines.push_back({positions[i], "VAR " + names[i] + " = " + from});
   }
   return "Memorize and track the chain(s) of variable assignment hidden in the following "
          "text.\n\n" +

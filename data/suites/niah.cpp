@@ -28,14 +28,14 @@ std::string question(const std::string& context, const std::string& query, bool 
          "? The special magic " + it + (single ? " is" : " are");
 }
 
-// The haystack with all pairs; the first at the depth, or all at drawn places.
+// The haystack with all pairs; the first at the depth, or all at drawn positions.
 std::string hidden(const PromptSource& source, const std::vector<KeyValue>& pairs, Draws& draws,
                    const int64_t* depth, size_t size) {
   std::vector<Needle> needles;
   for (size_t i = 0; i < pairs.size(); ++i) {
-    const bool placed = depth && i == 0;
-    const size_t place = placed ? Haystack::place(*depth, size) : draws.below(size + 1);
-    needles.push_back({place, needle(pairs[i])});
+    const bool at_depth = depth && i == 0;
+    const size_t position = at_depth ? Haystack::position(*depth, size) : draws.below(size + 1);
+    needles.push_back({position, needle(pairs[i])});
   }
   return source.haystack.with(std::move(needles), size, draws);
 }
@@ -96,7 +96,7 @@ Prompt passkey(const PromptTask& task, const PromptSource& source, const PromptR
     const std::string key = std::to_string(10000 + draws.below(40001));  // always five digits
     const std::string line =
         "The pass key is " + key + ". Remember it. " + key + " is the pass key.";
-    const Needle needle{Haystack::place(r.depth, size), line};
+    const Needle needle{Haystack::position(r.depth, size), line};
     return Draft{
         "There is an important info hidden inside a lot of irrelevant text. Find it and memorize "
         "them. I will quiz you about the important information there.\n" +

@@ -164,7 +164,7 @@ Haystack::Haystack(std::string_view text, const std::string& name)
 
 std::string Haystack::with(std::vector<Needle> needles, size_t n, Draws& draws) const {
   std::stable_sort(needles.begin(), needles.end(),
-                   [](const Needle& a, const Needle& b) { return a.place < b.place; });
+                   [](const Needle& a, const Needle& b) { return a.position < b.position; });
   const size_t start = draws.below(units_.size());
   std::string out;
   auto add = [&](const std::string& text) {
@@ -173,10 +173,10 @@ std::string Haystack::with(std::vector<Needle> needles, size_t n, Draws& draws) 
   };
   size_t next = 0;
   for (size_t i = 0; i <= n; ++i) {
-    while (next < needles.size() && needles[next].place == i) add(needles[next++].text);
+    while (next < needles.size() && needles[next].position == i) add(needles[next++].text);
     if (i < n) add(units_[(start + i) % units_.size()]);
   }
-  check(next == needles.size(), "haystack: a needle at ", needles.back().place, " of ", n);
+  check(next == needles.size(), "haystack: a needle at ", needles.back().position, " of ", n);
   return out;
 }
 

@@ -15,9 +15,9 @@
 
 namespace brine::data {
 
-// A text at a place of the haystack: 0 = before its first unit, n = after its last.
+// A text at a position of the haystack: 0 = before its first unit, n = after its last.
 struct Needle {
-  size_t place = 0;
+  size_t position = 0;
   std::string text;
 };
 
@@ -34,8 +34,8 @@ class Haystack {
   // n units with the needles between them; a book starts at a drawn sentence and, after its last,
   // at its first.
   std::string with(std::vector<Needle> needles, size_t n, Draws& draws) const;
-  // The place in n units at a depth in percent.
-  static size_t place(int64_t depth, size_t n) { return (size_t(depth) * n + 50) / 100; }
+  // The position in n units at a depth in percent.
+  static size_t position(int64_t depth, size_t n) { return (size_t(depth) * n + 50) / 100; }
 
  private:
   std::vector<std::string> units_;

@@ -17,8 +17,8 @@ namespace brine::data {
 namespace {
 
 using Row = TaskRow;
-using Place = std::function<std::string()>;  // "FILE:LINE"
-using Take = std::function<void(Row&& row, const Place& place)>;
+using Location = std::function<std::string()>;  // "FILE:LINE"
+using Take = std::function<void(Row&& row, const Location& where)>;
 
 // Field text as a number; the whole text must be used.
 template <class Number>
@@ -56,63 +56,63 @@ void each_tsv_row(const Path& file, const Task& task, const TaskSplit& split, co
   const size_t first = column(task.first);
   const size_t second = task.pairs() ? column(task.second) : 0;
   const size_t label = labelled ? column(task.label) : 0;
-  const Place place = [&row] { return row.place(); };
+  const Location where = [&row] { return row.where(); };
   while (row.next()) {
     Row out{.first = std::string(row[first])};
     if (task.pairs()) out.second = row[second];
     if (labelled) out.label = row[label];
-    take(std::move(out), place);
+    take(std::move(out), where);
   }
 }
 
 void each_json_row(const Path& file, const Task& task, const TaskSplit& split, const Take& take) {
   const std::string name = file.string(), text = read_text(name);
   int64_t number = 0;
-  const Place place = [&] { return join(name, ":", number); };
+  const Location where = [&] { return join(name, ":", number); };
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     ++number;
-    const Json row = parse_json_or_discard(std::string_view(text).substr(at, end - at), place());
+    const Json row = parse_json_or_discard(std::string_view(text).substr(at, end - at), where());
     at = end + 1;
-    check_format(row.is_object(), place(), ": is not a JSON object");
+    check_format(row.is_object(), where(), ": is not a JSON object");
     auto value = [&](const std::string& key, bool text_only) {
       const auto found = row.find(key);
-      check_format(found != row.end(), place(), ": has no key '", key, "' (--fields)");
+      check_format(found != row.end(), where(), ": has no key '", key, "' (--fields)");
       if (found->is_string()) return found->get<std::string>();
-      check_format(!text_only && (found->is_number() || found->is_boolean()), place(), ": '", key,
+      check_format(!text_only && (found->is_number() || found->is_boolean()), where(), ": '", key,
                    "' is ", json_text(*found), ", wanted a text", text_only ? "" : " or a number");
       return json_text(*found);
     };
     Row out{.first = value(task.first, true)};
     if (task.pairs()) out.second = value(task.second, true);
     if (split.labelled && !task.label.empty()) out.label = value(task.label, false);
-    take(std::move(out), place);
+    take(std::move(out), where);
   }
 }
 
 void each_row(const Path& file, const Task& task, const TaskSplit& split, const Take& take) {
   (file.extension() == ".jsonl" ? each_json_row : each_tsv_row)(
-      file, task, split, [&](Row&& row, const Place& place) {
-        check_format(!task.user_files || !is_blank(row.first), place(), ": the text is empty");
-        check_format(!task.user_files || !task.pairs() || !is_blank(row.second), place(),
+      file, task, split, [&](Row&& row, const Location& where) {
+        check_format(!task.user_files || !is_blank(row.first), where(), ": the text is empty");
+        check_format(!task.user_files || !task.pairs() || !is_blank(row.second), where(),
                      ": the second text is empty");
-        check_format(row.label.find_first_of("\t\r\n") == std::string::npos, place(),
+        check_format(row.label.find_first_of("\t\r\n") == std::string::npos, where(),
                      ": the label has a tab or a line break");
-        take(std::move(row), place);
+        take(std::move(row), where);
       });
 }
 
-double target_of(const Task& task, std::string_view text, const Place& place) {
+double target_of(const Task& task, std::string_view text, const Location& where) {
   if (task.regression()) {
     double score = NAN;
-    check_format(parse(text, score) && std::isfinite(score), place(), ": score '", text,
+    check_format(parse(text, score) && std::isfinite(score), where(), ": score '", text,
                  "' is not a number");
-    check_format(score >= task.lowest && score <= task.highest, place(), ": score ", text,
+    check_format(score >= task.lowest && score <= task.highest, where(), ": score ", text,
                  " is not in [", task.lowest, ", ", task.highest, "]");
     return score;
   }
   const std::optional<int64_t> found = class_of(task, text);
-  check_format(found.has_value(), place(), ": label '", text, "' is not one of ",
+  check_format(found.has_value(), where(), ": label '", text, "' is not one of ",
                list_of(task.labels), task.user_files ? " (--labels says which is which)" : "");
   return double(*found);
 }
@@ -200,13 +200,13 @@ TaskExamples read_rows(const Task& task, const Path& dir, const TaskSplit& split
   const bool open = task.labels.empty() && !task.regression();
   std::vector<std::string> found;
   const Path file = file_of(task, dir, split);
-  each_row(file, task, split, [&](Row&& row, const Place& place) {
+  each_row(file, task, split, [&](Row&& row, const Location& where) {
     TaskExample e{.first = std::move(row.first), .second = std::move(row.second)};
     if (open) {
-      check_format(!is_blank(row.label), place(), ": the label is empty");
+      check_format(!is_blank(row.label), where(), ": the label is empty");
       found.push_back(std::move(row.label));
     } else if (split.labelled) {
-      e.target = target_of(task, row.label, place);
+      e.target = target_of(task, row.label, where);
     }
     out.rows.push_back(std::move(e));
   });
@@ -220,7 +220,7 @@ std::vector<TaskRow> read_texts(const Path& file, const std::vector<std::string>
   task.user_files = true;
   std::vector<TaskRow> out;
   each_row(file, task, {.name = {}, .file = {}, .labelled = false},
-           [&](Row&& row, const Place&) { out.push_back(std::move(row)); });
+           [&](Row&& row, const Location&) { out.push_back(std::move(row)); });
   return out;
 }
 

@@ -62,7 +62,7 @@ size_t TsvReader::column(const std::string& name, const char* hint) const {
   return size_t(found - columns_.begin());
 }
 
-std::string TsvReader::place() const { return join(file_, ":", row_line_); }
+std::string TsvReader::where() const { return join(file_, ":", row_line_); }
 
 bool TsvReader::next_line(std::string_view& line) {
   if (at_ == text_.size()) return false;

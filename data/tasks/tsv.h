@@ -35,7 +35,7 @@ class TsvReader {
   template <class... Parts>
   void check_row(bool ok, const Parts&... parts) const;
   // "FILE:LINE" of the row's first line.
-  std::string place() const;
+  std::string where() const;
 
  private:
   bool next_line(std::string_view& line);
@@ -52,7 +52,7 @@ class TsvReader {
 template <class... Parts>
 void TsvReader::check_row(bool ok, const Parts&... parts) const {
   if (!ok) [[unlikely]]
-    check_format(false, place(), ": ", parts...);
+    check_format(false, where(), ": ", parts...);
 }
 
 }  // namespace brine::data

@@ -32,19 +32,19 @@ const char* split_of(std::string_view gloss) {
 }
 
 // "OFFSET FILE TYPE ... | GLOSS", where the offset is that of the line in the file.
-void read_synset(std::string_view line, uint64_t offset, const std::string& place,
+void read_synset(std::string_view line, uint64_t offset, const std::string& where,
                  const std::string& split, TaskExamples& out) {
   uint64_t stated = 0, number = 0;
   check_format(line.size() > 14 && line[8] == ' ' && line[11] == ' ' && line[13] == ' ' &&
                    parse(line.substr(0, 8), 8, stated) && parse(line.substr(9, 2), 2, number),
-               place, ": does not start like a synset (\"OFFSET FILE TYPE\")");
-  check_format(stated == offset, place, ": synset offset ", stated, " at byte ", offset);
-  check_format(number < out.labels.size(), place, ": lexicographer file ", number, ", there are ",
+               where, ": does not start like a synset (\"OFFSET FILE TYPE\")");
+  check_format(stated == offset, where, ": synset offset ", stated, " at byte ", offset);
+  check_format(number < out.labels.size(), where, ": lexicographer file ", number, ", there are ",
                out.labels.size());
   size_t bar = line.find(" | ");
-  check_format(bar != std::string_view::npos, place, ": synset without a gloss");
+  check_format(bar != std::string_view::npos, where, ": synset without a gloss");
   std::string_view gloss = trim(line.substr(bar + 3));
-  check_format(!gloss.empty(), place, ": the gloss is empty");
+  check_format(!gloss.empty(), where, ": the gloss is empty");
   if (split_of(gloss) != split) return;
   out.rows.push_back({.first = std::string(gloss), .target = double(number)});
 }

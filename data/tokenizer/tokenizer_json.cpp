@@ -97,12 +97,12 @@ size_t count_tokens(const std::vector<std::string>& tokens) {
                               [](const std::string& token) { return !token.empty(); }));
 }
 
-void place_added(TokenizerModel& model, size_t vocabulary, const std::string& path) {
+void assign_added_ids(TokenizerModel& model, size_t vocabulary, const std::string& path) {
   std::unordered_map<std::string_view, int32_t> known;
   for (size_t id = 0; id < model.tokens.size() && !model.added.empty(); ++id)
     if (!model.tokens[id].empty()) known.emplace(model.tokens[id], int32_t(id));
   std::unordered_set<std::string> seen;
-  std::vector<AddedToken> placed;
+  std::vector<AddedToken> kept;
   auto next = int32_t(vocabulary);
   int64_t changed = 0;
   std::string first;
@@ -114,11 +114,11 @@ void place_added(TokenizerModel& model, size_t vocabulary, const std::string& pa
     if (id != token.id && changed++ == 0)
       first = join("'", token.content, "' has the id ", id, ", not ", token.id);
     token.id = id;
-    placed.push_back(std::move(token));
+    kept.push_back(std::move(token));
   }
-  std::stable_sort(placed.begin(), placed.end(),
+  std::stable_sort(kept.begin(), kept.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
-  model.added = std::move(placed);
+  model.added = std::move(kept);
   if (changed == 0) return;
   model.notes.push_back(join(path, ": added token ", first,
                              changed > 1 ? join(", and ", changed - 1, " more so") : "",

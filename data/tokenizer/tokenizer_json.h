@@ -43,7 +43,7 @@ std::vector<AddedToken> read_added(const SortedJson& list, const std::string& pa
 // Gives the added tokens, in their order, the ids that `tokenizers` gives them, whatever the file
 // says: that of the vocabulary, else the next one after its `vocabulary` tokens and the added ones.
 // A token that is listed again is dropped. Then sorts them by id. A changed id is a note.
-void place_added(TokenizerModel& model, size_t vocabulary, const std::string& path);
+void assign_added_ids(TokenizerModel& model, size_t vocabulary, const std::string& path);
 // The number of tokens in a list with holes.
 size_t count_tokens(const std::vector<std::string>& tokens);
 // A tokenizer.json without the vocabulary, the merges and the added tokens, its keys in order.

@@ -114,7 +114,7 @@ void read_model(const SortedJson& root, const std::string& path, WordPieceModel&
   }
   model.tokens = read_vocab(member(body, "vocab"), path);
   model.added = read_added(member(root, "added_tokens"), path);
-  place_added(model, count_tokens(model.tokens), path);
+  assign_added_ids(model, count_tokens(model.tokens), path);
   model.prefix = text_member(body, "continuing_subword_prefix", "##", path);
   const SortedJson& longest = member(body, "max_input_chars_per_word");
   check_format(
@@ -221,7 +221,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     check_format(never.is_null() || never.empty(), sides.config.path,
                  ": never_split is not supported");
     sides.add_tokens(model.added);
-    place_added(model, model.tokens.size(), path);
+    assign_added_ids(model, model.tokens.size(), path);
     read_roles(sides, model);
     const SpecialIds& s = model.special;
     for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);

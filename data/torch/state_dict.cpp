@@ -69,7 +69,7 @@ const char* name_of(Kind kind) {
   return names[size_t(kind)];
 }
 
-using Id = uint32_t;  // of a value; a value may be used in several places
+using Id = uint32_t;  // of a value; a value may be used more than once
 
 struct Value {
   Kind kind = Kind::none;
@@ -313,14 +313,14 @@ class Machine {
         return false;
     }
   }
-  void remember(uint32_t place) {
+  void remember(uint32_t index) {
     top();
     require(memo_.size() < kMaxValues, "more than ", kMaxValues, " stored values");
-    memo_[place] = stack_.back();
+    memo_[index] = stack_.back();
   }
-  void recall(uint32_t place) {
-    auto found = memo_.find(place);
-    require(found != memo_.end(), "uses the value ", place, ", which was not stored");
+  void recall(uint32_t index) {
+    auto found = memo_.find(index);
+    require(found != memo_.end(), "uses the value ", index, ", which was not stored");
     require(stack_.size() < kMaxValues, "more than ", kMaxValues, " values");
     stack_.push_back(found->second);
   }

@@ -26,7 +26,7 @@ constexpr uint64_t kLocator64Bytes = 20, kLongestComment = 65535;
 constexpr uint64_t kMaxRecords = 1 << 20;
 constexpr uint32_t kIn64 = 0xffffffff;  // a field whose value is in the 64-bit part of an entry
 
-// The whole file, read at any place.
+// The whole file, read at any offset.
 struct Bytes {
   const std::string& file;
   std::string_view all;
@@ -88,8 +88,8 @@ Directory find_directory(const Bytes& in) {
   return {field<uint32_t>(bytes, 16), field<uint32_t>(bytes, 12), field<uint16_t>(bytes, 10), *end};
 }
 
-// Sizes and place of an entry, from its 64-bit part where they do not fit. `fields`: size, stored
-// size, place, in the order of that part.
+// Sizes and offset of an entry, from its 64-bit part where they do not fit. `fields`: size, stored
+// size, offset, in the order of that part.
 void read_extra(const std::string& where, std::string_view extra, uint64_t (&fields)[3]) {
   while (extra.size() >= 4) {
     const auto id = field<uint16_t>(extra, 0), size = field<uint16_t>(extra, 2);
@@ -130,7 +130,7 @@ Entry read_entry(const Bytes& in, std::string_view& left) {
   return out;
 }
 
-// The place of an entry's data, after the header in front of it.
+// The offset of an entry's data, after the header in front of it.
 uint64_t data_of(const Bytes& in, const Entry& entry, uint64_t end) {
   const std::string where = join(in.file, ": record '", shown(entry.name), "'");
   const std::string_view header = in.at(entry.record, kRecordBytes, "the header of a record");

@@ -1,5 +1,5 @@
-// Mixed windows: lengths by step, places in the text by a permutation for each length, and windows
-// that train retrieval.
+// Mixed windows: lengths by step, positions in the text by a permutation for each length, and
+// windows that train retrieval.
 #include "distill/batches/mixed_source.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace brine::distill {
 
 namespace {
 
-// Each wording has a place for the key and one for the value. None is a sentence of the tasks that
+// Each wording has a slot for the key and one for the value. None is a sentence of the tasks that
 // models are evaluated on.
 struct Wording {
   const char *fact_before, *fact_between, *fact_after;
@@ -118,7 +118,7 @@ void Retrieval::repeat_passage(std::span<int32_t> window, Draws& draws) const {
   }
 }
 
-// A stretch of tokens without meaning at two places, the second one at the end of the window in
+// A stretch of tokens without meaning at two positions, the second one at the end of the window in
 // half of the cases.
 void Retrieval::repeat_random(std::span<int32_t> window, Draws& draws) const {
   const int64_t T = int64_t(window.size());

@@ -63,7 +63,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
 std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
                                                      const Messages& messages) {
   check_whole(loaded);
-  if (nn::tokenizer_place(loaded.directory).empty()) {
+  if (nn::tokenizer_location(loaded.directory).empty()) {
     messages.warning(loaded.directory, ": no tokenizer next to the model, so none is written");
     return nullptr;
   }

@@ -60,9 +60,9 @@ void use_valid_text(TrainingRun& run, const TextFiles& text, const RunHost& host
 void refuse_other(const std::set<std::string>& chosen, const std::string& section,
                   const data::Json& given, const data::Json& theirs, const std::string& path) {
   for (const std::string& key : chosen) {
-    std::string place = "/" + key;
-    std::replace(place.begin(), place.end(), '.', '/');
-    const data::Json::json_pointer at(place);
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    const data::Json::json_pointer at(pointer);
     if (!given.contains(at)) continue;
     const bool has = theirs.contains(at);
     // The configuration that a run has written names them too.

@@ -60,7 +60,7 @@ void AttentionState::keep(const std::vector<int64_t>& slots) {
 std::vector<NamedTensor> AttentionState::saved(int64_t slot) const {
   std::vector<NamedTensor> out = {{"length", lengths_.slice(0, slot, 1)}};
   for (const Part& p : parts_) {
-    out.push_back({p.name, place(p, slot, length(slot)).to(Device{})});
+    out.push_back({p.name, rows_of(p, slot, length(slot)).to(Device{})});
   }
   return out;
 }
@@ -74,7 +74,7 @@ const Tensor& AttentionState::named(const std::vector<NamedTensor>& tensors,
 }
 
 // The part of a sequence with that many tokens.
-Tensor AttentionState::place(const Part& p, int64_t slot, int64_t tokens) const {
+Tensor AttentionState::rows_of(const Part& p, int64_t slot, int64_t tokens) const {
   const Tensor sequence = p.tensor.slice(0, slot, 1);
   if (!p.token_axis) return sequence;
   return sequence.slice(p.token_axis, 0, p.rows ? p.rows(tokens) : tokens);
@@ -96,7 +96,7 @@ int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
   }
   for (const Part& p : parts_) {
     const Tensor& from = named(tensors, p.name, source);
-    const Tensor to = place(p, 0, tokens);
+    const Tensor to = rows_of(p, 0, tokens);
     check(from.dtype() == to.dtype() && from.shape() == to.shape(), source, ": ", p.name, " is ",
           from.dtype(), " ", from.shape(), ", wanted ", to.dtype(), " ", to.shape());
   }
@@ -108,7 +108,7 @@ void AttentionState::restore(int64_t slot, const std::vector<NamedTensor>& tenso
                              const std::string& source) {
   const int64_t tokens = check_saved(tensors, source);
   for (const Part& p : parts_) {
-    copy_into(place(p, slot, tokens), named(tensors, p.name, source));
+    copy_into(rows_of(p, slot, tokens), named(tensors, p.name, source));
   }
   lengths_.data<int64_t>()[slot] = tokens;
 }
@@ -191,7 +191,7 @@ CodedCache KeyValueState::coded(int64_t first, int64_t count) const {
           .last_values = of(values)};
 }
 
-void KeyValueState::place(int64_t first, int64_t count, int64_t token, const Tensor& k,
+void KeyValueState::store(int64_t first, int64_t count, int64_t token, const Tensor& k,
                           const Tensor& v) {
   const int64_t n = k.dim(2);
   auto put = [&](const Tensor& to, int64_t at, const Tensor& from) {
@@ -204,7 +204,7 @@ void KeyValueState::place(int64_t first, int64_t count, int64_t token, const Ten
   }
   if (count > 1) {  // each by its scale
     for (int64_t b = 0; b < count; ++b)
-      place(first + b, 1, token, k.slice(0, b, 1).contiguous(), v.slice(0, b, 1).contiguous());
+      store(first + b, 1, token, k.slice(0, b, 1).contiguous(), v.slice(0, b, 1).contiguous());
     return;
   }
   const Tensor scale = codes->key_scale.slice(0, first, 1).view({k.dim(1), k.dim(3)});
@@ -233,13 +233,13 @@ void KeyValueState::fill(int64_t first, const Tensor& k, const Tensor& v,
   check(tokens <= capacity(), "attention state: a prompt of ", tokens,
         " tokens, there is room for ", capacity());
   begin(first, B, tokens, prompt_lengths);
-  place(first, B, 0, k, v);
+  store(first, B, 0, k, v);
 }
 
 void KeyValueState::extend(int64_t slot, const Tensor& k, const Tensor& v) {
   const int64_t first = length(slot);
   AttentionState::extend(slot, k.dim(2));
-  place(slot, 1, first, k, v);
+  store(slot, 1, first, k, v);
 }
 
 void KeyValueState::append(const Tensor& k, const Tensor& v) {
@@ -251,7 +251,7 @@ void KeyValueState::append(const Tensor& k, const Tensor& v) {
   for (int64_t b = 0; codes && b < batch(); ++b) {
     const int64_t token = length(b) - codes->block;
     if (length(b) % codes->block == 0)
-      place(b, 1, token, keys.slice(0, b, 1), values.slice(0, b, 1));
+      store(b, 1, token, keys.slice(0, b, 1), values.slice(0, b, 1));
   }
 }
 

@@ -73,7 +73,7 @@ class AttentionState {
     Rows rows;
   };
 
-  Tensor place(const Part& part, int64_t slot, int64_t tokens) const;
+  Tensor rows_of(const Part& part, int64_t slot, int64_t tokens) const;
 
   int64_t capacity_;
   Device device_;
@@ -118,7 +118,7 @@ class KeyValueState : public AttentionState {
   // Of `count` sequences from `first` on; undefined key_scale of CodedCache where there are none.
   CodedCache coded(int64_t first, int64_t count) const;
   // k and v [count, G, n, d] of sequences from `first` on, of tokens from a block's first one on.
-  void place(int64_t first, int64_t count, int64_t token, const Tensor& k, const Tensor& v);
+  void store(int64_t first, int64_t count, int64_t token, const Tensor& k, const Tensor& v);
 };
 
 }  // namespace brine::nn

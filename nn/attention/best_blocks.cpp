@@ -86,10 +86,10 @@ class BestBlocks : public Attention {
                     rows = std::min(count * R, T - first * R);
       std::vector<int32_t> numbers;
       for (int64_t i = first; i < first + count; ++i) numbers.push_back(int32_t(i));
-      const Tensor places = Tensor::from(numbers, {count});
+      const Tensor tile_numbers = Tensor::from(numbers, {count});
       const BlockScores masses{.shares = masses_of(in, blocks.block, first * R, rows),
                                .groups = k.dim(1)};
-      const BlockMask chosen = select_blocks(masses, blocks, in.visible, T, places);
+      const BlockMask chosen = select_blocks(masses, blocks, in.visible, T, tile_numbers);
       copy_into(all.counts.slice(2, first, count), chosen.counts);
       copy_into(all.entries.slice(2, first, count), chosen.entries);
     }

@@ -30,9 +30,9 @@ PromptPart::PromptPart(const AttentionInput& input, const BlockConfig& config)
   const int64_t first = state.length(in.slot);
   check(in.q.dim(0) == 1 && first % config.block == 0, "attention: a part of a prompt is of one ",
         "sequence and begins at a multiple of ", config.block, " tokens, not at ", first);
-  std::vector<int32_t> places;
-  for (int64_t t = first; t < tokens; t += config.tile) places.push_back(int32_t(t / config.tile));
-  tiles = Tensor::from(places, {int64_t(places.size())});
+  std::vector<int32_t> numbers;
+  for (int64_t t = first; t < tokens; t += config.tile) numbers.push_back(int32_t(t / config.tile));
+  tiles = Tensor::from(numbers, {int64_t(numbers.size())});
 }
 
 Tensor PromptPart::attend(const BlockMask& mask, const BlockConfig& config) const {

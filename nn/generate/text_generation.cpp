@@ -36,16 +36,16 @@ std::vector<std::string> prompts_in(const std::string& path) {
 }
 
 // Where prompt `i` is from.
-std::string place_of(const TextGeneration& what, size_t i, size_t count) {
+std::string source_of(const TextGeneration& what, size_t i, size_t count) {
   if (!what.prompt_file.empty()) return join(what.prompt_file, ": line ", i + 1);
   return count == 1 ? std::string("the prompt") : join("prompt ", i + 1);
 }
 
 // The tokens of a prompt; errors and warnings begin with where it is from.
 std::vector<int32_t> prompt_ids(const data::Tokenizer& tokenizer, const std::string& text,
-                                const std::string& place,
+                                const std::string& source,
                                 const std::function<void(const std::string&)>& warn) {
-  const std::string where = join("generate: ", place, ": ");
+  const std::string where = join("generate: ", source, ": ");
   try {
     return data::prompt_tokens(tokenizer, text, [&](const std::string& warning) {
       if (warn) warn(where + warning);
@@ -177,9 +177,9 @@ std::optional<Dtype> cache_type(Cache cache) {
 std::vector<std::string> TextGeneration::prompts() const {
   check(prompt.empty() || prompt_file.empty(),
         "generate: --prompt and --prompt-file are given, one of them is enough");
-  const std::filesystem::path place = std::filesystem::path(save_state).parent_path();
-  check(place.empty() || std::filesystem::is_directory(place), "generate: ", save_state,
-        ": there is no directory ", place.string());
+  const std::filesystem::path directory = std::filesystem::path(save_state).parent_path();
+  check(directory.empty() || std::filesystem::is_directory(directory), "generate: ", save_state,
+        ": there is no directory ", directory.string());
   check(!prompt.empty() || !prompt_file.empty() || !load_state.empty(),
         "generate: --prompt or --prompt-file is needed");
   return prompt_file.empty() ? prompt : prompts_in(prompt_file);
@@ -228,10 +228,10 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
   ids.reserve(prompts.size());
   const int64_t positions = model.config.shape().max_positions;
   for (const std::string& text : prompts) {
-    const std::string place = place_of(what, ids.size(), prompts.size());
-    ids.push_back(what.load_state.empty() ? prompt_ids(tokenizer, text, place, warn)
+    const std::string source = source_of(what, ids.size(), prompts.size());
+    ids.push_back(what.load_state.empty() ? prompt_ids(tokenizer, text, source, warn)
                                           : data::continuation_tokens(tokenizer, text));
-    check(int64_t(ids.back().size()) < positions, "generate: ", place, " has ", ids.back().size(),
+    check(int64_t(ids.back().size()) < positions, "generate: ", source, " has ", ids.back().size(),
           " tokens, the model ", positions, " positions");
   }
   const GenerationRequest request = what.request(tokenizer, end_tokens(model, tokenizer), seed);

@@ -108,7 +108,7 @@ HfExtras extras_of(const data::Tokenizer* tokenizer) {
   return {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad};
 }
 
-std::string tokenizer_place(const std::string& model_directory) {
+std::string tokenizer_location(const std::string& model_directory) {
   if (data::is_gguf(model_directory))
     return data::has_gguf_vocabulary(model_directory) ? model_directory : "";
   fs::path dir(model_directory);
@@ -121,13 +121,13 @@ std::string tokenizer_place(const std::string& model_directory) {
 }
 
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
-  std::string at = tokenizer_place(model_directory);
+  std::string at = tokenizer_location(model_directory);
   check_found(!at.empty(), model_directory, ": no tokenizer.json next to the model");
   return data::load_tokenizer(at);
 }
 
 bool is_tokenizer_of(const data::Tokenizer& tokenizer, const std::string& model_directory) {
-  const std::string at = tokenizer_place(model_directory);
+  const std::string at = tokenizer_location(model_directory);
   return !at.empty() && data::load_tokenizer(at)->hash() == tokenizer.hash();
 }
 

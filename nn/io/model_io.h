@@ -92,7 +92,7 @@ std::string tensor_hash(const std::vector<NamedTensor>& tensors);
 std::string tensor_hash(const data::Safetensors& file);
 // The location of a model's tokenizer: its directory, the run above a checkpoint, or the GGUF file;
 // "" if there is none.
-std::string tokenizer_place(const std::string& model_directory);
+std::string tokenizer_location(const std::string& model_directory);
 // That tokenizer; throws when there is none.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory);
 // Whether a tokenizer gives the same ids as the one next to a model; false when there is none.

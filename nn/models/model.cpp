@@ -12,13 +12,13 @@ struct Unpacking {
 };
 
 Unpacking unpacking_of(const ModelCall& call, Dtype dtype) {
-  int64_t B = call.places.dim(0), T = call.places.dim(1);
+  int64_t B = call.positions.dim(0), T = call.positions.dim(1);
   Unpacking out{Tensor::zeros({B, T}, Dtype::i32), Tensor::zeros({B, T}, dtype)};
-  const int32_t* place = call.places.data<int32_t>();
+  const int32_t* position = call.positions.data<int32_t>();
   dispatch_float(dtype, [&]<class S>() {
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t t = 0; t < call.lengths.data<int64_t>()[b]; ++t) {
-        int64_t at = b * T + place[b * T + t];
+        int64_t at = b * T + position[b * T + t];
         out.rows.data<int32_t>()[at] = int32_t(b * T + t);
         out.valid.data<S>()[at] = 1;
       }
@@ -42,7 +42,7 @@ ModelCall pack_rows(const ModelCall& call) {
   ModelCall out = call;
   out.attention_mask = {};
   out.ids = Tensor::zeros({B, T}, Dtype::i32);
-  out.places = Tensor::zeros({B, T}, Dtype::i32);
+  out.positions = Tensor::zeros({B, T}, Dtype::i32);
   out.lengths = Tensor::zeros({B}, Dtype::i64);
   if (call.type_ids.defined()) out.type_ids = Tensor::zeros({B, T}, Dtype::i32);
   Tensor mask = call.attention_mask.contiguous(), ids = call.ids.contiguous();
@@ -55,7 +55,7 @@ ModelCall pack_rows(const ModelCall& call) {
       if (!token) continue;
       out.ids.data<int32_t>()[n] = ids.data<int32_t>()[b * T + t];
       if (types.defined()) out.type_ids.data<int32_t>()[n] = types.data<int32_t>()[b * T + t];
-      out.places.data<int32_t>()[n++] = int32_t(t);
+      out.positions.data<int32_t>()[n++] = int32_t(t);
     }
     out.lengths.data<int64_t>()[b] = n - b * T;
   }
@@ -63,7 +63,7 @@ ModelCall pack_rows(const ModelCall& call) {
 }
 
 Tensor unpack_rows(const Tensor& x, const ModelCall& call) {
-  check(call.places.defined(), "model: unpack_rows() needs a call made by pack_rows()");
+  check(call.positions.defined(), "model: unpack_rows() needs a call made by pack_rows()");
   int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
   Unpacking u = unpacking_of(call, x.dtype());
   return scale_rows(embedding(reshape(x, {B * T, C}), u.rows), u.valid.to(x.device()));
@@ -103,13 +103,13 @@ void Model::check_ids(const ModelCall& call, const char* family) const {
   check(!call.attention_mask.defined(), family, ": embed() needs a packed call");
   check(call.ids.dim(1) <= shape_.max_positions, family, ": ", call.ids.dim(1),
         " tokens, but the model has ", shape_.max_positions, " positions");
-  if (!call.token_places.defined()) return;
-  check(
-      (call.prompt || call.ids.dim(1) == 1) && call.token_places.shape() == Shape{call.ids.dim(0)},
-      family, ": a step takes one token of every sequence, got ", call.ids.shape());
+  if (!call.token_positions.defined()) return;
+  check((call.prompt || call.ids.dim(1) == 1) &&
+            call.token_positions.shape() == Shape{call.ids.dim(0)},
+        family, ": a step takes one token of every sequence, got ", call.ids.shape());
   for (int64_t b = 0; b < call.ids.dim(0); ++b) {
-    const int64_t place = call.token_places.data<int64_t>()[b] + call.ids.dim(1) - 1;
-    check(place < shape_.max_positions, family, ": token ", place + 1,
+    const int64_t position = call.token_positions.data<int64_t>()[b] + call.ids.dim(1) - 1;
+    check(position < shape_.max_positions, family, ": token ", position + 1,
           " of a sequence, but the model has ", shape_.max_positions, " positions");
   }
 }
@@ -123,8 +123,8 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   if (parts.positions && parts.positions->rotary()) {
     q_content = q;
     k_content = k;
-    q = parts.positions->turned(q, call.token_places);
-    k = parts.positions->turned(k, call.token_places);
+    q = parts.positions->turned(q, call.token_positions);
+    k = parts.positions->turned(k, call.token_positions);
   }
   if (tap) {
     tap->put("q", q);

@@ -49,25 +49,25 @@ struct ModelCall {
   Tensor lengths = {};         // i64 [B]; undefined = all T
   Tensor attention_mask = {};  // u8 [B, T], 1 = token, 0 = padding, anywhere; needs no lengths
   Tensor type_ids = {};        // i32 [B, T] segments, for encoders; undefined = all 0
-  Tensor places = {};          // i32 [B, T], set by pack_rows()
+  Tensor positions = {};       // i32 [B, T], set by pack_rows()
   RuntimeOptions options = {};
   LayerObserver* observer = nullptr;
   AttentionObserver* attention_observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
   double own_loss = 1;             // AttentionInput::own_loss
   bool recompute = false;          // keep only layer inputs, run layers again in backward
-  // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64 [B], the
-  // ids are the tokens from these positions of their sequences on: one of each in a step, those of
-  // a part of a prompt with `prompt`.
+  // Decoding, set by ModelState for each layer: see AttentionInput. With token_positions, i64 [B],
+  // the ids are the tokens from these positions of their sequences on: one of each in a step, those
+  // of a part of a prompt with `prompt`.
   AttentionState* state = nullptr;
   int64_t slot = 0;
-  Tensor token_places = {};
+  Tensor token_positions = {};
   bool prompt = false, more = false;
-  bool is_step() const { return token_places.defined() && !prompt; }
+  bool is_step() const { return token_positions.defined() && !prompt; }
 };
 
 // The same call with every sequence's tokens moved to the front, in order: lengths replace its
-// mask, and places[b, t] is the earlier position of token t. A call without a mask is packed
+// mask, and positions[b, t] is the earlier position of token t. A call without a mask is packed
 // already.
 ModelCall pack_rows(const ModelCall& call);
 // Rows x [B, T, C] of a packed call at the positions of the mask, 0 at padding.

@@ -73,14 +73,14 @@ void ModelState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
   }
   check(taken == tensors.size(), source, ": ", tensors.size() - taken,
         " tensors belong to none of the model's ", layers_.size(), " layers");
-  auto place = [&](size_t i) { return join(source, ": layer ", i); };
+  auto where = [&](size_t i) { return join(source, ": layer ", i); };
   int64_t first = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const int64_t tokens = layers_[i]->check_saved(layer_tensors[i], place(i));
+    const int64_t tokens = layers_[i]->check_saved(layer_tensors[i], where(i));
     if (i == 0) first = tokens;
-    check(tokens == first, place(i), ": a sequence of ", tokens, " tokens, layer 0 has ", first);
+    check(tokens == first, where(i), ": a sequence of ", tokens, " tokens, layer 0 has ", first);
   }
-  for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, layer_tensors[i], place(i));
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i]->restore(slot, layer_tensors[i], where(i));
 }
 
 int64_t part_step(const Model& model, const RuntimeOptions& options) {
@@ -122,7 +122,7 @@ void read_prompt(Model& model, ModelState& state, int64_t slot, const Tensor& id
     ModelCall call{.ids = ids.slice(0, done, n).contiguous().view({1, n}), .slot = slot};
     call.more = done + n < T;
     if (first > 0) {
-      call.token_places = Tensor::from(std::vector<int64_t>{first}, {1});
+      call.token_positions = Tensor::from(std::vector<int64_t>{first}, {1});
       call.prompt = !alone;
     }
     on_part(through_layers(model, state, call).detach(), done, n);
@@ -166,7 +166,7 @@ Tensor step(Model& model, ModelState& state, const Tensor& ids) {
   NoGrad off;
   check(ids.shape() == Shape{state.batch()}, "decoding: a step takes one token of each of ",
         state.batch(), " sequences, got ", ids.shape());
-  ModelCall call{.ids = ids.view({state.batch(), 1}), .token_places = state.lengths().clone()};
+  ModelCall call{.ids = ids.view({state.batch(), 1}), .token_positions = state.lengths().clone()};
   const Tensor y = model.finish(through_layers(model, state, call));
   return y.view({state.batch(), y.dim(2)});
 }

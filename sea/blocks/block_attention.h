@@ -69,7 +69,7 @@ class BlockState : public nn::KeyValueState {
                     const std::string& source) const override;
   // Copies into block `block` of `count` of the sequences from `first` on, and into the
   // super-blocks that these complete.
-  void place(int64_t first, int64_t count, int64_t block, const KeyCodes& copies);
+  void store(int64_t first, int64_t count, int64_t block, const KeyCodes& copies);
 
   BlockConfig config_;
   const Tensor& key_scale_;

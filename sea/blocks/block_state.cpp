@@ -46,7 +46,7 @@ BlockState::BlockState(const BlockAttention& attention, const nn::StateRequest& 
   }
 }
 
-void BlockState::place(int64_t first, int64_t count, int64_t block, const KeyCodes& copies) {
+void BlockState::store(int64_t first, int64_t count, int64_t block, const KeyCodes& copies) {
   const int64_t n = copies.steps.dim(2);
   auto put = [&](Tensor& to, int64_t at, const Tensor& from) {
     copy_into(to.slice(0, first, count).slice(2, at, from.dim(2)), from.to(to.dtype()));
@@ -79,7 +79,7 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, KeyCodes 
       copies = key_codes(k.detach().to(keys.dtype()).to(k.dtype()), key_scale_, config_, 1,
                          steps_->dtype());
     }
-    place(first, B, 0, copies);
+    store(first, B, 0, copies);
   }
   for (int64_t b = 0; b < B; ++b)
     keep_last(first + b, mask, (length(first + b) - 1) / config_.tile, b);
@@ -97,7 +97,7 @@ void BlockState::extend(int64_t slot, const Tensor& k, const Tensor& v) {
   KeyValueState::extend(slot, k, v);
   const Tensor stored = keys.dtype() == k.dtype() ? k.detach() : k.detach().to(keys.dtype());
   if (codes_ && k.dim(2) >= config_.block)
-    place(slot, 1, block, key_codes(stored.to(k.dtype()), key_scale_, config_, 1, steps_->dtype()));
+    store(slot, 1, block, key_codes(stored.to(k.dtype()), key_scale_, config_, 1, steps_->dtype()));
 }
 
 void BlockState::append(const Tensor& k, const Tensor& v) {
@@ -107,7 +107,7 @@ void BlockState::append(const Tensor& k, const Tensor& v) {
     if (length(b) % config_.block != 0) continue;
     const int64_t first = codes ? 0 : block * config_.block;
     const Tensor last = keys.slice(0, b, 1).slice(2, first, config_.block).contiguous();
-    place(b, 1, block, key_codes(last.to(k.dtype()), key_scale_, config_, 1, steps_->dtype()));
+    store(b, 1, block, key_codes(last.to(k.dtype()), key_scale_, config_, 1, steps_->dtype()));
   }
 }
 

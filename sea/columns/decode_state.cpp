@@ -43,7 +43,7 @@ void SeaState::sum_values(int64_t first, const Tensor& v) {
                 .view({B, v.dim(1), v.dim(3)}));
 }
 
-std::string places_of_borders(const SeaConfig& config) {
+std::string suffix_of_borders(const SeaConfig& config) {
   return config.prior_units ? join("_of_units_", config.prior_units) : "";
 }
 

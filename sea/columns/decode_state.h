@@ -32,6 +32,6 @@ class SeaState : public nn::KeyValueState {
 
 // A stored state of another number of units has its borders elsewhere: it has no part with this
 // ending of its name.
-std::string places_of_borders(const SeaConfig& config);
+std::string suffix_of_borders(const SeaConfig& config);
 
 }  // namespace brine::sea

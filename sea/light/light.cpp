@@ -176,13 +176,13 @@ Tensor TableScores::step(const Tensor& /*scores*/, const Estimate& /*e*/,
 std::unique_ptr<StageState> ShareScores::make_state(SeaState& state,
                                                     const nn::StateRequest& r) const {
   const int64_t B = r.batch, G = shape_.groups(), K = config_.columns, u = config_.prior_units;
-  const std::string places = places_of_borders(config_);
+  const std::string suffix = suffix_of_borders(config_);
   const int64_t rows = u && r.capacity / K / 2 >= u ? 2 * u * K : r.capacity;
   const Dtype type = type_of_features(r, math::unit_of_sums(shape_.max_positions, K, u), u);
-  Tensor& features = state.part("key_features" + places, {B, G, rows, features_}, type, 2,
+  Tensor& features = state.part("key_features" + suffix, {B, G, rows, features_}, type, 2,
                                 [K, u](int64_t tokens) { return unit_rows(tokens, K, u); });
   Tensor& borders =
-      state.part("borders" + places, {B, G, K + 1, border_columns(features_)}, Dtype::f64);
+      state.part("borders" + suffix, {B, G, K + 1, border_columns(features_)}, Dtype::f64);
   return std::make_unique<ShareState>(features, borders,
                                       state.part("border_width", {B}, Dtype::i64));
 }
@@ -245,7 +245,7 @@ Tensor ShareScores::step(const Tensor& scores, const Estimate& e, const NewToken
 std::unique_ptr<StageState> MeanKeyScores::make_state(SeaState& state,
                                                       const nn::StateRequest& r) const {
   Tensor& borders =
-      state.part("pooled_borders" + places_of_borders(config_),
+      state.part("pooled_borders" + suffix_of_borders(config_),
                  {r.batch, shape_.groups(), config_.columns + 1, border_columns(shape_.head_size)},
                  Dtype::f64);
   return std::make_unique<MeanKeyState>(borders, state.part("pooled_width", {r.batch}, Dtype::i64));

@@ -198,8 +198,8 @@ BRINE_FORMULA T normalized(T centred, T rstd, T w, T b) {
 // `nearest` (docs/method.md section 1.1). 0 <= p < L, 0 <= c < d.
 BRINE_HD double resampled_identity(int64_t p, int64_t c, int64_t L, int64_t d, bool nearest) {
   if (nearest) return c == p * d / L ? 1 : 0;
-  const double place = L == 1 ? 0 : double(p * (d - 1)) / double(L - 1);
-  const double away = place < double(c) ? double(c) - place : place - double(c);
+  const double position = L == 1 ? 0 : double(p * (d - 1)) / double(L - 1);
+  const double away = position < double(c) ? double(c) - position : position - double(c);
   return away < 1 ? 1 - away : 0;
 }
 

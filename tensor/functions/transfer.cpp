@@ -90,8 +90,8 @@ std::vector<double> items(const std::vector<Tensor>& scalars) {
           " does not have exactly one element");
     check(scalars[i].device() == all.device(), "items: one is on ", scalars[i].device(),
           ", the first on ", all.device());
-    const Tensor place = all.slice(0, int64_t(i), 1);
-    BRINE_CALL(all, copy, place, scalars[i].detach().contiguous().view({1}));
+    const Tensor element = all.slice(0, int64_t(i), 1);
+    BRINE_CALL(all, copy, element, scalars[i].detach().contiguous().view({1}));
   }
   return all.to_vector();
 }

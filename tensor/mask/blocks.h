@@ -1,5 +1,5 @@
-// Masks of key blocks at fixed places (docs/method.md section 8): their settings, and the lists of
-// blocks that tiles of rows keep. Nothing here is differentiated.
+// Masks of key blocks at fixed positions (docs/method.md section 8): their settings, and the lists
+// of blocks that tiles of rows keep. Nothing here is differentiated.
 //
 // Block b of a sequence is its keys [b B, (b + 1) B), tile i its rows [i R, (i + 1) R). R divides
 // B, so all rows of a tile are in one block o. A group is the heads that share keys and values:
@@ -60,7 +60,7 @@ inline constexpr int64_t kMaxTileRows = 64;
 struct BlockMask {
   Tensor counts;   // i32 [B, G, tiles]
   Tensor entries;  // i32 [B, G, tiles, capacity]: block_entry(block, first row of the tile)
-  Tensor tiles;    // i32 [tiles] the places of the tiles, on the CPU; undefined: 0, 1, 2...
+  Tensor tiles;    // i32 [tiles] the numbers of the tiles, on the CPU; undefined: 0, 1, 2...
   int64_t block = 0, tile = 0;  // B, R
 
   int64_t tile_count() const { return counts.dim(2); }

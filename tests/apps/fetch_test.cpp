@@ -125,7 +125,7 @@ TEST_CASE(
   CHECK(s.text("data/glue/CoLA/train.tsv") == "changed by its owner\n");
 }
 
-TEST_CASE("fetch-data: an unknown name, a missing file and a missing place end with status 1") {
+TEST_CASE("fetch-data: an unknown name, a missing file and a missing source end with status 1") {
   if (!has_tools()) return;
   Script s;
   CHECK(contains(s.run("fetch-data --list").out,
@@ -151,7 +151,7 @@ TEST_CASE("fetch-model: a local copy of a repository, and what makes it incomple
   CHECK(contains(f.out, "model.safetensors: no sha256 is known for it; recorded "));
   CHECK(contains(s.text("models/opt-125m/checksums.sha256"), "  config.json\n"));
   CHECK(s.run("fetch-model --from hub --out models bert-base-uncased").status == 1);
-  // Every entry records whether the original place was ever compared.
+  // Every entry records whether the original source was ever compared.
   const std::string list = s.run("fetch-model --list").out;
   CHECK(contains(list, "https://huggingface.co/facebook/opt-125m"));
   CHECK(std::count(list.begin(), list.end(), '\n') == 9);

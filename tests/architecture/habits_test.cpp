@@ -46,7 +46,7 @@ Complaints banned(const Source& s) {
             return s.path.rfind(folder + "/", 0) == 0;
           }))
         continue;
-      if (std::regex_search(code, ban.pattern)) out.push_back(place(s, i) + ": " + ban.why);
+      if (std::regex_search(code, ban.pattern)) out.push_back(location(s, i) + ": " + ban.why);
     }
   }
   return out;
@@ -62,7 +62,7 @@ Complaints notes(const Source& s) {
       "CK)\\b");
   Complaints out;
   for (size_t i = 0; i < s.lines.size(); ++i) {
-    if (std::regex_search(s.lines[i], unfinished)) out.push_back(place(s, i) + ": unfinished");
+    if (std::regex_search(s.lines[i], unfinished)) out.push_back(location(s, i) + ": unfinished");
   }
   return out;
 }

@@ -43,9 +43,9 @@ Complaints broken_order(const Source& s) {
     if (header.empty() || !quoted) continue;
     size_t slash = header.find('/');
     if (slash == std::string::npos || header[0] == '.') {
-      out.push_back(place(s, i) + ": \"" + header + "\" is not a path from the project's root");
+      out.push_back(location(s, i) + ": \"" + header + "\" is not a path from the project's root");
     } else if (!ladder().at(s.folder()).count(header.substr(0, slash))) {
-      out.push_back(place(s, i) + ": " + s.folder() + "/ may not include \"" + header + "\"");
+      out.push_back(location(s, i) + ": " + s.folder() + "/ may not include \"" + header + "\"");
     }
   }
   return out;
@@ -90,12 +90,12 @@ Complaints stray_libraries(const Source& s) {
       if (header.rfind(home.header, 0) != 0) continue;
       bool allowed = std::any_of(home.files.begin(), home.files.end(),
                                  [&](const std::string& f) { return lives_in(s.path, f); });
-      if (!allowed) out.push_back(place(s, i) + ": <" + header + "> has another home");
+      if (!allowed) out.push_back(location(s, i) + ": <" + header + "> has another home");
     }
     if (s.path == "nn/models/register_family.h") continue;  // a template that only families include
     bool is_header = s.path.size() > 2 && s.path.substr(s.path.size() - 2) == ".h";
     if (is_header && s.folder() != "tests" && header == "nlohmann/json.hpp") {
-      out.push_back(place(s, i) + ": <" + header + "> is too heavy for a header: json_fwd.hpp");
+      out.push_back(location(s, i) + ": <" + header + "> is too heavy for a header: json_fwd.hpp");
     }
   }
   return out;
@@ -123,10 +123,10 @@ Complaints stray_kernels(const Source& s) {
     const std::string header = included(s.lines[i], &quoted);
     const bool kernels = quoted && is_private(header) && header != "tensor/base/parallel.h";
     if (kernels && !inside) {
-      out.push_back(place(s, i) + ": \"" + header + "\" is for kernels; use ops");
+      out.push_back(location(s, i) + ": \"" + header + "\" is for kernels; use ops");
     }
     if (is_public && ((quoted && is_private(header)) || (!quoted && header == "omp.h"))) {
-      out.push_back(place(s, i) + ": a public header may not include \"" + header + "\"");
+      out.push_back(location(s, i) + ": a public header may not include \"" + header + "\"");
     }
   }
   return out;
@@ -138,7 +138,7 @@ TEST_CASE("headers of kernels are included by ops, tests and the bench, never by
 
 TEST_CASE("a folder includes only those below it") { hold(broken_order); }
 
-TEST_CASE("the headers of a library stay in their one place") { hold(stray_libraries); }
+TEST_CASE("the headers of a library stay in their one home") { hold(stray_libraries); }
 
 TEST_CASE("the rules of includes detect a violation") {
   CHECK(broken_order(source_of("tensor/a.cpp", "#include \"nn/layers/module.h\"")).size() == 1);

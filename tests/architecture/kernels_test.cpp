@@ -1,4 +1,4 @@
-// One family name in all places: the kernels of a section of tensor/kernels/ are implemented,
+// One family name in all locations: the kernels of a section of tensor/kernels/ are implemented,
 // called and tested in files with the section's name, in the folder with the header's name.
 #include <map>
 #include <set>
@@ -39,7 +39,7 @@ std::vector<Kernel> declared(const Source& header) {
   return out;
 }
 
-// The contents of the files of one place: function names that are defined, called or mentioned.
+// The contents of the files of one location: function names that are defined, called or mentioned.
 using Names = std::map<std::string, std::set<std::string>>;  // path -> names
 
 std::string code_of(const Source& s) {
@@ -96,7 +96,7 @@ bool is_of(const std::string& path, const std::string& folder, const std::string
          rest.find('/') == std::string::npos;
 }
 
-struct Place {
+struct Location {
   std::string folder, ending;
 };
 
@@ -137,25 +137,25 @@ Tree read(const std::vector<Source>& all) {
 }
 
 bool found(const Names& names, const std::string& name, const std::string& family,
-           const std::vector<Place>& places) {
+           const std::vector<Location>& locations) {
   for (const auto& [path, in_file] : names) {
-    for (const Place& place : places) {
-      if (in_file.count(name) && is_of(path, place.folder, family, place.ending)) return true;
+    for (const Location& location : locations) {
+      if (in_file.count(name) && is_of(path, location.folder, family, location.ending)) return true;
     }
   }
   return false;
 }
 
-// The places in which a kernel is missing.
+// The locations in which a kernel is missing.
 Complaints misplaced(const Kernel& k, const Tree& tree) {
   const std::string what = k.room + ".h: " + k.name;
   if (k.family.empty()) return {what + " belongs to no family"};
   Complaints out;
-  auto need = [&](const Names& names, const std::string& name, const std::vector<Place>& places) {
-    if (found(names, name, k.family, places)) return;
+  auto need = [&](const Names& names, const std::string& name, const std::vector<Location>& in) {
+    if (found(names, name, k.family, in)) return;
     std::string missing = what + " is not in ";
-    for (size_t i = 0; i < places.size(); ++i) {
-      missing += (i ? " or " : "") + places[i].folder + "/" + k.family + "*" + places[i].ending;
+    for (size_t i = 0; i < in.size(); ++i) {
+      missing += (i ? " or " : "") + in[i].folder + "/" + k.family + "*" + in[i].ending;
     }
     out.push_back(missing);
   };
@@ -174,7 +174,7 @@ Complaints misplaced(const Kernel& k, const Tree& tree) {
   return out;
 }
 
-TEST_CASE("every kernel has its family's name in all five places") {
+TEST_CASE("every kernel has its family's name in all five locations") {
   const std::vector<Source> all = sources();
   const Tree tree = read(all);
   size_t kernels = 0, right = 0;
@@ -192,7 +192,7 @@ TEST_CASE("every kernel has its family's name in all five places") {
   }
   CHECK(kernels > 80);  // the headers were found
   MESSAGE(right << " of " << kernels << " kernels of " << families.size()
-                << " families have one name in all places");
+                << " families have one name in all locations");
 }
 
 TEST_CASE("the rule of families detects a violation") {

@@ -26,7 +26,7 @@ Complaints too_long(const Source& s) {
   }
   for (size_t i = 0; i < s.lines.size(); ++i) {
     if (width(s.lines[i]) > kLongestLine) {
-      out.push_back(place(s, i) + ": " + std::to_string(width(s.lines[i])) +
+      out.push_back(location(s, i) + ": " + std::to_string(width(s.lines[i])) +
                     " columns, at most 100");
     }
   }

@@ -79,7 +79,7 @@ inline std::string code_of(const std::string& line) {
   return out;
 }
 
-inline std::string place(const Source& s, size_t line) {
+inline std::string location(const Source& s, size_t line) {
   return s.path + ":" + std::to_string(line + 1);
 }
 

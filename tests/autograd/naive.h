@@ -25,9 +25,9 @@ struct Array {
     values.assign(size_t(n), value);
   }
 
-  // The place of an element in row-major order. Leading coordinates that the array does not have
+  // The offset of an element in row-major order. Leading coordinates that the array does not have
   // are ignored, and an axis of size 1 has the same element everywhere: NumPy's broadcasting.
-  size_t place(std::span<const int64_t> c) const {
+  size_t offset(std::span<const int64_t> c) const {
     size_t at = 0;
     const size_t skipped = c.size() - shape.size();
     for (size_t i = 0; i < shape.size(); ++i) {
@@ -35,14 +35,14 @@ struct Array {
     }
     return at;
   }
-  double operator()(const Coordinates& c) const { return values.at(place(c)); }
-  double& operator[](const Coordinates& c) { return values.at(place(c)); }
+  double operator()(const Coordinates& c) const { return values.at(offset(c)); }
+  double& operator[](const Coordinates& c) { return values.at(offset(c)); }
   // The same of as many coordinates as there are axes.
   template <class... More>
   double operator()(int64_t first, More... more) const {
     if (shape.size() != 1 + sizeof...(more)) throw std::out_of_range("coordinates of an array");
     const int64_t c[] = {first, int64_t(more)...};
-    return values.at(place(c));
+    return values.at(offset(c));
   }
 };
 

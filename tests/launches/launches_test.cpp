@@ -250,7 +250,7 @@ TEST_CASE("launches: the losses of 131,072 tokens fit a device") {
 
 TEST_CASE("launches: the last block of a grid reaches the operands of its launch alone") {
   const OnEmulator device;
-  // The excepted pass over all keys, or follow places that other kernels have written.
+  // The excepted pass over all keys, or follow offsets that other kernels have written.
   emulator::run_last_blocks({"flash_attention", "flash_attention_backward", "prob_loss",
                              "prob_loss_backward", "summarize_teacher", "fill_csr",
                              "sparse_attention", "sparse_attention_backward"});

@@ -16,7 +16,7 @@ using Oracle = std::function<Values(const std::vector<Tensor>&)>;
 
 // ---- oracles: the values of an op from its definition, one element at a time
 // y(c) = f(x, c) for the coordinates c of y's shape, where x is the only input.
-inline Oracle each_place(const Coordinates& shape, double (*f)(X x, At c)) {
+inline Oracle each_element(const Coordinates& shape, double (*f)(X x, At c)) {
   return [=](In in) {
     const Array x(in[0]);
     return tabulate(shape, [&](const Coordinates& c) { return f(x, c); });
@@ -82,44 +82,44 @@ inline std::vector<OpCase> shape_cases() {
        [](In in) {
          return permute(in[0], {2, 0, 1});
        },
-       each_place({6, 3, 4}, [](X x, At c) { return x(c[1], c[2], c[0]); })},
+       each_element({6, 3, 4}, [](X x, At c) { return x(c[1], c[2], c[0]); })},
       {"permute back",
        {x},
        [](In in) {
          return permute(in[0], {1, 2, 0});
        },
-       each_place({4, 6, 3}, [](X x, At c) { return x(c[2], c[0], c[1]); })},
+       each_element({4, 6, 3}, [](X x, At c) { return x(c[2], c[0], c[1]); })},
       {"slice",
        {x},
        [](In in) { return slice(in[0], -1, 2, 3); },
-       each_place({3, 4, 3}, [](X x, At c) { return x(c[0], c[1], c[2] + 2); })},
+       each_element({3, 4, 3}, [](X x, At c) { return x(c[0], c[1], c[2] + 2); })},
       {"slices add up",
        {x},
        [](In in) { return mul(slice(in[0], 1, 0, 3), slice(in[0], 1, 1, 3)); },
-       each_place({3, 3, 6}, [](X x, At c) { return x(c) * x(c[0], c[1] + 1, c[2]); })},
+       each_element({3, 3, 6}, [](X x, At c) { return x(c) * x(c[0], c[1] + 1, c[2]); })},
       {"split_heads",
        {x},
        [](In in) { return split_heads(in[0], 3); },
-       each_place({3, 3, 4, 2}, [](X x, At c) { return x(c[0], c[2], c[1] * 2 + c[3]); })},
+       each_element({3, 3, 4, 2}, [](X x, At c) { return x(c[0], c[2], c[1] * 2 + c[3]); })},
       {"split_heads, packed",
        {normal({2, 5, 3 * 2 * 4}, 3)},
        [](In in) {
          Tensor q = split_heads(in[0], 2, 0, 6), v = split_heads(in[0], 2, 4, 6);
          return mul(q, v);
        },
-       each_place({2, 2, 5, 4},
-                  [](X x, At c) {
-                    const int64_t of_head = c[1] * 4 + c[3];
-                    return x(c[0], c[2], of_head) * x(c[0], c[2], 2 * 8 + of_head);
-                  })},
+       each_element({2, 2, 5, 4},
+                    [](X x, At c) {
+                      const int64_t of_head = c[1] * 4 + c[3];
+                      return x(c[0], c[2], of_head) * x(c[0], c[2], 2 * 8 + of_head);
+                    })},
       {"repeat_heads",
        {normal({2, 3, 5, 4}, 4)},
        [](In in) { return repeat_heads(in[0], 3); },
-       each_place({2, 9, 5, 4}, [](X x, At c) { return x(c[0], c[1] / 3, c[2], c[3]); })},
+       each_element({2, 9, 5, 4}, [](X x, At c) { return x(c[0], c[1] / 3, c[2], c[3]); })},
       {"merge_heads",
        {normal({2, 3, 5, 4}, 4)},
        [](In in) { return merge_heads(in[0]); },
-       each_place({2, 5, 12}, [](X x, At c) { return x(c[0], c[2] / 4, c[1], c[2] % 4); })},
+       each_element({2, 5, 12}, [](X x, At c) { return x(c[0], c[2] / 4, c[1], c[2] % 4); })},
   };
 }
 
@@ -212,12 +212,12 @@ inline OpCase running_mean_case(const Coordinates& shape) {
   return {join("running_mean of ", shape[1], " rows of ", shape[2]),
           {normal(Shape{shape[0], shape[1], shape[2]}, 20, Dtype::f32, 2)},
           [](In in) { return running_mean(in[0]); },
-          each_place(shape,
-                     [](X x, At c) {
-                       long double sum = 0;
-                       for (int64_t t = 0; t <= c[1]; ++t) sum += x(c[0], t, c[2]);
-                       return double(sum / (long double)(c[1] + 1));
-                     }),
+          each_element(shape,
+                       [](X x, At c) {
+                         long double sum = 0;
+                         for (int64_t t = 0; t <= c[1]; ++t) sum += x(c[0], t, c[2]);
+                         return double(sum / (long double)(c[1] + 1));
+                       }),
           1e-5,
           shape[1] > 1000 ? 1e-5 : 1e-6};
 }

@@ -24,12 +24,12 @@ FTYPES = {"f32": 0, "bf16": 32}  # enum llama_ftype
 CACHES = {"f32": 0, "bf16": 1}  # enum ggml_type: F32, F16
 
 
-def requantised(model, kind, place):
+def requantised(model, kind, directory):
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FTYPES[kind]
     params.allow_requantize = True
     params.nthread = 2
-    out = str(pathlib.Path(place) / f"{kind}.gguf")
+    out = str(pathlib.Path(directory) / f"{kind}.gguf")
     if llama_cpp.llama_model_quantize(model.encode(), out.encode(), params) != 0:
         raise SystemExit(f"llama.cpp did not requantise {model}")
     return out
@@ -68,8 +68,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     text = pathlib.Path(args.text).read_bytes()[:400_000]
-    with tempfile.TemporaryDirectory() as place:
-        model = requantised(args.model, args.type, place)
+    with tempfile.TemporaryDirectory() as directory:
+        model = requantised(args.model, args.type, directory)
         for tokens in args.tokens:
             rows = {}
             for _ in range(args.rounds):

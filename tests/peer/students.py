@@ -74,7 +74,7 @@ def in_batch(model, sequences, encoder):
     ids = torch.full((len(sequences), longest), 3)
     mask = torch.zeros(len(sequences), longest, dtype=torch.long)
     positions = torch.zeros_like(mask)
-    places = []
+    own_columns = []
     for i, sequence in enumerate(sequences):
         start = longest - len(sequence) if i == 0 else 0
         columns = list(range(start, start + len(sequence)))
@@ -83,11 +83,11 @@ def in_batch(model, sequences, encoder):
             columns = [*range(half), *range(half + 4, len(sequence) + 4)]
         ids[i, columns], mask[i, columns] = torch.tensor(sequence), 1
         positions[i, columns] = torch.arange(len(sequence))
-        places.append(columns)
+        own_columns.append(columns)
     # An encoder counts positions of padding, too, unless they are given.
     more = {"position_ids": positions} if encoder else {}
     logits = model(input_ids=ids, attention_mask=mask, **more).logits
-    return [logits[i, columns] for i, columns in enumerate(places)]
+    return [logits[i, columns] for i, columns in enumerate(own_columns)]
 
 
 @torch.no_grad()

@@ -153,7 +153,7 @@ logarithmic = ["x"]
         (self.root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         code, text = self.run_script(self.root)
         self.assertEqual(code, 1)
-        self.assertIn("chart: 0 has no place on a logarithmic axis", text)
+        self.assertIn("chart: 0 cannot be shown on a logarithmic axis", text)
 
     def test_a_figure_that_was_changed_by_hand(self):
         self.change(f"{BLOCKS}/quality-time.svg", "<svg", "<svg ")
@@ -178,10 +178,10 @@ class Charts(unittest.TestCase):
         (x0, y0, x1, y1), = re.findall(r'd="M(\S+) (\S+)L(\S+) (\S+)"', svg)
         self.assertLess(float(x0), float(x1))
         self.assertEqual(y0, y1)
-        with self.assertRaisesRegex(ValueError, "0 has no place on a logarithmic axis"):
+        with self.assertRaisesRegex(ValueError, "0 cannot be shown on a logarithmic axis"):
             self.svg([[0, 1.5]], log_x=True)
 
-    def test_whole_numbers_have_whole_marks_and_a_point_has_a_place(self):
+    def test_whole_numbers_have_whole_marks_and_a_point_has_a_position(self):
         self.assertEqual(self.ticks(self.svg([[0, 0.5], [1, 0.75]])), ["0", "1"])
         self.assertGreater(len(self.ticks(self.svg([[0.5, 0.5], [1, 0.75]]))), 2)
         self.assertEqual(self.ticks(self.svg([[3, 0.5]])), ["3"])

@@ -14,13 +14,13 @@ constexpr int64_t kKept = 4;  // of make_block()
 
 using Settings = std::map<std::string, std::string>;
 
-nn::AttentionInput step_input(const Inputs& in, const std::vector<int64_t>& places,
+nn::AttentionInput step_input(const Inputs& in, const std::vector<int64_t>& positions,
                               const nn::RuntimeOptions& options, nn::Tap* tap = nullptr) {
   const int64_t B = in.hidden.dim(0), T = in.hidden.dim(1), C = in.hidden.dim(2);
-  return {.q = rows_at(in.q, places),
-          .k = rows_at(in.k, places),
-          .v = rows_at(in.v, places),
-          .hidden = rows_at(in.hidden.view({B, 1, T, C}), places).view({B, 1, C}),
+  return {.q = rows_at(in.q, positions),
+          .k = rows_at(in.k, positions),
+          .v = rows_at(in.v, positions),
+          .hidden = rows_at(in.hidden.view({B, 1, T, C}), positions).view({B, 1, C}),
           .options = options,
           .tap = tap};
 }
@@ -342,8 +342,8 @@ TEST_CASE("decoding contract: the remaining sequences continue unchanged") {
       Tensor out = Tensor::empty({3, x.dim(1), x.dim(2), x.rank() == 4 ? x.dim(3) : 1}, x.dtype());
       int64_t to = 0;
       for (int64_t b : {0, 3, 2}) {
-        Tensor place = out.slice(0, to++, 1);
-        BRINE_CALL(place, copy, place, x.slice(0, b, 1).contiguous().view(place.shape()));
+        Tensor row = out.slice(0, to++, 1);
+        BRINE_CALL(row, copy, row, x.slice(0, b, 1).contiguous().view(row.shape()));
       }
       return out;
     };

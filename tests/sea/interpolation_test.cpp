@@ -39,7 +39,7 @@ sea::SeaConfig nearest_config() {
 
 }  // namespace
 
-TEST_CASE("V_I by nearest rows: every row has a single 1, at the column that its place is in") {
+TEST_CASE("V_I by nearest rows: every row has a single 1, at the column that its position is in") {
   for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
     for (int64_t d : {1, 4, 8}) {
       const std::vector<int64_t> lengths = {0, 1, 2, 7, 8, 9, 16, 37};

@@ -51,12 +51,12 @@ Masks = Literal["none", "windowed", "any"]
 
 MODEL_TYPE = "brine_blocks"
 HIDDEN = -5000.0  # masks that are added to scores have at most as much where they hide a key
-PLACE, LENGTHS = "brine_sea_place", "brine_sea_lengths"
+ATTACHMENT, LENGTHS = "brine_sea_attachment", "brine_sea_lengths"
 
 
 @dataclass
-class Place:
-    """Where a block is: what the attention function of its layer needs. An attribute of the attention module."""
+class Attachment:
+    """What the attention function of its layer needs of a block. An attribute of the attention module."""
 
     block: Block
     number: int  # of the layer in the model
@@ -70,7 +70,7 @@ class Place:
 
 @dataclass
 class Attached:
-    """What attach() did to a model. The places of its layers have it."""
+    """What attach() did to a model. The attachments of its layers have it."""
 
     config: dict[str, Any]  # config.json of the blocks
     modules: list[nn.Module]  # those with a block, in the order of the layers
@@ -91,30 +91,30 @@ def attached_attention(
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """query [B, H, R, d], key, value [B, G, S, d] -> [B, R, H, d]; dense, as by `original`, without a block."""
-    place: Place | None = module.__dict__.get(PLACE)
+    attachment: Attachment | None = module.__dict__.get(ATTACHMENT)
     count, keys, d = query.shape[2], key.shape[2], query.shape[3]
-    if place is None:
+    if attachment is None:
         if attention_mask is None or attention_mask.dim() == 2:  # of a model that was made of this one's config
             attention_mask = dense_mask(original, module, attention_mask, count, keys, query.dtype, given)
         dense = dense_function(original, module)
         return cast(
             "tuple[Tensor, Tensor | None]", dense(module, query, key, value, attention_mask, scaling=scaling, **given)
         )
-    block, cache = place.block, place.caches.pop(this_thread(), None)
+    block, cache = attachment.block, attachment.caches.pop(this_thread(), None)
     if given.get("is_causal") is not None and bool(given["is_causal"]) != block.shape.causal:
         raise ValueError(f"brine: is_causal is {given['is_causal']}, but the blocks were made for {block.shape.causal}")
     if scaling is not None and abs(scaling * d**0.5 - 1) > 1e-6:
         query = query * (scaling * d**0.5)
     if isinstance(block, BlockAttention) and (torch.compiler.is_compiling() or isinstance(cache, StaticCache)):
-        return compiled_attention(place, cache, query, key, value, attention_mask), None
-    total = keys if cache is None else max(keys, length_in(cache, place.slot))
-    if place.window is not None and total > place.window:
+        return compiled_attention(attachment, cache, query, key, value, attention_mask), None
+    total = keys if cache is None else max(keys, length_in(cache, attachment.slot))
+    if attachment.window is not None and total > attachment.window:
         raise ValueError(
-            f"brine: layer {place.number} has a sliding window of {place.window} keys, the sequence has {total} tokens;"
-            " leave it out of layers"
+            f"brine: layer {attachment.number} has a sliding window of {attachment.window} keys, the sequence has {total}"
+            " tokens; leave it out of layers"
         )
     if total > keys:
-        raise ValueError(f"brine: the cache has dropped the first tokens of layer {place.number}")
+        raise ValueError(f"brine: the cache has dropped the first tokens of layer {attachment.number}")
     if total > block.shape.max_positions:
         raise ValueError(f"brine: {total} tokens, but the model has {block.shape.max_positions} positions")
     if keys > count and cache is None:
@@ -124,36 +124,36 @@ def attached_attention(
         block.to(query.device)  # the model was moved, and does not know of its blocks
     store = None
     if cache is not None:
-        store, lengths = store_in(cache, place.slot, place.slots), cache.__dict__.setdefault(LENGTHS, {})
-        seen, lengths[place.slot] = lengths.get(place.slot, 0), keys
+        store, lengths = store_in(cache, attachment.slot, attachment.slots), cache.__dict__.setdefault(LENGTHS, {})
+        seen, lengths[attachment.slot] = lengths.get(attachment.slot, 0), keys
         if seen < keys - count:
             raise ValueError(
-                f"brine: the cache has keys of {keys - count} tokens, of which the block of layer {place.number} has"
-                f" seen {seen}; fill a new cache after attach()"
+                f"brine: the cache has keys of {keys - count} tokens, of which the block of layer {attachment.number}"
+                f" has seen {seen}; fill a new cache after attach()"
             )
     return block(query, key, value, visible, None, store).transpose(1, 2).contiguous(), None
 
 
 def compiled_attention(
-    place: Place, cache: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    attachment: Attachment, cache: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> Tensor:
     """The same of a block as one operation, for graphs and caches of a fixed size: [B, R, H, d]."""
     length = state = None
     if cache is not None:
         if not isinstance(cache, StaticCache):
             raise ValueError(f"brine: in compiled models the cache must be a StaticCache, not a {type(cache).__name__}")
-        layer: Any = cache.layers[place.slot]
+        layer: Any = cache.layers[attachment.slot]
         length = layer.cumulative_length
         if not hasattr(layer, NUMBER):
             setattr(layer, NUMBER, new_state(key))
             if not torch.compiler.is_compiling():
                 follow_beams(layer, getattr(layer, NUMBER))
         state = getattr(layer, NUMBER)
-    if place.window is not None:
-        raise ValueError(f"brine: layer {place.number} has a sliding window: leave it out of layers")
+    if attachment.window is not None:
+        raise ValueError(f"brine: layer {attachment.number} has a sliding window: leave it out of layers")
     if mask is not None and mask.dim() != 2:
         raise ValueError("brine: attention_mask must be [B, S] in compiled models and with a StaticCache")
-    return block_attention(query, key, value, mask, length, state, place.handle)
+    return block_attention(query, key, value, mask, length, state, attachment.handle)
 
 
 def length_in(cache: DynamicCache, slot: int) -> int:
@@ -258,30 +258,30 @@ def implementation(masks: Masks, original: str | None) -> str:
 
 def take_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before an attention module: the attention function gets its cache from here, whatever the family calls it."""
-    place: Place = module.__dict__[PLACE]
+    attachment: Attachment = module.__dict__[ATTACHMENT]
     used = getattr(getattr(module, "config", None), "_attn_implementation", "brine_sea_attached")
     if not str(used).startswith("brine_sea_attached"):
         raise ValueError(
-            f"brine: the attention implementation became {used!r} after attach(), so layer {place.number} would be"
+            f"brine: the attention implementation became {used!r} after attach(), so layer {attachment.number} would be"
             " dense; detach() and attach() again"
         )
     cache = next((x for x in (*args, *kwargs.values()) if isinstance(x, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
-    fits = (DynamicCache, StaticCache) if isinstance(place.block, BlockAttention) else DynamicCache
+    fits = (DynamicCache, StaticCache) if isinstance(attachment.block, BlockAttention) else DynamicCache
     if cache is not None and not isinstance(cache, fits):
         raise ValueError(
             f"brine: the cache is a {type(cache).__name__}, DynamicCache is supported, StaticCache by blocks"
         )
-    place.caches[this_thread()] = cache
+    attachment.caches[this_thread()] = cache
 
 
 def check_ran(module: nn.Module, _args: Any, _output: Any) -> None:
     """After an attention module: its block took what take_cache() left for it."""
-    place: Place = module.__dict__[PLACE]
-    if this_thread() in place.caches:
-        del place.caches[this_thread()]
-        raise ValueError(f"brine: layer {place.number} computed its attention without its block")
+    attachment: Attachment = module.__dict__[ATTACHMENT]
+    if this_thread() in attachment.caches:
+        del attachment.caches[this_thread()]
+        raise ValueError(f"brine: layer {attachment.number} computed its attention without its block")
 
 
 # ---- directories
@@ -351,7 +351,7 @@ def config_of(section: dict[str, Any], layers: list[Layer], positions: int) -> d
 def layers_to_attach(
     tap: Tap, source: str, config: dict[str, Any], layers: Sequence[int] | None
 ) -> dict[int, tuple[int, Layer]]:
-    """The layers of a model that get a block: by number the block's place in the files and the layer."""
+    """The layers of a model that get a block: by number the block's index in the files and the layer."""
     known = dict(zip(tap.numbers, tap.layers, strict=True))
     if len({id(layer.module) for layer in tap.layers}) < len(tap.layers):
         raise ValueError("brine: the model uses a layer several times, so it cannot have blocks of its own")
@@ -413,7 +413,7 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     replace: of encoders with decoders, with caps, sinks or biases of scores, or with values of another size than keys.
     """
     check_model(model)
-    if places_of(model):
+    if attachments_of(model):
         raise ValueError("brine: the model has blocks already, detach() them first")
     source, config, tensors = read_blocks(blocks)
     settings = settings_of(cast(Any, SimpleNamespace(**{SECTION: config[SECTION]})))
@@ -465,10 +465,10 @@ def put(model: nn.Module, config: dict[str, Any], made: dict[int, Block], found:
         of = getattr(module, "config", None) or model.config
         at = getattr(module, "layer_idx", None)
         slots = max(int(getattr(of, "num_hidden_layers", 0)), len(tap.layers))
-        place = Place(
+        attachment = Attachment(
             block, number, found[number].window, number if at is None else int(at), slots, attached, number_of(block)
         )
-        module.__dict__[PLACE] = place
+        module.__dict__[ATTACHMENT] = attachment
         module.register_forward_pre_hook(take_cache, with_kwargs=True)
         module.register_forward_hook(check_ran)
 
@@ -489,17 +489,17 @@ def copied_configs(model: nn.Module, copies: dict[int, Any]) -> list[tuple[nn.Mo
     return before
 
 
-def places_of(model: nn.Module) -> list[Place]:
+def attachments_of(model: nn.Module) -> list[Attachment]:
     """Of the layers that have a block, in their order. A wrapper of the model has them, too."""
-    found = [module.__dict__[PLACE] for module in model.modules() if PLACE in module.__dict__]
-    return sorted(found, key=lambda place: place.number)
+    found = [module.__dict__[ATTACHMENT] for module in model.modules() if ATTACHMENT in module.__dict__]
+    return sorted(found, key=lambda attachment: attachment.number)
 
 
 def state_of(model: nn.Module) -> Attached:
-    places = places_of(model)
-    if not places:
+    attachments = attachments_of(model)
+    if not attachments:
         raise ValueError("brine: the model has no blocks, attach() them first")
-    return places[0].attached
+    return attachments[0].attached
 
 
 def detach(model: Any) -> Any:
@@ -514,7 +514,7 @@ def detach(model: Any) -> Any:
         vars(config).update({name: x for name, x in changed.items() if name not in kept})
         module.__dict__["config"] = config
     for module in state.modules:
-        del module.__dict__[PLACE]
+        del module.__dict__[ATTACHMENT]
         for key in [key for key, hook in module._forward_pre_hooks.items() if hook is take_cache]:
             del module._forward_pre_hooks[key], module._forward_pre_hooks_with_kwargs[key]
         for key in [key for key, hook in module._forward_hooks.items() if hook is check_ran]:
@@ -528,13 +528,13 @@ def blocks(model: Any) -> nn.ModuleList:
     Their parameters are to be trained, their `k` may be changed between calls. ValueError without blocks.
     """
     state_of(model)
-    return nn.ModuleList(place.block for place in places_of(model))
+    return nn.ModuleList(attachment.block for attachment in attachments_of(model))
 
 
 def layers(model: Any) -> list[int]:
     """The numbers of the layers that have a block, ascending; without blocks, of those that attach() would give one."""
-    if places := places_of(model):
-        return [place.number for place in places]
+    if attachments := attachments_of(model):
+        return [attachment.number for attachment in attachments]
     check_model(model)
     with tapped(model, Tap()) as tap:
         tap.find_layers(model)

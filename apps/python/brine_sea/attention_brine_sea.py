@@ -310,8 +310,8 @@ class SeaAttention(nn.Module):
         if self.settings.identity_interpolation == "nearest":
             y = (at * d // lengths.clamp(min=1) == column).to(like.dtype)
         else:
-            place = at.double() * (d - 1) / (lengths - 1).clamp(min=1)
-            y = (1 - (place - column).abs()).clamp(min=0).to(like.dtype)
+            position = at.double() * (d - 1) / (lengths - 1).clamp(min=1)
+            y = (1 - (position - column).abs()).clamp(min=0).to(like.dtype)
         return (y * (at < lengths))[:, None]
 
     def mixed(self, context: Tensor, v: Tensor) -> Tensor:
@@ -335,12 +335,12 @@ class SeaAttention(nn.Module):
         assert store is not None
         x = store(1, x)
         x = (padding.packed(x) if padding else x)[:, :, ::skip]
-        places, lengths = rows.ordinals.clamp(min=0) // skip, (rows.lengths + skip - 1) // skip
-        start = places[:, :1] - LOOKBACK
+        positions, lengths = rows.ordinals.clamp(min=0) // skip, (rows.lengths + skip - 1) // skip
+        start = positions[:, :1] - LOOKBACK
         at = start + torch.arange(LOOKBACK + rows.widths.shape[1], device=x.device)
         window = rows_at(x, at.clamp(0, x.shape[2] - 1))
         scores = decoder(window, (at >= 0) & (at < lengths[:, None]))
-        return rows_at(scores, (places - start).clamp(min=0))
+        return rows_at(scores, (positions - start).clamp(min=0))
 
     def repeated(self, scores: Tensor, rows: Rows, padding: Padding | None, store: Store | None) -> Tensor:
         """Each row has the scores of the last row before it whose ordinal query_skip divides (section 5)."""
@@ -570,6 +570,6 @@ class Padding:
         return rows_at(x, self.ordinals.clamp(min=0)) * self.visible[:, None, :, None]
 
 
-def rows_at(x: Tensor, places: Tensor) -> Tensor:
-    """Rows places[b] of x [B, ., S, e]."""
-    return x.gather(2, places[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))
+def rows_at(x: Tensor, positions: Tensor) -> Tensor:
+    """Rows positions[b] of x [B, ., S, e]."""
+    return x.gather(2, positions[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))

@@ -1,4 +1,4 @@
-"""Attention over blocks of keys at fixed places, chosen by copies of the keys in 4 bits (section 8), in PyTorch.
+"""Attention over blocks of keys at fixed positions, chosen by copies of the keys in 4 bits (section 8), in PyTorch.
 
 B sequences, H heads of queries, G of keys and values (head h reads group h // n, n = H / G), d head size, S keys,
 R rows (queries). Block b is the keys [b block, (b + 1) block); a tile is `tile` rows, which are in one block, the
@@ -136,26 +136,26 @@ def calibrated_key_scale(keys: Tensor, complete: Tensor) -> Tensor:
 # ---- selection
 
 
-def largest_places(values: Tensor, limit: int) -> Tensor:
-    """Places of the `limit` largest of values [..., n] that are not negative, of equal ones the later.
+def largest_indices(values: Tensor, limit: int) -> Tensor:
+    """Indices of the `limit` largest of values [..., n] that are not negative, of equal ones the later.
 
     [..., min(limit, n)]; -1 where there are fewer.
     """
     count = values.shape[-1]
     if limit >= count:
-        found, places = values, torch.arange(count, device=values.device).expand_as(values)
+        found, indices = values, torch.arange(count, device=values.device).expand_as(values)
     else:
-        found, places = values.topk(limit, -1, sorted=False)
+        found, indices = values.topk(limit, -1, sorted=False)
         last = found.amin(-1, keepdim=True)
         # Of equal ones topk() may choose any.
         tied = ((values >= last).sum(-1) > limit) & (last[..., 0] >= 0)
         if bool(tied.any()):
             order = values[tied].flip(-1).sort(dim=-1, descending=True, stable=True).indices
-            places[tied] = count - 1 - order[:, :limit]
-            found = values.gather(-1, places)
+            indices[tied] = count - 1 - order[:, :limit]
+            found = values.gather(-1, indices)
     if bool(torch.isnan(found).any()):
         raise ValueError("brine: scores of blocks are NaN: q or k has a NaN")
-    return places.masked_fill(found < 0, -1)
+    return indices.masked_fill(found < 0, -1)
 
 
 def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
@@ -168,18 +168,18 @@ def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
     values = codes // divisor
     first = codes < missing
     first[:, 1:] &= values[:, 1:] != values[:, :-1]
-    places = first.cumsum(-1) - 1
-    counts = places[:, -1] + 1
+    indices = first.cumsum(-1) - 1
+    counts = indices[:, -1] + 1
     width = int(counts.max())
     out = codes.new_full((len(codes), width + 1), -1)
-    out.scatter_(1, torch.where(first, places, width), codes)
+    out.scatter_(1, torch.where(first, indices, width), codes)
     return out[:, :width], counts
 
 
-def places_to_bits(places: Tensor, count: int) -> Tensor:
-    """Bits [..., count] of places [..., n], -1 for none."""
-    bits = torch.zeros(*places.shape[:-1], count + 1, dtype=torch.bool, device=places.device)
-    return bits.scatter_(-1, torch.where(places < 0, count, places), True)[..., :count]
+def indices_to_bits(indices: Tensor, count: int) -> Tensor:
+    """Bits [..., count] of indices [..., n], -1 for none."""
+    bits = torch.zeros(*indices.shape[:-1], count + 1, dtype=torch.bool, device=indices.device)
+    return bits.scatter_(-1, torch.where(indices < 0, count, indices), True)[..., :count]
 
 
 def shares(scores: Tensor, seen: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def shares(scores: Tensor, seen: Tensor) -> Tensor:
 
 class Chooser:
     """What the blocks of tiles are chosen by: q [F, n, r, d], the blocks `current` [F] that they are in, and the
-    places `owner` [F] of their sequences and groups among those of the copies.
+    indices `owner` [F] of their sequences and groups among those of the copies.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Chooser:
         if form.chosen == 0:
             return chosen
         if seen is not None:
-            seen |= places_to_bits(chosen, seen.shape[-1])
+            seen |= indices_to_bits(chosen, seen.shape[-1])
         kinds = torch.zeros_like(current)
         while bool((above := (current >> kinds) > form.columns).any()):
             kinds = kinds + above  # the level (section 8.7)
@@ -231,10 +231,10 @@ class Chooser:
                 fixed = self.is_fixed(here, table)
                 if seen is not None:
                     at = torch.where(bits & ~fixed, table[:, None], -1)
-                    seen[here] = places_to_bits(at, seen.shape[-1])
-                places = largest_places(found.masked_fill_(~bits | fixed, -1), form.chosen)
-                at = table[:, None].expand(-1, r, -1).gather(2, places.clamp(min=0))
-                chosen[here] = at.masked_fill(places < 0, -1)
+                    seen[here] = indices_to_bits(at, seen.shape[-1])
+                indices = largest_indices(found.masked_fill_(~bits | fixed, -1), form.chosen)
+                at = table[:, None].expand(-1, r, -1).gather(2, indices.clamp(min=0))
+                chosen[here] = at.masked_fill(indices < 0, -1)
 
             for_each(piece, spans(0, len(tiles), each), device)
         return chosen
@@ -257,19 +257,19 @@ class Chooser:
             wide = torch.arange(int(last.max()), device=tiles.device).expand(len(tiles), -1)
             seen = wide[:, None] < last
             sums = self.first_pass(tiles, wide, seen, larger).masked_fill_(~seen, -1)
-            is_open = places_to_bits(largest_places(sums, form.candidates), wide.shape[1])
+            is_open = indices_to_bits(largest_indices(sums, form.candidates), wide.shape[1])
             is_open = F.pad(is_open.repeat_interleave(inside, -1), (0, inside))[..., : table.shape[1]]
             pool = pool & (is_open | (table[:, None] >= last * inside) | self.is_fixed(tiles, table))
             table, pool = united(table, pool)
         fixed = self.is_fixed(tiles, table)
         sums = self.first_pass(tiles, table, pool, self.known.numbers).masked_fill_(~pool | fixed, -1)
-        chosen = places_to_bits(largest_places(sums, form.candidates), table.shape[1])
+        chosen = indices_to_bits(largest_indices(sums, form.candidates), table.shape[1])
         return united(table, chosen | (fixed & pool))
 
     def rows_of(self, x: Tensor, tiles: Tensor, blocks: Tensor) -> Tensor:
         """Rows of x [B, G, N, e] of blocks [F, U] of tiles: [F, U, e]."""
-        places = self.owner[tiles, None] * x.shape[2] + blocks
-        return x.flatten(0, 2).index_select(0, places.flatten()).view(*blocks.shape, -1)
+        indices = self.owner[tiles, None] * x.shape[2] + blocks
+        return x.flatten(0, 2).index_select(0, indices.flatten()).view(*blocks.shape, -1)
 
     def first_pass(self, tiles: Tensor, table: Tensor, seen: Tensor, moments: Tensor) -> Tensor:
         """Shares [F, r, U] of blocks of `table` [F, U] by their means and deviations, in front in `moments`."""
@@ -366,15 +366,15 @@ def biases(codes: Tensor, ordinals: Tensor, form: BlockSettings, dtype: torch.dt
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, places: Tensor, codes: Tensor, ordinals: Tensor, form: BlockSettings
+    q: Tensor, keys: Tensor, values: Tensor, indices: Tensor, codes: Tensor, ordinals: Tensor, form: BlockSettings
 ) -> Tensor:
     """softmax(q k / sqrt(d)) v over what tiles keep: q [t, n, r, d] -> the same.
 
-    keys, values [., e], rows of which `places` [t, .] are those of the blocks of codes [t, U] (entries_of()), one
+    keys, values [., e], rows of which `indices` [t, .] are those of the blocks of codes [t, U] (entries_of()), one
     after another; ordinals [t, r] of the rows.
     """
     tiles, n, r, d = q.shape
-    k, v = (x.index_select(0, places.flatten()).view(tiles, 1, -1, d).expand(-1, n, -1, -1) for x in (keys, values))
+    k, v = (x.index_select(0, indices.flatten()).view(tiles, 1, -1, d).expand(-1, n, -1, -1) for x in (keys, values))
     of_blocks, of_keys = biases(codes, ordinals, form, q.dtype)
     bias = of_blocks[..., None].repeat(1, 1, 1, form.block)
     bias[:, :, 0] = of_keys
@@ -385,7 +385,7 @@ def attend_by_linear(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    places: Tensor,
+    indices: Tensor,
     codes: Tensor,
     counts: Tensor,
     ordinals: Tensor,
@@ -394,13 +394,13 @@ def attend_by_linear(
     """The same, a tile at a time, by products of matrices as by_linear() says; counts [t, 2] (entries_of())."""
     _, n, r, d = q.shape
     of_blocks, of_keys = biases(codes, ordinals, form, q.dtype)
-    each, numbers = places.shape[1] // codes.shape[1], counts.tolist()
+    each, numbers = indices.shape[1] // codes.shape[1], counts.tolist()
     rows, out = (q * d**-0.5).flatten(1, 2), torch.empty_like(q)
 
     def piece(a: int, b: int) -> None:
         for i in range(a, b):
             count, seen = numbers[i]
-            k, v = (x.index_select(0, places[i, : count * each]).view(-1, d) for x in (keys, values))
+            k, v = (x.index_select(0, indices[i, : count * each]).view(-1, d) for x in (keys, values))
             scores = linear(rows[i], k)
             by_block = scores.view(n, r, count, form.block)
             by_block[:, :, 0] += of_keys[i]
@@ -531,9 +531,9 @@ class Layout:
         """Those with ordinals from `first` ([B], or the same for all) on, of x [B, ., S, e] in the order of a batch."""
         if isinstance(first, int) and self.padding is None:
             return x[:, :, first : first + count]
-        places = torch.as_tensor(first, device=x.device).view(-1, 1) + torch.arange(count, device=x.device)
-        places = places.clamp(0, x.shape[2] - 1).expand(len(x), -1)
-        return rows_at(x, places if self.padding is None else self.padding.order.gather(1, places))
+        positions = torch.as_tensor(first, device=x.device).view(-1, 1) + torch.arange(count, device=x.device)
+        positions = positions.clamp(0, x.shape[2] - 1).expand(len(x), -1)
+        return rows_at(x, positions if self.padding is None else self.padding.order.gather(1, positions))
 
 
 class BlockAttention(nn.Module):
@@ -678,16 +678,16 @@ class BlockAttention(nn.Module):
             if self.backend == "flex" and at.count == keys:
                 return attend_by_flex(q, k, v, codes.view(batch, groups, tiles, -1), form)
             k, v = (x.reshape(-1, size * d) for x in (k, v))
-            places = sequence * ((keys + ahead) // size) + blocks
+            indices = sequence * ((keys + ahead) // size) + blocks
         else:  # single keys, so that nothing of the length of the cache is copied
             of_keys = (blocks[..., None] * size + torch.arange(size, device=q.device)).flatten(1).clamp(max=keys - 1)
             if at.padding is not None:
                 of_keys = at.padding.order.repeat_interleave(groups, 0).gather(1, of_keys)
             k, v = (x.reshape(-1, d) for x in (k, v))
-            places = sequence * keys + of_keys
+            indices = sequence * keys + of_keys
         q = q.transpose(2, 3).flatten(0, 2)
         if by_linear(q, k, v):
-            y = attend_by_linear(q, k, v, places, codes, counts, ordinals, form)
+            y = attend_by_linear(q, k, v, indices, codes, counts, ordinals, form)
             return y.view(batch, groups, tiles, n, r, d).transpose(2, 3)
         # Tiles that keep about as many blocks are computed together.
         order = counts[:, 0].argsort(descending=True)
@@ -696,8 +696,8 @@ class BlockAttention(nn.Module):
         while a < len(numbers):
             b = a + max(1, budget // numbers[a])
             here, span = order[a:b], numbers[a]
-            of_span = span * (places.shape[1] // codes.shape[1])
-            inputs = q[here], k, v, places[here, :of_span], codes[here, :span], ordinals[here]
+            of_span = span * (indices.shape[1] // codes.shape[1])
+            inputs = q[here], k, v, indices[here, :of_span], codes[here, :span], ordinals[here]
             parts.append(recomputed(attend, *inputs, form))
             a = b
         y = torch.cat(parts)[order.argsort()]
@@ -714,7 +714,7 @@ class BlockAttention(nn.Module):
         seen = (codes >= 0) & (codes % form.tile <= row[:, None, ..., None])
         kept = torch.where(seen, codes // form.tile, -1)
         for name, x in (("chosen", chosen), ("kept", kept)):
-            self.capture[name] = at.of_tokens(places_to_bits(torch.where(x < blocks, x, -1), blocks))
+            self.capture[name] = at.of_tokens(indices_to_bits(torch.where(x < blocks, x, -1), blocks))
 
 
 def remembered(new: Tensor, earlier: int, store: Store) -> Tensor:

@@ -59,35 +59,35 @@ class Dump:
         return iter(range(len(self)))
 
     def shard_of(self, sample: int) -> tuple[Any, int]:
-        """The file with a sample, and the sample's place in it."""
+        """The file with a sample, and the sample's row in it."""
         import h5py
 
         for index, shard in enumerate(self.manifest["shards"]):
-            place = sample - shard["first"]
-            if 0 <= place < shard["samples"]:
+            row = sample - shard["first"]
+            if 0 <= row < shard["samples"]:
                 if index not in self.open_shards:
                     path = os.path.join(self.directory, shard["name"])
                     size = os.path.getsize(path) if os.path.exists(path) else 0
                     if size != shard.get("bytes", size):
                         raise ValueError(f"{path}: has {size} bytes, the manifest says {shard['bytes']}")
                     self.open_shards[index] = h5py.File(path, "r")
-                return self.open_shards[index], place
+                return self.open_shards[index], row
         raise IndexError(f"{self.directory}: no sample {sample} of {len(self)}")
 
     def length(self, sample: int) -> int:
-        file, place = self.shard_of(sample)
-        return int(file["lengths"][place])
+        file, row = self.shard_of(sample)
+        return int(file["lengths"][row])
 
     def values(self, sample: int, name: str, size: int = 1) -> Array:
         """A dataset's part of one sample; `size`: numbers on axis 0 for each token, if it is ragged.
 
         size = 0: for each pair of tokens of a map.
         """
-        file, place = self.shard_of(sample)
+        file, row = self.shard_of(sample)
         data = file[name]
         if not self.ragged:
-            return np.asarray(data[place])
-        lengths = np.asarray(file["lengths"][: place + 1], np.int64)
+            return np.asarray(data[row])
+        lengths = np.asarray(file["lengths"][: row + 1], np.int64)
         rows = lengths * size if size else self.pairs(lengths) * self.manifest["heads"]
         return np.asarray(data[int(rows[:-1].sum()) : int(rows.sum())])
 
@@ -158,11 +158,11 @@ class Dump:
 
     def logits(self, sample: int) -> dict[str, Array]:
         """Of each token: "values", "lse" and, if only the largest are stored, "ids"; of a task "classes"."""
-        file, place = self.shard_of(sample)
+        file, row = self.shard_of(sample)
         out = {}
         for name in file["logits"] if "logits" in file else ():
             if name == "classes":
-                out[name] = np.asarray(file["logits/classes"][place])
+                out[name] = np.asarray(file["logits/classes"][row])
             else:
                 out[name] = self.values(sample, f"logits/{name}")[: self.length(sample)]
         return out

@@ -53,7 +53,7 @@ class Tap:
         self.tensors: list[dict[str, Tensor]] = []  # of each of them
         self.names: list[str] = []  # of the modules that are the layers, in the order of a pass
         self.numbers: list[int] = []  # of the layers in the model
-        self.wanted: set[int] | None = None  # places in the order of a pass; None: all
+        self.wanted: set[int] | None = None  # indices in the order of a pass; None: all
         self.checks_masks = False
         self.lengths: Tensor | None = None  # [B] of the pass
 
@@ -93,8 +93,8 @@ class Tap:
                 raise ValueError(f"brine: the model has no layer {number} with attention, its layers are {known}")
         self.wanted = {self.numbers.index(number) for number in numbers}
 
-    def wants(self, place: int) -> bool:
-        return self.wanted is None or place in self.wanted
+    def wants(self, index: int) -> bool:
+        return self.wanted is None or index in self.wanted
 
     def attention(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **given: Any) -> Any:
         """The attention function: q [B, H, T, d], k and v [B, G, T, d] -> [B, T, H, d] and the map or None."""
@@ -185,9 +185,9 @@ def window_of(module: nn.Module, given: dict[str, Any]) -> int | None:
     """The keys that a row of a layer with a sliding window or chunks sees at most, None of any other."""
     if given.get("sliding_window") is not None:
         return int(given["sliding_window"])
-    config, place = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
     types = getattr(config, "layer_types", None)
-    kind = types[place] if types and place is not None and place < len(types) else "full_attention"
+    kind = types[index] if types and index is not None and index < len(types) else "full_attention"
     name = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}.get(kind)
     size = getattr(config, name, None) if name else None
     return None if size is None else int(size)
@@ -266,7 +266,7 @@ def run(
     finally:
         for hook in hooks:
             hook.remove()
-    return [tensors for place, tensors in enumerate(tap.tensors) if tap.wants(place)], given
+    return [tensors for index, tensors in enumerate(tap.tensors) if tap.wants(index)], given
 
 
 def no_cache(model: Any) -> dict[str, bool]:

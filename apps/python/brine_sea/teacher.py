@@ -165,16 +165,16 @@ def dump(
         *_, tensors, given = passed(longest, longest + 1, True)
         tap.checks_masks = False
         check_layers(tap, content)
-        places = [place for place in range(len(tap.layers)) if tap.wants(place)]
-        of = tap.layers[places[0]]
-        dumped = [tap.numbers[place] for place in places]
+        indices = [index for index in range(len(tap.layers)) if tap.wants(index)]
+        of = tap.layers[indices[0]]
+        dumped = [tap.numbers[index] for index in indices]
         if classes or model.get_output_embeddings() is None or getattr(given, "logits", None) is None:
             top_logits = 0
         at_rank, of_ranks = process(rank, ranks)
         hidden = tensors[0]["output"].shape[-1] if output else model.config.get_text_config().hidden_size
         with DumpWriter(
             out,
-            layers=len(places),
+            layers=len(indices),
             heads=of.heads,
             key_heads=of.groups,
             head_size=of.head_size,
@@ -221,7 +221,7 @@ def classes_of(given: Any) -> int:
 
 def check_layers(tap: Tap, content: str) -> None:
     """Raises ValueError if the layers of a pass cannot be in one dump, or not with this content."""
-    wanted = {place: layer for place, layer in enumerate(tap.layers) if tap.wants(place)}
+    wanted = {index: layer for index, layer in enumerate(tap.layers) if tap.wants(index)}
     for what, kinds in (
         ("some layers are causal and others are not", {layer.causal for layer in wanted.values()}),
         ("layers have heads of other sizes", {(x.heads, x.groups, x.head_size) for x in wanted.values()}),
@@ -229,7 +229,7 @@ def check_layers(tap: Tap, content: str) -> None:
     ):
         if len(kinds) > 1:
             raise ValueError(f"brine: {what}, a dump is of one kind")
-    for place, layer in wanted.items():
+    for index, layer in wanted.items():
         if layer.deviation is None or content in layer.deviation[1]:
             continue
         hint = f"content={layer.deviation[1][0]!r} is possible"
@@ -237,7 +237,7 @@ def check_layers(tap: Tap, content: str) -> None:
         if others:
             hint += f", or the layers without, layers={others}"
         raise ValueError(
-            f"brine: in layer {tap.numbers[place]} {layer.deviation[0]}, so a student's attention cannot follow from"
+            f"brine: in layer {tap.numbers[index]} {layer.deviation[0]}, so a student's attention cannot follow from"
             f" {content}; {hint}"
         )
 
@@ -275,8 +275,8 @@ def write(
     if h["logits"] != "none":
         parts = []
         for sample in given.logits:  # one at a time: a vocabulary may be large
-            values, places = sample.float().topk(h["top_n"], -1)
-            parts.append((values.cpu(), places.int().cpu(), sample.float().logsumexp(-1).cpu()))
+            values, indices = sample.float().topk(h["top_n"], -1)
+            parts.append((values.cpu(), indices.int().cpu(), sample.float().logsumexp(-1).cpu()))
         stored["logits"] = tuple(torch.stack(x).numpy() for x in zip(*parts, strict=True))
     if h["classes"]:
         stored |= {"classes": given.logits.float().cpu().numpy(), "windows": numbers}

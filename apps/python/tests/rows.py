@@ -37,10 +37,10 @@ def inputs_of(tokens, groups=2, batch=2):
     return [q, k, v]
 
 
-def widened(inputs, places, tokens=64):
-    """The inputs with their tokens at `places` among others of padding, and the bits of these places."""
+def widened(inputs, positions, tokens=64):
+    """The inputs with their tokens at `positions` among others of padding, and the bits of these positions."""
     visible = torch.zeros(len(inputs[0]), tokens, dtype=torch.bool)
-    visible[:, list(places)] = True
+    visible[:, list(positions)] = True
     wide = [torch.full((*x.shape[:2], tokens, x.shape[3]), 7.0, dtype=x.dtype) for x in inputs]
     for to, x in zip(wide, inputs, strict=True):
         to[:, :, visible[0]] = x.detach()

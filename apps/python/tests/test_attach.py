@@ -238,12 +238,12 @@ def test_padding(family, settings, side):
     changes = {"mode": "per-query"} if family == "bert" else {}  # the mode of other queries depends on them
     model, ids = make(family, settings, **changes), batch(1, 30)
     plain = logits(model, ids)
-    places = slice(10, 40) if side == "left" else slice(0, 30)
+    columns = slice(10, 40) if side == "left" else slice(0, 30)
     wide, mask, positions = torch.full((2, 40), 5), torch.zeros(2, 40, dtype=torch.long), torch.zeros(2, 40).long()
     wide[1], mask[1], positions[1] = batch(1, 40), 1, torch.arange(40)
-    wide[0, places], mask[0, places], positions[0, places] = ids[0], 1, torch.arange(30)
+    wide[0, columns], mask[0, columns], positions[0, columns] = ids[0], 1, torch.arange(30)
     got = logits(model, wide, mask, position_ids=positions)
-    assert close(got[0, places], plain[0], 2e-5)
+    assert close(got[0, columns], plain[0], 2e-5)
     assert close(got[1], logits(model, wide[1:])[0], 2e-5)
 
 

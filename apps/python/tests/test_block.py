@@ -149,8 +149,8 @@ def test_padding_on_any_side_changes_nothing(causal, name):
     made = random_block(causal, **(SETTINGS if causal else ENCODERS)[name])
     q, k, v = inputs_of(53, batch=1)
     plain = made(q, k, v)
-    for places in (range(53), range(9, 62), [*range(3, 20), *range(24, 60)]):
-        wide, visible = widened((q, k, v), places)
+    for positions in (range(53), range(9, 62), [*range(3, 20), *range(24, 60)]):
+        wide, visible = widened((q, k, v), positions)
         y = made(*wide, visible)
         assert torch.allclose(y[:, :, visible[0]], plain, rtol=0, atol=1e-10)
         assert not y[:, :, ~visible[0]].any()
@@ -202,14 +202,14 @@ def test_skipped_queries_take_the_scores_before_them(causal, name, skip):
     rows = torch.arange(1, 54).expand(2, -1) if causal else torch.full((2, 53), 53)
     assert torch.allclose(made.capture["estimate"], made.column_softmax(wanted, rows), rtol=0, atol=1e-10)
     # With padding, and of a causal model in pieces from a cache, nothing changes.
-    places = [*range(3, 20), *range(24, 60)]
-    wide, visible = widened((q, k, v), places)
-    assert torch.allclose(made(*wide, visible)[:, :, places], y, rtol=0, atol=1e-10)
+    positions = [*range(3, 20), *range(24, 60)]
+    wide, visible = widened((q, k, v), positions)
+    assert torch.allclose(made(*wide, visible)[:, :, positions], y, rtol=0, atol=1e-10)
     if not causal:
         return
     for mask, inputs in ((None, (q, k, v)), (visible, wide)):
         whole = in_pieces(made, inputs, mask, [27, 28, 30, 37, *range(38, inputs[0].shape[2] + 1)])
-        assert torch.allclose(whole if mask is None else whole[:, :, places], y, rtol=0, atol=1e-10)
+        assert torch.allclose(whole if mask is None else whole[:, :, positions], y, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("units, tokens", [(0, 300), (1, 300), (3, 300), (4, 129)])

@@ -176,8 +176,8 @@ def kept_by_definition(made, q, k):
     for g in range(groups):
         for t in range(tokens):
             found = chosen_by_definition(s, q[g * n : (g + 1) * n], k[g], made.key_scale[g], t)
-            for bits, places in zip((candidates, chosen), found, strict=True):
-                bits[g, t, sorted(places)] = True
+            for bits, numbers in zip((candidates, chosen), found, strict=True):
+                bits[g, t, sorted(numbers)] = True
             o = t // s.block
             kept[g, t] = chosen[g, t // s.tile * s.tile : t + 1].any(0)
             kept[g, t, [b for b in range(o + 1) if b < s.sinks or b >= o - s.local]] = True
@@ -224,8 +224,8 @@ def test_ties_go_to_the_later_block():
     # Row 58 has 14 complete blocks; 0 and 13 are fixed.
     assert made.capture["chosen"][0, 0, 58].nonzero().flatten().tolist() == [11, 12]
     values = torch.tensor([[1.0, 2.0, 1.0, 1.0, -1.0], [0.0, -1.0, -1.0, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
-    places = [sorted(row) for row in blocks.largest_places(values, 2).tolist()]
-    assert places == [[1, 3], [-1, 0], [3, 4]]
+    indices = [sorted(row) for row in blocks.largest_indices(values, 2).tolist()]
+    assert indices == [[1, 3], [-1, 0], [3, 4]]
 
 
 @names
@@ -240,7 +240,7 @@ def test_gradients(name):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
-PLACES = [range(53), range(9, 62), [*range(3, 20), *range(24, 60)]]
+POSITIONS = [range(53), range(9, 62), [*range(3, 20), *range(24, 60)]]
 
 
 @names
@@ -249,8 +249,8 @@ def test_padding_on_any_side_changes_nothing(name):
     plain = made(*inputs)
     cotangent = torch.randn_like(plain)
     wanted = torch.autograd.grad((plain * cotangent).sum(), inputs)
-    for places in PLACES:
-        wide, visible = widened(inputs, places)
+    for positions in POSITIONS:
+        wide, visible = widened(inputs, positions)
         y = made(*(x.requires_grad_() for x in wide), visible)
         assert torch.allclose(y[:, :, visible[0]], plain, rtol=0, atol=1e-12)
         assert not y[:, :, ~visible[0]].any()
@@ -370,7 +370,7 @@ def test_memory_is_linear(monkeypatch):
     monkeypatch.setattr(blocks, "GATHERED", 1 << 12)
     with Results() as results:
         made(q, k, v)
-    # q, or the keys' places of all tiles
+    # q, or the keys' indices of all tiles
     kept = 2 * (400 // 4) * 4 * (2 + 4 * 2)
     assert results.largest <= max(400 * 4 * 8, kept)
     assert results.largest < 400 * 400

@@ -72,17 +72,17 @@ def test_padding(family, attention, side):
     model = make(family, attention | ({"mode": "per-query"} if family == "bert" else {}))
     ids = batch(1, 30)
     plain = logits(model, ids)
-    places = {"left": range(10, 40), "right": range(30), "inside": [*range(4, 15), *range(21, 40)]}[side]
+    columns = {"left": range(10, 40), "right": range(30), "inside": [*range(4, 15), *range(21, 40)]}[side]
     mask = torch.zeros(1, 40, dtype=torch.long)
-    mask[0, list(places)] = 1
+    mask[0, list(columns)] = 1
     wide = torch.full((1, 40), 5)
-    wide[0, list(places)] = ids[0]
+    wide[0, list(columns)] = ids[0]
     inputs = {}
     if family == "bert":  # which counts positions of padding, too
         positions = torch.zeros(1, 40, dtype=torch.long)
-        positions[0, list(places)] = torch.arange(30)
+        positions[0, list(columns)] = torch.arange(30)
         inputs["position_ids"] = positions
-    assert close(logits(model, wide, mask, **inputs)[:, list(places)], plain)
+    assert close(logits(model, wide, mask, **inputs)[:, list(columns)], plain)
 
 
 @pytest.mark.parametrize("family", DECODERS)

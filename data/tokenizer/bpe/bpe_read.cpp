@@ -23,24 +23,24 @@ class Ids {
     for (size_t id = 0; id < tokens.size(); ++id)
       if (!tokens[id].empty()) ids_.emplace(tokens[id], int32_t(id));
   }
-  // `place` is the position of the merge, for the error.
+  // `where` is the position of the merge, for the error.
   std::pair<int32_t, int32_t> merge(std::string_view left, std::string_view right,
-                                    const std::string& place) const {
+                                    const std::string& where) const {
     auto id = [&](std::string_view token) {
       auto found = ids_.find(token);
-      check_format(found != ids_.end(), place, ": token '", token,
+      check_format(found != ids_.end(), where, ": token '", token,
                    "' is missing from the vocabulary");
       return found->second;
     };
     return {id(left), id(right)};
   }
   // "left right"
-  std::pair<int32_t, int32_t> merge(std::string_view line, const std::string& place) const {
+  std::pair<int32_t, int32_t> merge(std::string_view line, const std::string& where) const {
     const size_t space = line.find(' ');
     const bool two = space != std::string_view::npos && space > 0 && space + 1 < line.size() &&
                      line.find(' ', space + 1) == std::string_view::npos;
-    check_format(two, place, ": '", line, "' must be two tokens with one space between");
-    return merge(line.substr(0, space), line.substr(space + 1), place);
+    check_format(two, where, ": '", line, "' must be two tokens with one space between");
+    return merge(line.substr(0, space), line.substr(space + 1), where);
   }
 
  private:
@@ -52,13 +52,13 @@ void read_merges(const SortedJson& merges, const std::string& path, BpeModel& mo
   const Ids ids(model.tokens);
   for (size_t i = 0; i < merges.size(); ++i) {
     const SortedJson& item = merges[i];
-    const std::string place = join(path, ": merge ", i);
+    const std::string where = join(path, ": merge ", i);
     const bool pair =
         item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string();
-    check_format(pair || item.is_string(), place, " must be \"a b\" or [\"a\", \"b\"]");
+    check_format(pair || item.is_string(), where, " must be \"a b\" or [\"a\", \"b\"]");
     model.merges.push_back(pair ? ids.merge(item[0].get_ref<const std::string&>(),
-                                            item[1].get_ref<const std::string&>(), place)
-                                : ids.merge(item.get_ref<const std::string&>(), place));
+                                            item[1].get_ref<const std::string&>(), where)
+                                : ids.merge(item.get_ref<const std::string&>(), where));
   }
 }
 
@@ -152,7 +152,7 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
   const SortedJson pre = {{"type", "ByteLevel"}, {"add_prefix_space", prefix}};
   model.pre_tokenizer = PreTokenizer(pre, sides.config.path);
   sides.add_tokens(model.added);
-  place_added(model, count_tokens(model.tokens), where);
+  assign_added_ids(model, count_tokens(model.tokens), where);
   read_roles(sides, model);
   SpecialIds& special = model.special;
   // OPT's files give </s> this role too, so that "<unk>" in a text is not a special token.
@@ -222,7 +222,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     read_merges(member(body, "merges"), path, model);
     drop_repeated_merges(model);
     model.added = read_added(member(root, "added_tokens"), path);
-    place_added(model, count_tokens(model.tokens), path);
+    assign_added_ids(model, count_tokens(model.tokens), path);
     model.normalizer = Normalizer(member(root, "normalizer"), path);
     model.around = read_post_processor(member(root, "post_processor"), path);
     model.frame = read_frame(text, path);

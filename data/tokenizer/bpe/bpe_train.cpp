@@ -76,12 +76,12 @@ class Learner {
   }
 
   void grow(int32_t left, int32_t right, int64_t count, int32_t word) {
-    auto [place, is_new] = index_.emplace(key_of({left, right}), int32_t(pairs_.size()));
+    auto [found, is_new] = index_.emplace(key_of({left, right}), int32_t(pairs_.size()));
     if (is_new) pairs_.push_back({.pair = {left, right}});
-    PairInfo& info = pairs_[size_t(place->second)];
+    PairInfo& info = pairs_[size_t(found->second)];
     info.count += count;
     if (info.words.empty() || info.words.back() != word) info.words.push_back(word);
-    if (!info.touched) touched_.push_back(place->second);
+    if (!info.touched) touched_.push_back(found->second);
     info.touched = true;
   }
 
@@ -209,13 +209,13 @@ std::unique_ptr<BpeTokenizer> BpeTrainer::train() const {
     const std::string whole = model.tokens[size_t(left)] + model.tokens[size_t(right)];
     // If two pairs give the same token, both merges have the same id. Special tokens are never the
     // result of a merge.
-    auto [place, is_new] = known.emplace(whole, int32_t(model.tokens.size()));
-    if (place->second < specials) {
+    auto [found, is_new] = known.emplace(whole, int32_t(model.tokens.size()));
+    if (found->second < specials) {
       learner.forget(*pair);
       continue;
     }
     if (is_new) model.tokens.push_back(whole);
-    learner.merge(*pair, place->second);
+    learner.merge(*pair, found->second);
     model.merges.push_back(*pair);
   }
   return std::make_unique<BpeTokenizer>(std::move(model), "tokenizer");

@@ -20,8 +20,8 @@ bool is_newer_digit(uint32_t c) {
 
 // The end of the digits, or of what is between digits, from `at` on.
 size_t digits_end(std::string_view text, size_t at, bool individual) {
-  auto is_digit = [&](size_t& place) {
-    const uint32_t c = next_char(text, place);
+  auto is_digit = [&](size_t& offset) {
+    const uint32_t c = next_char(text, offset);
     return char_class(c) == CharClass::kNumber || is_newer_digit(c);
   };
   const bool digit = is_digit(at);

@@ -135,7 +135,7 @@ namespace {
 std::vector<PromptScore> score_batch(Solver& solver, Prompts batch, const ScoreCall& call) {
   std::vector<PromptScore> out;
   std::vector<data::Prompt> open;  // to generate
-  std::vector<size_t> places;
+  std::vector<size_t> indices;
   for (const ForcedAnswer& a : solver.forced(batch)) {
     check(a.tokens > 0, "suite: an answer without scored tokens");
     const data::Prompt& p = batch[out.size()];
@@ -143,15 +143,15 @@ std::vector<PromptScore> score_batch(Solver& solver, Prompts batch, const ScoreC
     const bool wanted = call.generate && solver.can_generate() && !p.references.empty();
     if (wanted && a.all_hit) score.generated = 1;
     if (wanted && !a.all_hit) {
-      places.push_back(out.size());
+      indices.push_back(out.size());
       open.push_back(p);
     }
     out.push_back(score);
   }
   if (open.empty()) return out;
   const std::vector<std::string> texts = solver.generated(open);
-  for (size_t i = 0; i < places.size(); ++i) {
-    out[places[i]].generated = data::string_match_all(open[i].references, texts[i]);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    out[indices[i]].generated = data::string_match_all(open[i].references, texts[i]);
   }
   return out;
 }

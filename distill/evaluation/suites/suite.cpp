@@ -268,7 +268,7 @@ void SuiteGrid::describe(data::Schema& s) {
     names += (names.empty() ? "" : ", ") + task.name;
   s.field("tasks", tasks, "Tasks: " + names + "; none: all");
   s.field("lengths", lengths, "Suite: tokens of prompt and answer", {.min = 1});
-  s.field("depths", depths, "Suite: places of the needle, percent of the haystack",
+  s.field("depths", depths, "Suite: positions of the needle, percent of the haystack",
           {.min = 0, .max = 100});
   s.field("depth_count", depth_count, "Suite: so many depths from 0 to 100 instead",
           {.min = 0, .max = 101});

@@ -105,10 +105,10 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
   check(model.labels() == labels, "task: the model has ", model.labels(), " labels, the task ",
         labels);
   TaskAnswers out;
-  std::vector<int64_t> place(size_t(texts.size()), -1);  // the text's index among the answers
+  std::vector<int64_t> index(size_t(texts.size()), -1);  // the text's index among the answers
   for (int64_t i = 0; i < count; ++i) {
     out.texts.push_back(i * texts.size() / count);
-    place[size_t(out.texts.back())] = i;
+    index[size_t(out.texts.back())] = i;
   }
   out.predictions.resize(size_t(count));
   if (!tokens.regression) out.probabilities.resize(size_t(count * labels));
@@ -116,7 +116,7 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
                   call.observer);
   std::vector<std::vector<int64_t>> batches = texts.in_order(call.batch_size);
   for (std::vector<int64_t>& numbers : batches)
-    std::erase_if(numbers, [&](int64_t i) { return place[size_t(i)] < 0; });
+    std::erase_if(numbers, [&](int64_t i) { return index[size_t(i)] < 0; });
   std::erase_if(batches, [](const auto& numbers) { return numbers.empty(); });
   std::vector<BatchMeasure*> measures = call.measures;
   measures.push_back(&keys);
@@ -151,7 +151,7 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
     const std::vector<double> predictions = reader.list<double>();
     const auto of_classes = tokens.regression ? std::vector<double>() : reader.list<double>();
     for (size_t i = 0; i < predictions.size(); ++i) {
-      const int64_t at = place[size_t(batches[size_t(n)].at(i))];
+      const int64_t at = index[size_t(batches[size_t(n)].at(i))];
       out.predictions[size_t(at)] = predictions[i];
       if (!of_classes.empty())
         std::copy_n(of_classes.begin() + int64_t(i) * labels, labels,

@@ -16,19 +16,19 @@ namespace brine::distill {
 
 namespace {
 
-TextLine line_of(const std::string& place, std::string_view line, std::optional<bool> pairs) {
+TextLine line_of(const std::string& where, std::string_view line, std::optional<bool> pairs) {
   const size_t tab = line.find('\t');
   const bool one = tab != std::string_view::npos;
   const bool more = one && line.find('\t', tab + 1) != std::string_view::npos;
-  check_format(!one || pairs.value_or(true), place,
+  check_format(!one || pairs.value_or(true), where,
                ": has a tab, as a pair of texts, but the model was made for single texts");
-  check_format(!more && (one || !pairs.value_or(false)), place,
+  check_format(!more && (one || !pairs.value_or(false)), where,
                pairs ? ": the model needs a pair of texts separated by one tab"
                      : ": has more than one tab; a pair of texts is separated by one");
   TextLine out{.first = std::string(line.substr(0, tab))};
   if (one) out.second = std::string(line.substr(tab + 1));
-  check_format(!data::is_blank(out.first), place, ": the text is empty");
-  check_format(!one || !data::is_blank(*out.second), place, ": the second text is empty");
+  check_format(!data::is_blank(out.first), where, ": the text is empty");
+  check_format(!one || !data::is_blank(*out.second), where, ": the second text is empty");
   return out;
 }
 

@@ -254,7 +254,7 @@ void AttentionStage::evaluate(const Batch& batch, const BlockObserver& observer)
   });
 }
 
-int64_t AttentionStage::place_of(const std::string& path) const {
+int64_t AttentionStage::index_of(const std::string& path) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (path.rfind(student_.attention_prefix(layers_[i]), 0) == 0) return int64_t(i);
   }
@@ -262,12 +262,12 @@ int64_t AttentionStage::place_of(const std::string& path) const {
 }
 
 bool AttentionStage::trains(const nn::Module::NamedParameter& p) const {
-  return p.group == nn::ParameterGroup::attention && place_of(p.path) >= 0;
+  return p.group == nn::ParameterGroup::attention && index_of(p.path) >= 0;
 }
 
 nn::ParameterPlanner AttentionStage::plan(double rate, double feature_rate) const {
   return [this, rate, feature_rate](const nn::ParameterStore::Entry& e) {
-    const int64_t part = place_of(e.path);
+    const int64_t part = index_of(e.path);
     const std::string name = e.path.substr(student_.attention_prefix(layers_[size_t(part)]).size());
     const bool feature = name.rfind("prior.query.", 0) == 0 || name.rfind("prior.key.", 0) == 0;
     return nn::ParameterPlan{.rate = feature ? feature_rate : rate, .part = part};

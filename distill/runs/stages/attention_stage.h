@@ -91,7 +91,7 @@ class AttentionStage : public StepObjective {
   std::vector<PendingTerm> block_terms(const Batch& batch, int64_t layer, const SeenLayer& seen,
                                        Tensor& sum, const BlockObserver& observer) const;
   // The index in layers_ of a parameter's layer; -1: none.
-  int64_t place_of(const std::string& path) const;
+  int64_t index_of(const std::string& path) const;
 
   std::shared_ptr<LayerInputs> teacher_;
   nn::Model& student_;

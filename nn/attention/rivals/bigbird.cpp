@@ -4,7 +4,7 @@
 // Big Bird: Transformers for Longer Sequences). Linear in T.
 #include <algorithm>
 
-#include "nn/attention/rivals/placed_keys.h"
+#include "nn/attention/rivals/pattern_keys.h"
 #include "tensor/base/random.h"
 
 namespace brine::nn {
@@ -72,10 +72,10 @@ class Blocks {
   bool causal_;
 };
 
-class Bigbird : public PlacedKeys {
+class Bigbird : public PatternKeys {
  public:
   Bigbird(Init&, const AttentionShape& shape, const BigbirdConfig& config)
-      : PlacedKeys(shape), config_(config) {}
+      : PatternKeys(shape), config_(config) {}
 
  protected:
   // The last block of an encoder may be shorter, and only some heads may have drawn it.

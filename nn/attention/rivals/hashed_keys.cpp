@@ -69,7 +69,7 @@ Tensor rotated_random_queries(int64_t n, int64_t d, const Hashing& h, int64_t co
   return y;
 }
 
-// The largest of x and -x: its place among both.
+// The largest of x and -x: its index among both.
 template <class F>
 int64_t direction(const F* x, int64_t half) {
   int64_t best = 0;

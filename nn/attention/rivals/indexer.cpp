@@ -104,9 +104,9 @@ class Indexer : public CachedAttention {
     const Tensor at = state.lengths().clone();
     state.append(in.k, in.v);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput&) {
-      const Tensor place = one_sequence(at, b), keys = one_sequence(state.features, b);
-      const IndexFeatures f = index_(one_sequence(in.hidden, b).contiguous(), place);
-      append_row(keys, f.k, place);
+      const Tensor position = one_sequence(at, b), keys = one_sequence(state.features, b);
+      const IndexFeatures f = index_(one_sequence(in.hidden, b).contiguous(), position);
+      append_row(keys, f.k, position);
       const Tensor scores = index_scores(f.q, f.w, keys.slice(2, 0, state.length(b)).contiguous());
       return largest_cached_scores(scores, in.q.dim(1), in.options.kept(config_.k),
                                    state.keys.dim(2));

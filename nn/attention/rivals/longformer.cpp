@@ -3,7 +3,7 @@
 // 2020, Longformer: The Long-Document Transformer). Linear in T.
 #include <algorithm>
 
-#include "nn/attention/rivals/placed_keys.h"
+#include "nn/attention/rivals/pattern_keys.h"
 
 namespace brine::nn {
 namespace {
@@ -20,10 +20,10 @@ struct LongformerConfig {
   }
 };
 
-class Longformer : public PlacedKeys {
+class Longformer : public PatternKeys {
  public:
   Longformer(Init&, const AttentionShape& shape, const LongformerConfig& config)
-      : PlacedKeys(shape), config_(config) {
+      : PatternKeys(shape), config_(config) {
     window({});  // throws for a k that is not above the number of global tokens
   }
 

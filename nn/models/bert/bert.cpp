@@ -9,7 +9,7 @@ namespace {
 
 // Positions of a call's tokens, counting padding as Hugging Face does: i32 [B, T].
 Tensor positions_of(const ModelCall& call) {
-  if (call.places.defined()) return call.places;
+  if (call.positions.defined()) return call.positions;
   return position_ids(call.ids.dim(0), call.ids.dim(1), {});
 }
 

@@ -255,8 +255,8 @@ void Decoder::check_window(const ModelCall& call) const {
           window, " and attention to a window is not supported");
   };
   if (call.ids.rank() == 2) within(call.ids.dim(1));
-  if (!call.token_places.defined()) return;
-  for (double place : call.token_places.to_vector()) within(int64_t(place) + call.ids.dim(1));
+  if (!call.token_positions.defined()) return;
+  for (double first : call.token_positions.to_vector()) within(int64_t(first) + call.ids.dim(1));
 }
 
 Tensor Decoder::embed(const ModelCall& call) {
@@ -265,7 +265,7 @@ Tensor Decoder::embed(const ModelCall& call) {
   check(!call.type_ids.defined(), config_.kind->name, ": has no segments, so no type_ids");
   Tensor tokens = (*tokens_)(call.ids);
   if (project_in_) tokens = (*project_in_)(tokens);
-  return dropout_(positions_.added(tokens, call.token_places), call.random);
+  return dropout_(positions_.added(tokens, call.token_positions), call.random);
 }
 
 Tensor Decoder::layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) {

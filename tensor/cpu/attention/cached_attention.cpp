@@ -36,15 +36,15 @@ void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tens
   dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class Stored>() {
     for_pieces(B * H, work, [&](int64_t i) {
       const int64_t b = i / H, n = end[b] - begin[b];
-      const int64_t place = (i / group * S + begin[b]) * d;
+      const int64_t offset = (i / group * S + begin[b]) * d;
       T* out = y.data<T>() + i * d;
       if (n <= 0) return (void)std::fill_n(out, d, T(0));
       thread_local std::vector<T> memory;
       memory.resize(size_t(n));
       T* p = memory.data();
-      dots(p, q.data<T>() + i * d, k.data<Stored>() + place, n, d, T(scale));
+      dots(p, q.data<T>() + i * d, k.data<Stored>() + offset, n, d, T(scale));
       softmax_in_place(p, n);
-      weighted_sum(out, p, v.data<Stored>() + place, std::array{KeyRun{0, n}}, d);
+      weighted_sum(out, p, v.data<Stored>() + offset, std::array{KeyRun{0, n}}, d);
     });
   });
 }

@@ -140,14 +140,14 @@ Tensor rounded_gradient(float* dot, const Tensor& dy, const Tensor& y, const Cal
   bf16* to = heads.data<bf16>();
   parallel_for(B * H * T, 256, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const int64_t bh = r / T, b = bh / H, t = r % T, place = ((b * T + t) * H + bh % H) * d;
+      const int64_t bh = r / T, b = bh / H, t = r % T, offset = ((b * T + t) * H + bh % H) * d;
       if (t >= at.widths.valid(b)) continue;
       float sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (int64_t c = 0; c < d; ++c) {
-        const bf16 x(from[place + c]);
+        const bf16 x(from[offset + c]);
         to[r * d + c] = x;
-        sum += float(x) * out[place + c];
+        sum += float(x) * out[offset + c];
       }
       dot[r] = at.scale * sum;
     }

@@ -145,7 +145,7 @@ const T* whole_rows(const T* rows, int64_t count, int64_t d, int64_t wide, T* ro
   return room;
 }
 
-// The places of a mask's tiles, and how they are divided into passes of at most kFlashQueries
+// The numbers of a mask's tiles, and how they are divided into passes of at most kFlashQueries
 // lanes. Where half of a tile's rows fill three vectors, tiles are halves: the first ones read
 // fewer keys (a tenth of all, on texts).
 struct BlockPasses {
@@ -170,8 +170,8 @@ struct BlockPasses {
   // Tile n of group bg, heads of pass p; rows = 0: padding.
   BlockTile tile(int64_t bg, int64_t n, int64_t p) const {
     const int64_t whole = n / halves, offset = n % halves * R;
-    const int64_t place = mask.tiles.defined() ? mask.tiles.data<int32_t>()[whole] : whole;
-    const int64_t b = bg / G, head = p * per_pass, first = place * mask.tile + offset;
+    const int64_t number = mask.tiles.defined() ? mask.tiles.data<int32_t>()[whole] : whole;
+    const int64_t b = bg / G, head = p * per_pass, first = number * mask.tile + offset;
     const int64_t end = visible.lengths.defined() ? visible.lengths.data<int64_t>()[b] : first + R;
     const int64_t i = bg * mask.tile_count() + whole;
     return {.bh = b * H + bg % G * heads + head,

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kChunk = 16;  // blocks of a task: bits depend on it, not on the threads
 
-// The places of one block's codes, of a group; S is the type of steps and means.
+// Pointers to one block's codes, of a group; S is the type of steps and means.
 template <class T, class S>
 struct CodedBlock {
   CodedBlock(const CodedCache& c, int64_t bg, int64_t n)

@@ -543,8 +543,8 @@ void select_blocks(BlockMask mask, Tensor nan_count, BlockScores scores, BlockCo
     for_pieces(B * G * tiles, B * H * rows * work_of_row(config, d), [&](int64_t i) {
       // Long tiles first, so that threads finish at similar times.
       const int64_t bg = i % (B * G), n = tiles - 1 - i / (B * G), b = bg / G;
-      const int64_t place = mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n;
-      const int64_t first = place * R, block = first / config.block;
+      const int64_t number = mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n;
+      const int64_t first = number * R, block = first / config.block;
       const int64_t length = visible.lengths.defined() ? widths.length(b) : rows + first;
       const int64_t count = std::clamp<int64_t>(std::min(length - first, rows - n * R), 0, R);
       int32_t& kept_count = mask.counts.data<int32_t>()[bg * tiles + n];

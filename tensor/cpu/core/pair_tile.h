@@ -3,7 +3,7 @@
 //
 // A pair is two numbers that are neighbours along the depth, the first in the lower half of 32
 // bits. The order in which an element is summed depends on its number of pairs alone, not on its
-// place.
+// position.
 #pragma once
 
 #include <cstdint>

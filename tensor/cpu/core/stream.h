@@ -77,17 +77,17 @@ class Streamed {
   Streamed(const Streamed&) = delete;
   Streamed& operator=(const Streamed&) = delete;
 
-  T* at(T* place) {
-    place_ = place;
-    return streams_ ? buffer_ : place;
+  T* at(T* target) {
+    target_ = target;
+    return streams_ ? buffer_ : target;
   }
   void done(int64_t n) {
-    if (streams_) stream(place_, buffer_, n);
+    if (streams_) stream(target_, buffer_, n);
   }
 
  private:
   bool streams_;
-  T* place_ = nullptr;
+  T* target_ = nullptr;
   alignas(64) T buffer_[kStreamBlock];
 };
 

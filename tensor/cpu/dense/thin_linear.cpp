@@ -29,7 +29,7 @@ constexpr int64_t kSequential = 4;
 template <class S>
 constexpr bool kPairs = std::is_same_v<S, bf16>;
 
-// The rows of x [R, I] with each two vectors of numbers as those in even places and those in odd.
+// The rows of x [R, I] with each two vectors of numbers as those at even indices and those at odd.
 Tensor in_pairs(const Tensor& x) {
   constexpr int64_t W = kWidth<float>;
   const Tensor out = Tensor::empty(x.shape(), x.dtype());
@@ -105,7 +105,7 @@ struct Thin {
     }
   }
 
-  // Of a vector of pairs those in even places, and those in odd ones: a bf16 is the upper half of a
+  // Of a vector of pairs those at even indices, and those at odd: a bf16 is the upper half of a
   // float.
   static Vector<T> even(const S* p) { return std::bit_cast<Vector<T>>(words(p) << 16); }
   static Vector<T> odd(const S* p) { return std::bit_cast<Vector<T>>(words(p) & 0xffff0000u); }

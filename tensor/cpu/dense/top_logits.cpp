@@ -50,7 +50,7 @@ void top_logits(Tensor values, Tensor ids, Tensor lse, Tensor x) {
   const int64_t vocab = x.dim(-1), n = values.dim(-1);
   const float* from = x.data<float>();
   float *to = values.data<float>(), *sums = lse.data<float>();
-  int32_t* places = ids.data<int32_t>();
+  int32_t* indices = ids.data<int32_t>();
   parallel_for(x.rows(), 16, [=](int64_t begin, int64_t end) {
     std::vector<Entry> kept;
     for (int64_t r = begin; r < end; ++r) {
@@ -58,7 +58,7 @@ void top_logits(Tensor values, Tensor ids, Tensor lse, Tensor x) {
       largest(row, vocab, n, kept);
       for (int64_t i = 0; i < n; ++i) {
         to[r * n + i] = kept[size_t(i)].first;
-        places[r * n + i] = kept[size_t(i)].second;
+        indices[r * n + i] = kept[size_t(i)].second;
       }
       sums[r] = row_lse(row, vocab, kept.front().first);
     }

@@ -247,7 +247,7 @@ class ColumnGroup {
     if (first == loaded_row_ && h == loaded_head_) return;
     if (first != loaded_row_) {
       for (int64_t r = 0; r < count; ++r) {
-        at_.place(width(first + r), 0, tile_.borders(), tile_.begin(r));
+        at_.fill_starts(width(first + r), 0, tile_.borders(), tile_.begin(r));
       }
     }
     loaded_row_ = first;

@@ -27,7 +27,7 @@ void column_products(const ColumnSums<T>& at, T* y, Finish finish, Unseen unseen
           first, count, [](int64_t) { return T(1); }, q);
       group.products(first, count, q, rows + first * at.K, of_head);
       for (int64_t r = first; r < first + count; ++r) {
-        at.place(group.width(r), 0, at.K + 1, starts.data());
+        at.fill_starts(group.width(r), 0, at.K + 1, starts.data());
         for (int64_t h = 0; h < at.task_heads(); ++h) {
           finish(group.head(h), r, starts.data(), rows + h * of_head + r * at.K);
         }
@@ -120,7 +120,7 @@ void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const T
       group.load_queries(first, count, factor, q);
       if constexpr (multiplied) group.products(first, count, q, rows, kRows * at.K);
       for (int64_t r = 0; r < count; ++r) {
-        at.place(group.width(first + r), 0, at.K + 1, starts.data());
+        at.fill_starts(group.width(first + r), 0, at.K + 1, starts.data());
         for (int64_t h = 0; h < task_heads; ++h) {
           slope(group.head(h), task % at.parts, first + r, starts.data(),
                 rows + (h * kRows + r) * at.K, scratch);

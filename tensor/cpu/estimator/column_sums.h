@@ -79,7 +79,7 @@ struct ColumnSums {
   }
 
   // First keys of the columns c .. c + count of a row that sees w keys, of border K beyond it.
-  void place(int64_t w, int64_t c, int64_t count, int32_t* first) const {
+  void fill_starts(int64_t w, int64_t c, int64_t count, int32_t* first) const {
     sum_starts(first, w, K, unit_of(w), c, count);
   }
 };

@@ -60,7 +60,7 @@ class Estimates {
       mean.products(first, count, q_means, means, of_room);
       for (int64_t r = 0; r < count; ++r) {
         const int64_t w = share.width(first + r);
-        shares_.place(w, 0, K + 1, begin.data());
+        shares_.fill_starts(w, 0, K + 1, begin.data());
         for (int64_t h = 0; h < shares_.task_heads(); ++h) {
           const int64_t at = h * of_room + r * K;
           estimate(share.head(h), first + r, w, begin.data(), row + at, means + at,

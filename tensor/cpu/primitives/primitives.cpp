@@ -123,7 +123,7 @@ void cumsum(Tensor y, Tensor x, int axis, bool reverse) {
 }
 
 void gather(Tensor y, Tensor x, Tensor index, int axis) {
-  const auto places =
+  const auto offsets =
       StridedIndex<2>::over(y.shape(), with_axis(x.strides(), axis, 0), index.strides());
   const int64_t step = x.stride(axis), n = y.numel();
   dispatch_bits(y.dtype(), [&]<class U>() {
@@ -131,11 +131,11 @@ void gather(Tensor y, Tensor x, Tensor index, int axis) {
     parallel_for(n, kPiece, [&, py](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end;) {
         int64_t at[2];
-        places.locate(i, at);
-        const int64_t run = std::min(places.inner() - i % places.inner(), end - i);
+        offsets.locate(i, at);
+        const int64_t run = std::min(offsets.inner() - i % offsets.inner(), end - i);
         for (int64_t j = 0; j < run; ++j) {
-          const int64_t place = index.data<int64_t>()[at[1] + j * places.step(1)];
-          py[i + j] = bits<U>(x)[at[0] + j * places.step(0) + place * step];
+          const int64_t position = index.data<int64_t>()[at[1] + j * offsets.step(1)];
+          py[i + j] = bits<U>(x)[at[0] + j * offsets.step(0) + position * step];
         }
         i += run;
       }

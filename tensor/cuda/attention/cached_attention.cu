@@ -30,10 +30,10 @@ __global__ void append_row_kernel(Stored* cache, const T* row, const int64_t* at
 }  // namespace
 
 void append_row(Tensor cache, Tensor row, Tensor at) {
-  const OnDevice places(at, cache.device());
+  const OnDevice positions(at, cache.device());
   dispatch_stored(row.dtype(), cache.dtype(), [&]<class T, class Stored>() {
     launch_each("append_row", row.numel(), append_row_kernel<T, Stored>, cache.data<Stored>(),
-                row.data<T>(), places.data<int64_t>(), row.numel(), cache.dim(1), cache.dim(2),
+                row.data<T>(), positions.data<int64_t>(), row.numel(), cache.dim(1), cache.dim(2),
                 cache.dim(3));
   });
 }

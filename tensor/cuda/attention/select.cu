@@ -63,7 +63,7 @@ struct List {
     if (at.rows > 0) w = job.widths(at.b, at.row);
     if (w > 0) take = columns_to_select(at.heads * at.rows, job.k, job.K, w);
   }
-  __device__ int64_t place(int64_t i) const {
+  __device__ int64_t index(int64_t i) const {
     const uint32_t head = uint32_t(i) / span;
     return first + head * stride + (uint32_t(i) - head * span);
   }
@@ -71,7 +71,7 @@ struct List {
   __device__ OrderKey<T> key(int64_t i, bool* nan) const {
     const int64_t c = uint32_t(i) % K;
     const bool real = w >= K || math::column_begin(c + 1, w, K) > math::column_begin(c, w, K);
-    const T x = estimate[place(i)];
+    const T x = estimate[index(i)];
     *nan = real && x != x;
     return real ? order_key(x) : 0;
   }
@@ -100,7 +100,7 @@ __device__ void select_group(const Group& group, const Job& job, const T* estima
   }
   uint8_t* selected = job.selected;
   select_largest(group, keys, list.n, list.take,
-                 [=](int64_t i, bool chosen) { selected[list.place(i)] = chosen; });
+                 [=](int64_t i, bool chosen) { selected[list.index(i)] = chosen; });
 }
 
 // One warp per group; shared memory has `capacity` keys for each.
@@ -243,7 +243,7 @@ __global__ void mark_kernel(Job job, Search search, const T* estimate) {
   BlockGroup{}.scan(
       range.end - range.begin, [=](int64_t i) { return key(i) == prefix; },
       [=](int64_t i, bool tie, int64_t rank) {
-        selected[list.place(range.begin + i)] = key(i) > prefix || (tie && rank >= skip);
+        selected[list.index(range.begin + i)] = key(i) > prefix || (tie && rank >= skip);
       });
 }
 

@@ -77,10 +77,10 @@ struct Lists {
   T *first, *second;
   const T *of_first, *of_second;
 
-  __device__ void put(int64_t place, int64_t row, int64_t entry) const {
-    rows[place] = int32_t(row);
-    if (first) first[place] = of_first[entry];
-    if (second) second[place] = of_second[entry];
+  __device__ void put(int64_t index, int64_t row, int64_t entry) const {
+    rows[index] = int32_t(row);
+    if (first) first[index] = of_first[entry];
+    if (second) second[index] = of_second[entry];
   }
 };
 

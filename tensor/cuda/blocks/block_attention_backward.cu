@@ -186,7 +186,7 @@ struct Lanes {
       const int64_t n = entry_block(entry);
       if (r < entry_row(entry) || r >= at.valid(of.b, n)) continue;
       row[i] = (of.bg * at.heads + h) * at.rows + n * at.R + r;
-      ordinal[i] = at.place(n) * at.R + r;
+      ordinal[i] = at.number(n) * at.R + r;
       shift[i] = in.lse[row[i]];
       mean[i] = in.dot[row[i]];
     }
@@ -242,8 +242,8 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     if (to.dv) Layout::add(dv, scores, dy, room);
     if (to.dk) Layout::add(dk, slopes, q, room);
   }
-  T *all_dk = tile.place(to, at, to.dk, to.dk_parts),
-    *all_dv = tile.place(to, at, to.dv, to.dv_parts);
+  T *all_dk = tile.first_sums(to, at, to.dk, to.dk_parts),
+    *all_dv = tile.first_sums(to, at, to.dv, to.dv_parts);
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     if (Layout::row(i) >= tile.keys) continue;
@@ -298,8 +298,8 @@ __global__ void keys_wide_kernel(const KeySums<T> to, const BackwardOperands<T> 
       }
     }
   }
-  T *all_dk = tile.place(to, at, to.dk, to.dk_parts),
-    *all_dv = tile.place(to, at, to.dv, to.dv_parts);
+  T *all_dk = tile.first_sums(to, at, to.dk, to.dk_parts),
+    *all_dv = tile.first_sums(to, at, to.dv, to.dv_parts);
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
     if (all_dk) all_dk[c] = dk[c];
     if (all_dv) all_dv[c] = dv[c];

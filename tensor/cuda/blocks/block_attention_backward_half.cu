@@ -103,9 +103,9 @@ struct Tile {
       4 * room * sizeof(S) + 2 * chunk * (sizeof(RowMeans) + sizeof(int32_t));
 };
 
-// The places in shared memory of a thread.
+// What a thread reads and writes in shared memory.
 template <class Tile>
-struct Places {
+struct ThreadLayout {
   using S = typename Tile::S;
   S* room;  // step 0's first and second factor, those of step 1
   RowMeans* means;
@@ -113,7 +113,7 @@ struct Places {
   int lane, g, t, split, band;
   int slot, part;  // the row of a step that the thread loads, the first number of it
 
-  __device__ Places()
+  __device__ ThreadLayout()
       : room(dynamic_shared<S>()),
         means(reinterpret_cast<RowMeans*>(room + 4 * Tile::room)),
         seen(reinterpret_cast<int32_t*>(means + 2 * Tile::chunk)),
@@ -195,22 +195,22 @@ __device__ inline void differentiate(float& score, float& slope, bool hidden, co
 
 // The first warp of a band gets the sums of all of its warps, in order. All threads call.
 template <class Tile, int N>
-__device__ inline void add_splits(float (&sums)[N][4], const Places<Tile>& at) {
+__device__ inline void add_splits(float (&sums)[N][4], const ThreadLayout<Tile>& at) {
   if constexpr (Tile::splits > 1) {
     auto* handed = reinterpret_cast<float*>(at.room);
-    auto place = [&](int of, int n) -> float& {
+    auto cell = [&](int of, int n) -> float& {
       return handed[((at.band * (Tile::splits - 1) + of - 1) * 4 * N + n) * kWarp + at.lane];
     };
     __syncthreads();
     if (at.split > 0) {
 #pragma unroll
-      for (int n = 0; n < 4 * N; ++n) place(at.split, n) = sums[n / 4][n % 4];
+      for (int n = 0; n < 4 * N; ++n) cell(at.split, n) = sums[n / 4][n % 4];
     }
     __syncthreads();
     if (at.split > 0) return;
     for (int of = 1; of < Tile::splits; ++of) {
 #pragma unroll
-      for (int n = 0; n < 4 * N; ++n) sums[n / 4][n % 4] += place(of, n);
+      for (int n = 0; n < 4 * N; ++n) sums[n / 4][n % 4] += cell(of, n);
     }
   }
 }
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     queries_kernel(float* dq, const HalfBackwardOperands<typename Tile::S> in,
                    const BlockSizes at) {
   using S = typename Tile::S;
-  const Places<Tile> my;
+  const ThreadLayout<Tile> my;
   const BlockTile tile(at);
   const float scale = in.scale * kLog2OfE;
 
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
     keys_kernel(const KeySums<float> to, const HalfBackwardOperands<typename Tile::S> in,
                 const BlockSizes at) {
   using S = typename Tile::S;
-  const Places<Tile> my;
+  const ThreadLayout<Tile> my;
   const KeyTile<float> tile(to, at);
   if (tile.keys == 0 || tile.slice >= tile.used) return;
   const float scale = in.scale * kLog2OfE;
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
     const bool present = j + my.slot < count && row >= entry_row(entry) && row < at.valid(b, n);
     const int64_t of_q = present ? head * at.rows + n * R + row : 0;
     if (my.part == 0) {
-      my.seen[turn * Tile::chunk + my.slot] = present ? int(at.place(n)) * R + row - before : -1;
+      my.seen[turn * Tile::chunk + my.slot] = present ? int(at.number(n)) * R + row - before : -1;
       copy_8(my.means + turn * Tile::chunk + my.slot, means + of_q, present);
     }
     my.copy(turn, all_q + of_q * at.d, all_dy + of_q * at.d, present, at.d);
@@ -412,7 +412,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
     if (!all) return;
     add_splits<Tile>(sums, my);
     if (my.split > 0) return;
-    float* first = tile.place(to, at, all, parts);
+    float* first = tile.first_sums(to, at, all, parts);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (thread_keys[i] >= tile.keys) continue;

@@ -227,34 +227,34 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   }
   if constexpr (Tile::splits > 1) {
     auto* handed = reinterpret_cast<float*>(room);
-    auto place = [&](int of, int n) -> float& {
+    auto cell = [&](int of, int n) -> float& {
       return handed[((band * (Tile::splits - 1) + of - 1) * Tile::sums + n) * kWarp + lane];
     };
     if (split > 0) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        place(split, i) = run.max[i];
-        place(split, 2 + i) = run.sum[i];
-        place(split, 4 + i) = run.kept[2 * i];
+        cell(split, i) = run.max[i];
+        cell(split, 2 + i) = run.sum[i];
+        cell(split, 4 + i) = run.kept[2 * i];
       }
 #pragma unroll
-      for (int n = 0; n < D / 2; ++n) place(split, 6 + n) = run.out[n / 4][n % 4];
+      for (int n = 0; n < D / 2; ++n) cell(split, 6 + n) = run.out[n / 4][n % 4];
     }
     __syncthreads();
     if (split > 0) return;
     for (int of = 1; of < Tile::splits; ++of) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float split_max = place(of, i), max_score = Max{}(run.max[i], split_max),
+        const float split_max = cell(of, i), max_score = Max{}(run.max[i], split_max),
                     share = exp2_nonpositive((split_max - max_score) * scale);
         run.rescale(i, exp2_nonpositive((run.max[i] - max_score) * scale));
         run.max[i] = max_score;
-        run.sum[i] += place(of, 2 + i) * share;
-        run.kept[2 * i] += place(of, 4 + i) * share;
+        run.sum[i] += cell(of, 2 + i) * share;
+        run.kept[2 * i] += cell(of, 4 + i) * share;
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
-          run.out[n][2 * i] += place(of, 6 + 4 * n + 2 * i) * share;
-          run.out[n][2 * i + 1] += place(of, 7 + 4 * n + 2 * i) * share;
+          run.out[n][2 * i] += cell(of, 6 + 4 * n + 2 * i) * share;
+          run.out[n][2 * i + 1] += cell(of, 7 + 4 * n + 2 * i) * share;
         }
       }
     }

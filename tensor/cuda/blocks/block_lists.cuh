@@ -30,8 +30,8 @@ struct TileRows {
 struct TileLists {
   int32_t* tiles;
   const int32_t* entries;
-  __device__ void put(int64_t place, int64_t tile, int64_t entry) const {
-    tiles[place] = block_entry(tile, entry_row(entries[entry]));
+  __device__ void put(int64_t index, int64_t tile, int64_t entry) const {
+    tiles[index] = block_entry(tile, entry_row(entries[entry]));
   }
 };
 
@@ -84,7 +84,7 @@ struct KeyTile {
     lanes = (start[0] + count * (slice + 1) / used - from) * at.heads * at.R;
   }
   // Where the sums of its first key go: to `all` if there are no others to be added.
-  __device__ T* place(const KeySums<T>& to, const BlockSizes& at, T* all, T* parts) const {
+  __device__ T* first_sums(const KeySums<T>& to, const BlockSizes& at, T* all, T* parts) const {
     if (!all) return nullptr;
     return used == 1 ? all + (bg * at.T + first) * at.d
                      : parts + ((of_turn * to.slices + slice) * at.T + first) * at.d;

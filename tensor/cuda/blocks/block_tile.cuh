@@ -14,18 +14,18 @@ namespace brine::cuda {
 
 // A mask on the device and the sizes of a call.
 struct BlockSizes {
-  const int32_t *counts, *entries, *places;  // places: null if they are 0, 1, 2...
-  const int64_t* lengths;                    // null: every row of a tile is valid
-  int64_t H, heads, groups;                  // heads: of a group; groups: B G
-  int64_t rows, T, d;                        // rows of q, keys
+  const int32_t *counts, *entries, *numbers;  // numbers: of tiles; null: 0, 1, 2...
+  const int64_t* lengths;                     // null: every row of a tile is valid
+  int64_t H, heads, groups;                   // heads: of a group; groups: B G
+  int64_t rows, T, d;                         // rows of q, keys
   int64_t tiles, capacity, block, R;
   int span, parts, per_pass, passes;  // as in BlockPasses of the CPU; parts of a tile's rows
   bool packed;
 
-  __device__ int64_t place(int64_t n) const { return places ? places[n] : n; }
+  __device__ int64_t number(int64_t n) const { return numbers ? numbers[n] : n; }
   // Rows of tile n that are not padding.
   __device__ int64_t valid(int64_t b, int64_t n) const {
-    const int64_t first = place(n) * R, in = rows - n * R < R ? rows - n * R : R;
+    const int64_t first = number(n) * R, in = rows - n * R < R ? rows - n * R : R;
     const int64_t left = lengths ? lengths[b] - first : R;
     return left < 0 ? 0 : (left < in ? left : in);
   }
@@ -41,7 +41,7 @@ class BlockCall {
  public:
   BlockCall(const BlockMask& mask, const Visibility& visible, const Tensor& q, const Tensor& k)
       : mask_(mask),
-        places_(mask.tiles, q.device()),
+        numbers_(mask.tiles, q.device()),
         lengths_(visible.lengths, q.device()),
         q_(q.shape()),
         k_(k.shape()) {}
@@ -54,7 +54,7 @@ class BlockCall {
                   parts = (mask_.tile + span - 1) / span;
     return {.counts = mask_.counts.data<int32_t>(),
             .entries = mask_.entries.data<int32_t>(),
-            .places = places_.data<int32_t>(),
+            .numbers = numbers_.data<int32_t>(),
             .lengths = lengths_.data<int64_t>(),
             .H = q_[1],
             .heads = heads,
@@ -75,7 +75,7 @@ class BlockCall {
 
  private:
   const BlockMask& mask_;
-  OnDevice places_, lengths_;
+  OnDevice numbers_, lengths_;
   Shape q_, k_;
 };
 
@@ -106,7 +106,7 @@ struct BlockTile {
     bh = bg * at.heads + head;
     heads = int(at.heads - head < at.per_pass ? at.heads - head : at.per_pass);
     row0 = n * at.R + r0;
-    first = at.place(n) * at.R + r0;
+    first = at.number(n) * at.R + r0;
     const int64_t valid = at.valid(b, n) - r0, in = at.rows - row0;
     const int64_t part = at.R - r0 < at.span ? at.R - r0 : at.span;
     q_rows = int(in < 0 ? 0 : (in < part ? in : part));
@@ -130,8 +130,8 @@ struct BlockTile {
   }
 };
 
-// The keys of a chunk of a list: their places, -1 beyond the list, and from which row of the tile
-// on they are seen.
+// The keys of a chunk of a list: their positions, -1 beyond the list, and from which row of the
+// tile on they are seen.
 template <int N>
 struct ListKeys {
   int32_t key[N], seen_from[N];

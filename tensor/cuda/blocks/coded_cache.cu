@@ -64,9 +64,9 @@ __global__ void decode_kernel(T* k, T* v, const CodedRows<T, S> in, int64_t rows
     return;
   }
   const int64_t at = (bg * in.N + n) * in.block + j;
-  const int shift = c < half ? 0 : 4, place = c < half ? c : c - half;
+  const int shift = c < half ? 0 : 4, index = c < half ? c : c - half;
   const int byte =
-      (in.high[at * half + place] >> shift & 15) << 4 | (in.low[at * half + place] >> shift & 15);
+      (in.high[at * half + index] >> shift & 15) << 4 | (in.low[at * half + index] >> shift & 15);
   const T mean = T(in.moments[(bg * in.N + n) * 2 * in.d + c]),
           scale = in.key_scale[bg * in.d + c] / 16;
   k[i] = n == 0 ? T(in.first_keys[(bg * in.block + j) * in.d + c])

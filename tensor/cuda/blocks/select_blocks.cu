@@ -15,11 +15,11 @@ constexpr int kCodeThreads = 128;
 template <class T, class S>
 __global__ void codes_kernel(uint8_t* codes, T* steps, T* moments, const T* k, const T* key_scale,
                              int64_t N, int64_t rows, int64_t G, int block, int d) {
-  const int64_t place = blockIdx.x, bg = quotient(place, N);
+  const int64_t index = blockIdx.x, bg = quotient(index, N);
   const int lane = int(threadIdx.x) % kWarp, half = (d + 1) / 2;
-  k += (bg * rows + (place - bg * N) * block) * d;
+  k += (bg * rows + (index - bg * N) * block) * d;
   key_scale += bg % G * d;
-  T* mean = moments + place * 2 * d;
+  T* mean = moments + index * 2 * d;
   for (int c = int(threadIdx.x); c < d; c += kCodeThreads) {
     T sum = 0, squares = 0;
     for (int j = 0; j < block; ++j) sum += k[int64_t(j) * d + c];
@@ -41,7 +41,7 @@ __global__ void codes_kernel(uint8_t* codes, T* steps, T* moments, const T* k, c
       const T z = step > 0 ? std::floor(part(c) / step) : T(0);
       return 8 + int(z > -8 ? (z < 7 ? z : T(7)) : T(-8));
     };
-    const int64_t key = place * block + j;
+    const int64_t key = index * block + j;
     if (lane == 0) steps[key] = step;
     for (int c = lane; c < half; c += kWarp) {
       codes[key * half + c] = uint8_t(code(c) | (half + c < d ? code(half + c) : 8) << 4);
@@ -87,7 +87,7 @@ void choose(const char* name, const BlockMask& mask, const Tensor& nan_count,
             const Tensor& width) {
   const Device device = mask.counts.device();
   const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
-  const OnDevice places(mask.tiles, device), on_lengths(lengths, device), on_width(width, device);
+  const OnDevice numbers(mask.tiles, device), on_lengths(lengths, device), on_width(width, device);
   const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), tiles = mask.tile_count();
   const ChoiceLists to{.counts = mask.counts.data<int32_t>(),
                        .entries = mask.entries.data<int32_t>(),
@@ -98,7 +98,7 @@ void choose(const char* name, const BlockMask& mask, const Tensor& nan_count,
                        .heads = q.defined() ? q.dim(1) / G : 1,
                        .rows = q.defined() ? q.dim(2) : tiles * config.tile,
                        .G = G,
-                       .places = places.data<int32_t>(),
+                       .numbers = numbers.data<int32_t>(),
                        .lengths = on_lengths.data<int64_t>(),
                        .width = on_width.data<int64_t>()};
   check_cuda(cudaMemsetAsync(nan_count.raw(), 0, sizeof(int64_t), stream()), name);

@@ -87,13 +87,13 @@ struct ChoiceLists {
   int32_t *counts, *entries;
   RowSet* nan_count;
   int64_t capacity, tiles, groups, heads, rows, G;  // groups: B G; heads: of a group; rows of q
-  const int32_t* places;                            // null: 0, 1, 2...
+  const int32_t* numbers;                           // of the tiles; null: 0, 1, 2...
   const int64_t *lengths, *width;  // null: no padding; width null: whole tiles, else one row
 
   // The long tiles come first, so that thread blocks finish at similar times.
   __device__ ChoiceTile tile(int64_t turn, const BlockConfig& config) const {
     const int64_t bg = turn % groups, n = tiles - 1 - turn / groups, R = config.tile, b = bg / G;
-    const int64_t first = width ? width[b] - 1 : (places ? places[n] : n) * R;
+    const int64_t first = width ? width[b] - 1 : (numbers ? numbers[n] : n) * R;
     ChoiceTile out{.bg = bg,
                    .list = bg * tiles + n,
                    .block = first / config.block,

@@ -15,9 +15,9 @@ __global__ void unfold_kernel(T* to, const T* image, ConvReads read, int64_t fro
   const int64_t i = piece();
   if (i >= n) return;
   const int64_t at = quotient(i, read.channels), tap = quotient(at, read.kW);
-  const int64_t place = quotient(tap, read.kT), r = quotient(place, read.positions);
-  const int64_t row = read.row(from + r, tap - place * read.kT);
-  const int64_t column = read.column(place - r * read.positions, at - tap * read.kW);
+  const int64_t position = quotient(tap, read.kT), r = quotient(position, read.positions);
+  const int64_t row = read.row(from + r, tap - position * read.kT);
+  const int64_t column = read.column(position - r * read.positions, at - tap * read.kW);
   const int64_t c = i - at * read.channels;
   to[i] = row >= 0 && column >= 0 ? image[(row * read.columns + column) * read.channels + c] : T{};
 }
@@ -27,14 +27,14 @@ template <class Y>
 __global__ void finish_kernel(Y* y, const Y* bias, ConvSizes s, int64_t n) {
   const int64_t i = piece();
   if (i >= n) return;
-  const int64_t place = quotient(i, s.O), row = quotient(place, s.columns);
+  const int64_t pixel = quotient(i, s.O), row = quotient(pixel, s.columns);
   const int64_t b = quotient(row, s.rows_out);
   const int64_t r = row - b * s.rows_out - s.before;
   if (r < 0 || r >= s.live(b)) {
     y[i] = 0;
     return;
   }
-  const Y value = bias ? y[i] + bias[i - place * s.O] : y[i];
+  const Y value = bias ? y[i] + bias[i - pixel * s.O] : y[i];
   y[i] = s.relu && !(value > 0) ? Y(0) : value;
 }
 

@@ -1,8 +1,8 @@
 // Small tensors of the CPU on a device, uploaded once for the same bytes.
 //
-// Every op of a padded batch needs its lengths, every layer of a decoding step the places of its
-// tokens: a few numbers that the CPU makes and reads. Their bytes are the key, since the CPU may
-// change them in place; comparing them costs far less than an upload.
+// Every op of a padded batch needs its lengths, every layer of a decoding step the positions of
+// its tokens: a few numbers that the CPU makes and reads. Their bytes are the key, since the CPU
+// may change them in place; comparing them costs far less than an upload.
 #pragma once
 
 #include <memory>

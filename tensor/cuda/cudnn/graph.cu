@@ -227,13 +227,13 @@ Plan Graph::plan(const Target& target, int64_t max_workspace) const {
   return {Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan")};
 }
 
-bool run(cudnnHandle_t handle, const Plan& plan, const std::vector<Place>& places,
+bool run(cudnnHandle_t handle, const Plan& plan, const std::vector<Binding>& bindings,
          void* workspace) {
   std::vector<int64_t> numbers;
   std::vector<void*> data;
-  for (const Place& place : places) {
-    numbers.push_back(place.number);
-    data.push_back(const_cast<void*>(place.data));
+  for (const Binding& binding : bindings) {
+    numbers.push_back(binding.number);
+    data.push_back(const_cast<void*>(binding.data));
   }
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, "variant pack");
   pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, numbers);

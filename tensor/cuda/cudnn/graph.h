@@ -121,12 +121,13 @@ class Graph {
 };
 
 // A tensor's number and its address.
-struct Place {
+struct Binding {
   int64_t number;
   const void* data;
 };
 // False, with nothing done, when cuDNN finds at execution that it does not support it.
-bool run(cudnnHandle_t handle, const Plan& plan, const std::vector<Place>& places, void* workspace);
+bool run(cudnnHandle_t handle, const Plan& plan, const std::vector<Binding>& bindings,
+         void* workspace);
 
 cudnnDataType_t type_of(Dtype type);
 

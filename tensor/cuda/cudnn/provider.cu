@@ -55,7 +55,7 @@ cudnnHandle_t handle(int device) {
   return cached;
 }
 
-bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device) {
+bool run(const Key& key, const std::vector<cudnn::Binding>& bindings, Device device) {
   auto& lib = kept();
   std::lock_guard lock(lib.mutex);
   const cudnnHandle_t h = handle(key.device);
@@ -70,7 +70,7 @@ bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device)
   });
   if (!plan) return false;
   const Workspace workspace(size_t(plan->workspace), device);
-  if (!cudnn::run(h, *plan, places, workspace.data())) {
+  if (!cudnn::run(h, *plan, bindings, workspace.data())) {
     refusals().emplace(key, "its plan did not run");
     plan.reset();
     return false;
@@ -107,15 +107,15 @@ bool cudnn_attention(const FusedAttention& attention, const FusedAttentionData& 
     return false;
   }
   const float hidden = -std::numeric_limits<float>::infinity();
-  std::vector<cudnn::Place> places{{cudnn::kQ, data.q},     {cudnn::kK, data.k},
-                                   {cudnn::kV, data.v},     {cudnn::kY, data.y},
-                                   {cudnn::kLse, data.lse}, {cudnn::kScale, &data.scale}};
+  std::vector<cudnn::Binding> bindings{{cudnn::kQ, data.q},     {cudnn::kK, data.k},
+                                       {cudnn::kV, data.v},     {cudnn::kY, data.y},
+                                       {cudnn::kLse, data.lse}, {cudnn::kScale, &data.scale}};
   if (attention.padded) {
-    places.push_back({cudnn::kRows, data.lengths});
-    places.push_back({cudnn::kKeys, data.lengths});
+    bindings.push_back({cudnn::kRows, data.lengths});
+    bindings.push_back({cudnn::kKeys, data.lengths});
   }
-  if (attention.padded || attention.causal) places.push_back({cudnn::kHidden, &hidden});
-  return run({.attention = attention, .device = device.index}, places, device);
+  if (attention.padded || attention.causal) bindings.push_back({cudnn::kHidden, &hidden});
+  return run({.attention = attention, .device = device.index}, bindings, device);
 }
 
 }  // namespace brine::cuda

@@ -45,9 +45,9 @@ __global__ void top_kernel(float* values, int32_t* ids, float* kept, int32_t* ke
   for (int32_t** p : {&ids, &kept_ids}) *p += r * n;
   const Border border = find_border(group, x, V, n);
   const int64_t above = n - border.equal;
-  auto keep = [&](int64_t place, int64_t i) {
-    kept[place] = x[i];
-    kept_ids[place] = int32_t(i);
+  auto keep = [&](int64_t slot, int64_t i) {
+    kept[slot] = x[i];
+    kept_ids[slot] = int32_t(i);
   };
   group.scan(
       V, [&](int64_t i) { return order_key(x[i]) > border.key; },

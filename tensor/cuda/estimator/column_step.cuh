@@ -39,8 +39,8 @@ struct StepRow {
 
 // Computes the borders of one group from scratch, a thread for each feature.
 template <class T, class S>
-__device__ void place_borders(double* borders, const S* keys, const math::SumColumns& columns,
-                              const Step<T, S>& in) {
+__device__ void compute_borders(double* borders, const S* keys, const math::SumColumns& columns,
+                                const Step<T, S>& in) {
   for (int64_t i = threadIdx.x; i < in.padded; i += blockDim.x) {
     double sum = 0;
     int64_t key = 0;
@@ -89,7 +89,7 @@ __global__ void step_kernel(const Step<T, S> in, Out out) {
   const bool units = in.rows == StepRows::units;
   const bool fresh = before == 0 || (units && columns.unit != last.unit);
   const int64_t rest = units && w % columns.unit ? columns.whole : -1;  // no border counts it
-  if (fresh) place_borders(borders, keys, columns, in);
+  if (fresh) compute_borders(borders, keys, columns, in);
   __syncthreads();
   const int64_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int64_t h = 0; h < in.heads; ++h) {

@@ -51,12 +51,12 @@ __device__ void mix_row(const MixGradients<R>& g, const RowWidths& widths, int64
   const R* dy = g.dy + ((at.b * T + at.t) * H + at.h) * d;
   R along_c = 0, along_average = 0;
   for (int64_t j = threadIdx.x % kWarp; j < d; j += kWarp) {
-    const int64_t place = i * d + j, average = of * d + j;
+    const int64_t index = i * d + j, average = of * d + j;
     const R up = valid ? dy[j] : R(0);
-    g.dc[place] = valid ? keep * up : R(0);
+    g.dc[index] = valid ? keep * up : R(0);
     g.daverage[average] = (first ? R(0) : g.daverage[average]) + (valid ? rest * up : R(0));
     if (!valid) continue;
-    along_c += up * g.c[place];
+    along_c += up * g.c[index];
     along_average += up * g.average[average];
   }
   along_c = warp_sum(along_c);

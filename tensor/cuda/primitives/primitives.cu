@@ -80,11 +80,11 @@ __global__ void cumsum_kernel(T* y, const T* x, int64_t lines, StridedIndex<2> i
 
 template <class U>
 __global__ void gather_kernel(U* y, const U* x, const int64_t* index, int64_t n,
-                              StridedIndex<2> places, int64_t step) {
+                              StridedIndex<2> offsets, int64_t step) {
   const int64_t i = piece();
   if (i >= n) return;
   int64_t at[2];
-  places.locate(i, at);
+  offsets.locate(i, at);
   y[i] = x[at[0] + index[at[1]] * step];
 }
 
@@ -159,11 +159,11 @@ void cumsum(Tensor y, Tensor x, int axis, bool reverse) {
 }
 
 void gather(Tensor y, Tensor x, Tensor index, int axis) {
-  const auto places =
+  const auto offsets =
       StridedIndex<2>::over(y.shape(), with_axis(x.strides(), axis, 0), index.strides());
   dispatch_bits(y.dtype(), [&]<class U>() {
     launch_each("gather", y.numel(), gather_kernel<U>, reinterpret_cast<U*>(y.raw()), bits<U>(x),
-                index.data<int64_t>(), y.numel(), places, x.stride(axis));
+                index.data<int64_t>(), y.numel(), offsets, x.stride(axis));
   });
 }
 

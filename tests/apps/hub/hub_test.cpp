@@ -74,26 +74,26 @@ TEST_CASE("hub: commands take names for models, teachers, tokenizers and bases")
 TEST_CASE("hub: the environment says where the cache is, in the order of huggingface_hub") {
   const World& w = with_cache();
   const fs::path hub = w.path("hub");
-  for (const char* place :
+  for (const char* folder :
        {"hub-a", "hub-b/hub", "hub-c/huggingface/hub", "hub-home/.cache/huggingface/hub"}) {
-    fs::create_directories(fs::path(w.path(place)).parent_path());
-    fs::create_directory_symlink(hub, w.path(place));
+    fs::create_directories(fs::path(w.path(folder)).parent_path());
+    fs::create_directory_symlink(hub, w.path(folder));
   }
   const std::string inspect = "inspect acme/dense --quiet";
   const std::string a = "HF_HUB_CACHE=$PWD/", b = "HF_HOME=$PWD/", c = "XDG_CACHE_HOME=$PWD/";
   // Each is used where the ones before it are not set or empty, and hides the ones after it.
-  auto place_with = [&](const std::string& set) {
+  auto cache_with = [&](const std::string& set) {
     const Finished f = w.run(inspect, kOnly + set + "; ");
     return f.status == 0
                ? f.out.substr(w.path("").size(), f.out.find("/models--") - w.path("").size())
                : f.error;
   };
-  CHECK(place_with("") == "hub-home/.cache/huggingface/hub");
-  CHECK(place_with(c + "hub-c") == "hub-c/huggingface/hub");
-  CHECK(place_with(c + "hub-c " + b + "hub-b") == "hub-b/hub");
-  CHECK(place_with(c + "hub-c " + b + "hub-b " + a + "hub-a") == "hub-a");
-  CHECK(place_with(c + "hub-c HF_HOME= HF_HUB_CACHE=") == "hub-c/huggingface/hub");
-  CHECK(contains(place_with(a + "nowhere"), "/nowhere; `hf download acme/dense` fetches it"));
+  CHECK(cache_with("") == "hub-home/.cache/huggingface/hub");
+  CHECK(cache_with(c + "hub-c") == "hub-c/huggingface/hub");
+  CHECK(cache_with(c + "hub-c " + b + "hub-b") == "hub-b/hub");
+  CHECK(cache_with(c + "hub-c " + b + "hub-b " + a + "hub-a") == "hub-a");
+  CHECK(cache_with(c + "hub-c HF_HOME= HF_HUB_CACHE=") == "hub-c/huggingface/hub");
+  CHECK(contains(cache_with(a + "nowhere"), "/nowhere; `hf download acme/dense` fetches it"));
 }
 
 TEST_CASE("hub: what is not in the cache is one line with the command that fetches it") {

@@ -213,8 +213,8 @@ class Page(unittest.TestCase):
                             -Math.floor(4 + v.side() * ({at // side} + 0.5) / {side}));
                         return Array.from(copy.getImageData(0, 0, 1, 1).data); }})()""")
                     byte = plane[at]
-                    place = byte / 255 if name == "mask" else max(0, byte - 1) / 254
-                    for a, b in zip(got, viridis(place)):
+                    position = byte / 255 if name == "mask" else max(0, byte - 1) / 254
+                    for a, b in zip(got, viridis(position)):
                         self.assertLess(abs(a - b), 1.6, f"{name} of {layer}, {head} at {at}")
             # Keys move a cursor, whose numbers are read out.
             browser.evaluate("brine.maps.views.teacher.canvas.focus(); "

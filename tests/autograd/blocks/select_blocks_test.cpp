@@ -342,13 +342,13 @@ TEST_CASE("select_blocks: a NaN query or key stops with the op's name") {
 TEST_CASE("select_blocks: 131,072 keys in levels, sampled rows as the definition says") {
   const BlockCase c{.H = 1, .G = 1, .T = 131072 + 77, .d = 16, .config = {.columns = 512}};
   const Tensor k = unequal({1, 1, c.T, 16}, 5, Dtype::f32);
-  const std::vector<int32_t> places{0, 511, 1024, 3000, 4096, 4098};
-  const Tensor tiles = Tensor::from(places, {6});
+  const std::vector<int32_t> numbers{0, 511, 1024, 3000, 4096, 4098};
+  const Tensor tiles = Tensor::from(numbers, {6});
   std::vector<float> rows;
   const Tensor q = unequal({1, 1, c.T, 16}, 3, Dtype::f32);
-  for (const int32_t place : places) {
-    const float* from = q.data<float>() + place * 32 * 16;
-    rows.insert(rows.end(), from, from + std::min<int64_t>(32, c.T - place * 32) * 16);
+  for (const int32_t number : numbers) {
+    const float* from = q.data<float>() + number * 32 * 16;
+    rows.insert(rows.end(), from, from + std::min<int64_t>(32, c.T - number * 32) * 16);
   }
   BlockScores s = block_scores(c, q, k);
   s.q = Tensor::from(rows, {1, 1, int64_t(rows.size()) / 16, 16});
@@ -356,7 +356,7 @@ TEST_CASE("select_blocks: 131,072 keys in levels, sampled rows as the definition
   s.q = q;
   for (int64_t n = 0; n < 6; ++n) {
     Blocks wanted, got;
-    const int64_t first = places[size_t(n)] * 32;
+    const int64_t first = numbers[size_t(n)] * 32;
     for (int64_t t = first; t < std::min(first + 32, c.T); ++t)
       wanted.merge(Row<float>{c, s, 0, 0, t}.chosen());
     wanted.merge(Row<float>{c, s, 0, 0, first}.complete_fixed());

@@ -152,7 +152,7 @@ void check_steps(int64_t H, int64_t G, int64_t d, int64_t i = 4) {
       const Tensor y = linear_attention_step(state, sums, rows_at(q, at), rows_at(k, at), table,
                                              rows_at(v, at), Tensor::from(at, {B}), 1e-3);
       CHECK(close_to_scale(y, rows_at(full, at), type == Dtype::f64 ? 1e-12 : 1e-5));
-      for (int64_t& place : at) ++place;
+      for (int64_t& position : at) ++position;
     }
     if (!i) continue;
     at[1] = T + 1;

@@ -45,9 +45,9 @@ Values folded(const Tensor& x, const std::vector<int>& axes, Fold fold) {
   const Array a(x);
   Coordinates kept = a.shape;
   for (int axis : axes) kept[size_t(axis < 0 ? axis + x.rank() : axis)] = 1;
-  const Array places(kept, 0);
-  std::vector<Values> lines(places.values.size());
-  each(a.shape, [&](const Coordinates& c) { lines[places.place(c)].push_back(a(c)); });
+  const Array reduced(kept, 0);
+  std::vector<Values> lines(reduced.values.size());
+  each(a.shape, [&](const Coordinates& c) { lines[reduced.offset(c)].push_back(a(c)); });
   Values y;
   for (const Values& line : lines) y.push_back(fold(line));
   return y;
@@ -67,7 +67,7 @@ Coordinates moved(Coordinates c, int axis, int64_t to) {
   return c;
 }
 
-Tensor places(const std::vector<int64_t>& values, const Shape& shape) {
+Tensor indices(const std::vector<int64_t>& values, const Shape& shape) {
   return Tensor::from(values, shape);
 }
 
@@ -262,16 +262,16 @@ TEST_CASE("arange counts from 0") {
 }
 
 TEST_CASE("primitives along axes refuse what does not fit, by name") {
-  const Tensor x = normal({3, 4}, 1), one = places({0, 1}, {2, 1});
+  const Tensor x = normal({3, 4}, 1), one = indices({0, 1}, {2, 1});
   auto says = [](const char* text) { return doctest::Contains(text); };
   CHECK_THROWS_WITH_AS(sum(x, {2}), says("sum: axis 2 is outside [3, 4]"), Error);
   CHECK_REFUSES(mean(x, {0, -2}), "mean: axis -2 of [3, 4] is given more than once");
   CHECK_REFUSES(max(ids({3}, 1, 4), {0}), "max: got i32 [3], wanted f32 or f64");
   CHECK_THROWS_WITH_AS(cumsum(x, -3), says("cumsum: axis -3 is outside [3, 4]"), Error);
   CHECK_THROWS_WITH_AS(gather(x, 0, x), says("gather: the index is f32, wanted i32 or i64"), Error);
-  CHECK_REFUSES(gather(x, 0, places({0}, {1})), "gather: the index [1] must have the");
+  CHECK_REFUSES(gather(x, 0, indices({0}, {1})), "gather: the index [1] must have the");
   CHECK_REFUSES(gather(x, 1, one), "gather: the index [2, 1] does not broadcast to");
-  CHECK_THROWS_WITH_AS(gather(x, 0, places({0, 3}, {2, 1})),
+  CHECK_THROWS_WITH_AS(gather(x, 0, indices({0, 3}, {2, 1})),
                        says("gather: index 3 at position 1 is outside axis 0 of [3, 4]"), Error);
-  CHECK_REFUSES(gather(x, 0, places({-1}, {1, 1})), "gather: index -1 at position 0");
+  CHECK_REFUSES(gather(x, 0, indices({-1}, {1, 1})), "gather: index -1 at position 0");
 }

@@ -29,7 +29,7 @@ void compare_selection(const MaskCase& m, const Tensor& x) {
       {0, 0});
 }
 
-// NaN at every n-th place.
+// NaN at every n-th index.
 Tensor with_nans(Tensor x, int64_t n) {
   for (int64_t i = 2; i < x.numel(); i += n) x.data<float>()[i] = std::nanf("");
   return x;

@@ -58,17 +58,17 @@ void compare_block_attention(const BlockCase& c, int wanted = 7) {
   if (c.d > 32) compare_both(what + ", small", run);
 }
 
-// A part of the tiles of a case, at these places.
-Tensor sampled(const Tensor& all, const std::vector<int32_t>& places, int axis, int64_t rows) {
+// A part of the tiles of a case, by their numbers.
+Tensor sampled(const Tensor& all, const std::vector<int32_t>& numbers, int axis, int64_t rows) {
   std::vector<Tensor> parts;
-  for (int32_t n : places) parts.push_back(all.slice(axis, n * rows, rows));
+  for (int32_t n : numbers) parts.push_back(all.slice(axis, n * rows, rows));
   return concat(parts, axis).contiguous();
 }
 
 struct HalfCase {
   int wanted = 7;  // as both_ways()
   double size_of_dy = 1;
-  std::vector<int32_t> places = {};  // of sampled tiles; none: all
+  std::vector<int32_t> numbers = {};  // of sampled tiles; none: all
 };
 
 // Products of factors in `type` on tensor cores, of f32 by TF32, against exact ones.
@@ -86,12 +86,12 @@ void compare_tensor_cores(const BlockCase& c, Dtype type, const HalfCase& more =
     Rows x = rows_of(c, Dtype::f32);
     for (int64_t i = 0; i < x.dy.numel(); ++i) x.dy.data<float>()[i] *= float(more.size_of_dy);
     BlockMask mask = mask_of(c, On{kCpu});
-    if (!more.places.empty()) {
-      x.q = sampled(x.q, more.places, 2, c.config.tile);
-      x.dy = sampled(x.dy, more.places, 2, c.config.tile);
-      mask.counts = sampled(mask.counts, more.places, 2, 1);
-      mask.entries = sampled(mask.entries, more.places, 2, 1);
-      mask.tiles = Tensor::from(more.places, {int64_t(more.places.size())});
+    if (!more.numbers.empty()) {
+      x.q = sampled(x.q, more.numbers, 2, c.config.tile);
+      x.dy = sampled(x.dy, more.numbers, 2, c.config.tile);
+      mask.counts = sampled(mask.counts, more.numbers, 2, 1);
+      mask.entries = sampled(mask.entries, more.numbers, 2, 1);
+      mask.tiles = Tensor::from(more.numbers, {int64_t(more.numbers.size())});
     }
     mask.counts = on(mask.counts);
     mask.entries = on(mask.entries);
@@ -162,17 +162,17 @@ TEST_CASE("cuda: block_attention_backward with slices of long lists, in turns of
 }
 
 TEST_CASE("cuda: block_attention of sampled tiles") {
-  const std::vector<int32_t> places = {1, 2, 9, 14};
+  const std::vector<int32_t> numbers = {1, 2, 9, 14};
   const BlockCase c{
       .B = 2, .H = 6, .G = 2, .T = 64, .d = 9, .config = config(8, 2, 4), .lengths = {64, 39}};
   compare_both("block_attention of sampled tiles", [&](const On& on, Dtype dtype) {
     Rows x = rows_of(c, dtype);
-    x.q = sampled(x.q, places, 2, 4);
-    x.dy = sampled(x.dy, places, 2, 4);
+    x.q = sampled(x.q, numbers, 2, 4);
+    x.dy = sampled(x.dy, numbers, 2, 4);
     BlockMask mask = mask_of(c, On{kCpu});
-    mask.counts = on(sampled(mask.counts, places, 2, 1));
-    mask.entries = on(sampled(mask.entries, places, 2, 1));
-    mask.tiles = Tensor::from(places, {4});
+    mask.counts = on(sampled(mask.counts, numbers, 2, 1));
+    mask.entries = on(sampled(mask.entries, numbers, 2, 1));
+    mask.tiles = Tensor::from(numbers, {4});
     return both_ways(moved(x, on), mask, c.visible(), 0.3);
   });
 }
@@ -286,7 +286,7 @@ TEST_CASE("cuda: block_attention_backward on tensor cores: blocks of any size, i
     }
     compare_tensor_cores(
         {.B = 2, .H = 6, .G = 2, .T = 64, .d = 16, .config = config(8, 2, 4), .lengths = {64, 39}},
-        type, {.places = {1, 2, 9, 14}});
+        type, {.numbers = {1, 2, 9, 14}});
     // Far below the least number of f16.
     compare_tensor_cores({.H = 2, .G = 1, .T = 75, .d = 16, .config = config(16, 1, 16)}, type,
                          {.size_of_dy = 1e-9});

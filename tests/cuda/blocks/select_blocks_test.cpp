@@ -171,11 +171,11 @@ TEST_CASE("cuda: select_blocks of equal scores, of given shares, of sampled tile
         "select_blocks of sampled tiles",
         [&](const On& on, Dtype dtype) {
           BlockScores s = scores_of(of, dtype);
-          const std::vector<int32_t> places = {0, 3, 11, 12, 25, 61};
+          const std::vector<int32_t> numbers = {0, 3, 11, 12, 25, 61};
           std::vector<Tensor> rows;
-          for (const int32_t n : places) rows.push_back(s.q.slice(2, n * 2, 2));
+          for (const int32_t n : numbers) rows.push_back(s.q.slice(2, n * 2, 2));
           s.q = concat(rows, 2);
-          return chosen(on, of, s, Tensor::from(places, {6}));
+          return chosen(on, of, s, Tensor::from(numbers, {6}));
         },
         kEqual);
   }

@@ -85,7 +85,7 @@ TEST_CASE("cuda: more small tensors than are kept, in any order, with the right 
   if (!has_device()) return;
   const Tensor x = Tensor::full({2, 1, 8, 8}, 1, Dtype::f32, kCuda);
   for (int64_t i = 0; i < 200; ++i) check_softmax(x, lengths_from(i * 37 % 80));
-  // Of numbers that are too many for a place.
+  // Of numbers that are too many for a slot.
   const int64_t n = 3000;
   const Tensor many = Tensor::full({n, 1, 1, 2}, 1, Dtype::f32, kCuda);
   const Tensor lengths = Tensor::full({n}, 1, Dtype::i64);

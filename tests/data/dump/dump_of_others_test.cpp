@@ -173,7 +173,7 @@ TEST_CASE(
     foreign_dump(dir, spec, [&](DumpBatch& b) { means(spec, b, 1.008f); });
     CHECK(reading(dir) == "no error");
   }
-  refused({"sample 0: layers/00/context: differs by 200 %", "the map times v", "another place"},
+  refused({"sample 0: layers/00/context: differs by 200 %", "the map times v", "another point"},
           spec, [&](DumpBatch& b) { means(spec, b, -1); });
   spec.content = DumpContent::qk;
   refused({"layers/00/context: differs by 100 %", "softmax(q k^T / sqrt(d)) v"}, spec,

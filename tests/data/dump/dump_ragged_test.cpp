@@ -154,7 +154,7 @@ TEST_CASE("dump: samples of their own lengths as they are stored") {
   }
 }
 
-TEST_CASE("dump: padding takes no place") {
+TEST_CASE("dump: padding takes no space") {
   Scratch dir;
   DumpSpec s = ragged_spec(DumpContent::maps, false);
   s.samples = 2;

@@ -175,7 +175,7 @@ TEST_CASE("hdf5: a layout that contradicts its chunks is refused") {
   CHECK(contains(changed(bytes_of({7, 5, 4}), bytes_of({70, 5, 4})), "has 140 bytes, wanted 1400"));
   changed(bytes_of({7, 5, 4}), bytes_of({0, 5, 4}));
   changed(bytes_of({7, 5, 4}), bytes_of({1u << 31, 5, 4}));
-  // A key of the index: bytes, filters left out, then the place as 64-bit numbers; here row 14.
+  // A key of the index: bytes, filters left out, then the offsets as 64-bit numbers; here row 14.
   CHECK(contains(changed(bytes_of({140, 0, 14, 0}), bytes_of({70, 0, 14, 0})),
                  "chunk [14, 0] has 70 bytes, wanted 140"));
   CHECK(contains(changed(bytes_of({140, 0, 14, 0}), bytes_of({1u << 30, 0, 14, 0})),

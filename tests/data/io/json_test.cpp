@@ -65,8 +65,8 @@ TEST_CASE("json: an object whose keys stay in order has a bounded number of them
 TEST_CASE("json: the first number without a word in JSON is named") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   using nlohmann::ordered_json;
-  CHECK(place_not_finite(ordered_json{{"a", 1.5}, {"b", "nan"}}) == "");
+  CHECK(number_not_finite(ordered_json{{"a", 1.5}, {"b", "nan"}}) == "");
   const ordered_json value = {{"a", 1}, {"rows", {{{"x", 0.5}}, {{"x", nan}}}}, {"b", nan}};
-  CHECK(place_not_finite(value) == "rows.1.x is nan");
-  CHECK(place_not_finite(ordered_json(-1 / 0.0)) == "the number is -inf");
+  CHECK(number_not_finite(value) == "rows.1.x is nan");
+  CHECK(number_not_finite(ordered_json(-1 / 0.0)) == "the number is -inf");
 }

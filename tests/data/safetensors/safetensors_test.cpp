@@ -55,8 +55,8 @@ std::string refusal(const std::string& bytes) {
 }
 
 std::string one(const std::string& fields) { return "{\"a\":{" + fields + "}}"; }
-std::string entry(const std::string& dtype, const std::string& shape, const std::string& place) {
-  return "{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + place + "}";
+std::string entry(const std::string& dtype, const std::string& shape, const std::string& offsets) {
+  return "{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ const std::string kGpt2 =
 
 }  // namespace
 
-TEST_CASE("regex: the first alternative that matches, the leftmost place") {
+TEST_CASE("regex: the first alternative that matches, the leftmost position") {
   CHECK(matches_of("ab|abc", "xabcab") == Words{"ab", "ab"});
   CHECK(matches_of("abc|ab", "xabcab") == Words{"abc", "ab"});
   CHECK(matches_of("a+b|a", "aaac") == Words{"a", "a", "a"});

@@ -12,7 +12,7 @@ namespace brine::test {
 struct ZipRecord {
   std::string name, content;
   uint16_t method = 0, flags = 0;
-  int64_t moved = 0;   // what the directory adds to the place of the record
+  int64_t moved = 0;   // what the directory adds to the offset of the record
   int64_t longer = 0;  // what the directory adds to its size
   std::string name_in_front = name;
 };
@@ -26,7 +26,7 @@ struct ZipBytes {
   std::string text() const {
     std::string out, directory;
     for (const ZipRecord& r : records) {
-      const uint32_t place = uint32_t(int64_t(out.size()) + r.moved);
+      const uint32_t offset = uint32_t(int64_t(out.size()) + r.moved);
       const uint32_t size = uint32_t(int64_t(r.content.size()) + r.longer);
       const std::string sizes = bytes_of(size) + bytes_of(size);
       const std::string common = bytes_of(r.flags) + bytes_of(r.method) + std::string(8, '\0');
@@ -34,7 +34,7 @@ struct ZipBytes {
              bytes_of(uint16_t(r.name_in_front.size())) + std::string(2, '\0') + r.name_in_front +
              r.content;
       directory += "PK\x01\x02" + std::string(4, '\0') + common + sizes +
-                   bytes_of(uint16_t(r.name.size())) + std::string(12, '\0') + bytes_of(place) +
+                   bytes_of(uint16_t(r.name.size())) + std::string(12, '\0') + bytes_of(offset) +
                    r.name;
     }
     const uint16_t count = uint16_t(int64_t(records.size()) + more_records);

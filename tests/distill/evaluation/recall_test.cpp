@@ -23,8 +23,8 @@ std::vector<int64_t> nearest(const MaskCase& m, int64_t w, int64_t r, int64_t n,
 
 // Sums over rows that do not depend on budgets.
 void add_row(Ways& sum, const std::vector<double>& t, const std::vector<double>& mask,
-             const MaskCase& m, std::array<int64_t, 3> place) {
-  auto [b, h, r] = place;
+             const MaskCase& m, std::array<int64_t, 3> row) {
+  auto [b, h, r] = row;
   const int64_t w = m.width(b, r);
   auto value = [&, b = b, h = h, r = r](int64_t j) { return t[m.index(b, h, r, j, m.T)]; };
   auto kept = [&, b = b, h = h, r = r](int64_t j) { return mask[m.index(b, h, r, j, m.T)]; };
@@ -54,9 +54,9 @@ Ways naive_recall(const std::vector<double>& t, const std::vector<double>& mask,
   rows = 0;
   for (const auto& whole : budget_groups(m)) {
     std::vector<std::array<int64_t, 3>> group;
-    for (auto place : whole) {
-      if (m.width(place[0], place[2]) <= m.k || place[2] < from) continue;
-      if (only.empty() || only.count(place[2])) group.push_back(place);
+    for (auto row : whole) {
+      if (m.width(row[0], row[2]) <= m.k || row[2] < from) continue;
+      if (only.empty() || only.count(row[2])) group.push_back(row);
     }
     const auto members = int64_t(group.size());
     rows += members;

@@ -134,7 +134,7 @@ TEST_CASE("teacher tensors: tensors that a dump lacks are computed if possible")
   check_says(refused(self, value), {"teacher", "self", "head_value", "losses.test_value", "0"});
 }
 
-TEST_CASE("losses: a registered one has a key, weight 0 and a place in the table") {
+TEST_CASE("losses: a registered one has a key, weight 0 and an entry in the table") {
   LossConfig config;
   CHECK(config["test_entropy"] == 0);
   LossWeights weights;

@@ -53,14 +53,14 @@ void check_map(const Tensor& map, const Tensor& want, const nn::ModelCall& call,
                const std::string& what) {
   int64_t B = map.dim(0), H = map.dim(1), T = map.dim(2);
   std::vector<double> got, expected;
-  const int32_t* place = call.places.data<int32_t>();
+  const int32_t* position = call.positions.data<int32_t>();
   Tensor ours = map.detach().contiguous();
   for (int64_t b = 0; b < B; ++b) {
     int64_t L = call.lengths.data<int64_t>()[b];
     for (int64_t h = 0; h < H; ++h) {
       for (int64_t i = 0; i < L; ++i) {
         for (int64_t j = 0; j < L; ++j) {
-          int64_t row = (b * H + h) * T, q = place[b * T + i], k = place[b * T + j];
+          int64_t row = (b * H + h) * T, q = position[b * T + i], k = position[b * T + j];
           got.push_back(ours.dtype() == Dtype::f64 ? ours.data<double>()[(row + i) * T + j]
                                                    : double(ours.data<float>()[(row + i) * T + j]));
           expected.push_back(double(want.data<float>()[(row + q) * T + k]));

@@ -43,7 +43,7 @@ double difference(const Student& s, const Tensor& x, const Tensor& y) {
 void check_whole(const Student& s) {
   NoGrad off;
   if (s.model().labels()) {
-    // The stock class pools the first place, which of a sequence padded on the left is padding.
+    // The stock class pools the first position, which of a sequence padded on the left is padding.
     const Tensor logits = s.model().class_logits(s.model().hidden(nn::pack_rows(s.call())));
     for (int64_t b = 0; b < s.ids.dim(0); ++b) {
       if (!s.mask.data<uint8_t>()[b * s.ids.dim(1)]) continue;
@@ -60,11 +60,11 @@ void check_steps(const Student& s, int64_t b) {
   NoGrad off;
   const int64_t T = s.ids.dim(1), V = s.logits.dim(2);
   std::vector<int32_t> tokens;
-  std::vector<int64_t> places;
+  std::vector<int64_t> positions;
   for (int64_t t = 0; t < T; ++t) {
     if (!s.mask.data<uint8_t>()[b * T + t]) continue;
     tokens.push_back(s.ids.data<int32_t>()[b * T + t]);
-    places.push_back(t);
+    positions.push_back(t);
   }
   auto id = [&](size_t i) { return Tensor::from(std::vector<int32_t>{tokens[i]}, {1}); };
   // Of the default types the sums of the prior would be in bf16.
@@ -75,7 +75,7 @@ void check_steps(const Student& s, int64_t b) {
     const Tensor hidden =
         i ? nn::step(s.model(), state, id(i)) : nn::prefill(s.model(), state, 0, id(0));
     const std::vector<double> logits = s.model().logits(hidden).to_vector();
-    const float* want = s.logits.data<float>() + (b * T + places[i]) * V;
+    const float* want = s.logits.data<float>() + (b * T + positions[i]) * V;
     for (int64_t c = 0; c < V; ++c) {
       largest = std::max(largest, std::fabs(logits[size_t(c)] - double(want[c])));
     }

@@ -74,9 +74,9 @@ struct Site {
   }
 };
 
-RunResult distil_to(const Site& place, const std::string& name, Distillation what,
+RunResult distil_to(const Site& site, const std::string& name, Distillation what,
                     bool resume = false, RunHost host = {}) {
-  return distil(what, {.out = place.run(name), .resume = resume}, host);
+  return distil(what, {.out = site.run(name), .resume = resume}, host);
 }
 
 RunHost stopping_after(int steps) {
@@ -128,22 +128,22 @@ double term_at(const fs::path& run, int64_t step, const char* term) {
 TEST_CASE("stages: stage attention leaves a student that loads, with the teacher's base") {
   for (const char* family : {"opt", "bert"}) {
     INFO(family);
-    const Site place(family);
-    Distillation what = place.what();
+    const Site site(family);
+    Distillation what = site.what();
     if (family == std::string("bert")) what.valid.clear();  // no next tokens to predict
-    const RunResult done = distil_to(place, "run", what);
+    const RunResult done = distil_to(site, "run", what);
     CHECK(done.outcome.steps == 6);
-    const nn::LoadedModel student = nn::load_model(place.run("run"));
+    const nn::LoadedModel student = nn::load_model(site.run("run"));
     CHECK(student.config.attention == "sea");
-    CHECK(base_hash(place.run("run")) == nn::load_model(place.teacher).hash());
+    CHECK(base_hash(site.run("run")) == nn::load_model(site.teacher).hash());
     for (const char* term : {"approx", "context", "worst_loss", "worst_layer", "rate"}) {
-      CHECK_MESSAGE(steps_with(place.run("run"), term) >= 6, term);
+      CHECK_MESSAGE(steps_with(site.run("run"), term) >= 6, term);
     }
     if (what.valid.empty()) continue;
-    const Json last = Json::parse(log_lines(place.run("run")).back());
+    const Json last = Json::parse(log_lines(site.run("run")).back());
     CHECK(last.contains("valid_perplexity"));
     bool measured = false;
-    for (const std::string& line : log_lines(place.run("run"))) {
+    for (const std::string& line : log_lines(site.run("run"))) {
       const Json json = Json::parse(line);
       if (!json.contains("block_mask_recall")) continue;
       measured = true;
@@ -157,29 +157,29 @@ TEST_CASE("stages: stage attention leaves a student that loads, with the teacher
 }
 
 TEST_CASE("stages: a run that was killed or stopped continues to the bits of a whole one") {
-  const Site place;
-  const std::string whole = place.run("whole");
+  const Site site;
+  const std::string whole = site.run("whole");
   auto what = [&] {
-    Distillation c = place.what();
+    Distillation c = site.what();
     c.mask.preset = "paper";
     return c;
   };
-  distil_to(place, "whole", what());
-  copy_killed(whole, place.run("killed"));
-  distil_to(place, "killed", what(), true);
-  check_same_run(whole, place.run("killed"), 6);
-  CHECK(distil_to(place, "stopped", what(), false, stopping_after(4)).interrupted);
-  distil_to(place, "stopped", what(), true);
-  CHECK(file(place.run("stopped"), 6, "model.safetensors") == file(whole, 6, "model.safetensors"));
+  distil_to(site, "whole", what());
+  copy_killed(whole, site.run("killed"));
+  distil_to(site, "killed", what(), true);
+  check_same_run(whole, site.run("killed"), 6);
+  CHECK(distil_to(site, "stopped", what(), false, stopping_after(4)).interrupted);
+  distil_to(site, "stopped", what(), true);
+  CHECK(file(site.run("stopped"), 6, "model.safetensors") == file(whole, 6, "model.safetensors"));
   // A damaged newest checkpoint falls back to the one before.
   fs::resize_file(data::checkpoint_path(whole, 6) / "optimizer.safetensors", 100);
-  distil_to(place, "whole", what(), true);
-  check_same_run(place.run("killed"), whole, 6);
+  distil_to(site, "whole", what(), true);
+  check_same_run(site.run("killed"), whole, 6);
 }
 
 // Blocks of 4 keys, of which a row keeps 3 by itself.
-Distillation of_blocks(const Site& place, bool joint) {
-  Distillation c = place.what(joint);
+Distillation of_blocks(const Site& site, bool joint) {
+  Distillation c = site.what(joint);
   c.student.attention = "blocks";
   c.mask = {.k = 16, .block = 4};
   c.training.steps.reset();
@@ -188,17 +188,17 @@ Distillation of_blocks(const Site& place, bool joint) {
 }
 
 TEST_CASE("stages: blocks are calibrated on the start of the text, then trained through") {
-  const Site place;
-  const std::string whole = place.run("whole");
-  CHECK(distil_to(place, "apart", of_blocks(place, false)).outcome.steps == 1);
-  const nn::LoadedModel student = nn::load_model(place.run("apart"));
+  const Site site;
+  const std::string whole = site.run("whole");
+  CHECK(distil_to(site, "apart", of_blocks(site, false)).outcome.steps == 1);
+  const nn::LoadedModel student = nn::load_model(site.run("apart"));
   CHECK(student.config.attention == "blocks");
-  CHECK(base_hash(place.run("apart")) == nn::load_model(place.teacher).hash());
+  CHECK(base_hash(site.run("apart")) == nn::load_model(site.teacher).hash());
   // As a model that was never distilled is calibrated on the same tokens.
-  nn::LoadedModel direct = nn::load_model(place.teacher);
+  nn::LoadedModel direct = nn::load_model(site.teacher);
   use_attention(direct, "blocks", {{"k", 16}, {"block", 4}, {"tile", 4}});
   CHECK(direct.uncalibrated);
-  const std::vector<int32_t> ids = byte_tokenizer()->encode(data::read_file(place.text));
+  const std::vector<int32_t> ids = byte_tokenizer()->encode(data::read_file(site.text));
   CHECK(nn::calibrate_attention(direct, Tensor::from(ids, {1, int64_t(ids.size())})) == 48);
   CHECK_FALSE(direct.uncalibrated);
   const auto theirs = student.model->named_buffers(), ours = direct.model->named_buffers();
@@ -207,34 +207,34 @@ TEST_CASE("stages: blocks are calibrated on the start of the text, then trained 
     CHECK(same_bits(ours[i].buffer->value, theirs[i].buffer->value));
     for (const double x : ours[i].buffer->value.to_vector()) CHECK(x > 0);
   }
-  CHECK(distil_to(place, "apart", of_blocks(place, false), true).outcome.steps == 0);
+  CHECK(distil_to(site, "apart", of_blocks(site, false), true).outcome.steps == 0);
   check_says(message([&] {
-               Distillation other = of_blocks(place, false);
+               Distillation other = of_blocks(site, false);
                other.mask.k = 20;
-               distil_to(place, "apart", other, true);
+               distil_to(site, "apart", other, true);
              }),
              {"attention.k", "16", "20"});
-  distil_to(place, "whole", of_blocks(place, true));
-  distil_to(place, "apart", of_blocks(place, true), true);
-  check_same_run(whole, place.run("apart"), 7);
+  distil_to(site, "whole", of_blocks(site, true));
+  distil_to(site, "apart", of_blocks(site, true), true);
+  check_same_run(whole, site.run("apart"), 7);
   CHECK(steps_with(whole, "kd_task") == 6);
   CHECK(steps_with(whole, "valid_perplexity") == 2);
   // Without stage attention the student is calibrated, too.
-  Distillation alone = of_blocks(place, false);
+  Distillation alone = of_blocks(site, false);
   alone.stages = Stages::joint;
   alone.training.steps = 2;
-  distil_to(place, "alone", alone);
-  for (const auto& b : nn::load_model(place.run("alone")).model->named_buffers())
+  distil_to(site, "alone", alone);
+  for (const auto& b : nn::load_model(site.run("alone")).model->named_buffers())
     CHECK_FALSE(b.buffer->value.to_vector() ==
                 std::vector<double>(size_t(b.buffer->value.numel()), 1));
 }
 
 TEST_CASE("stages: a damaged key_scale, a student of the first edition and steps are refused") {
-  const Site place;
-  distil_to(place, "run", of_blocks(place, false));
-  const data::Path checkpoint = data::checkpoint_path(place.run("run"), 1);
+  const Site site;
+  distil_to(site, "run", of_blocks(site, false));
+  const data::Path checkpoint = data::checkpoint_path(site.run("run"), 1);
   auto copied = [&](const std::string& name) {  // without the manifest
-    const std::string copy = place.run(name);
+    const std::string copy = site.run(name);
     fs::create_directories(copy);
     for (const char* file : {"config.json", "model.safetensors"})
       fs::copy(checkpoint / file, data::Path(copy) / file);
@@ -269,13 +269,13 @@ TEST_CASE("stages: a damaged key_scale, a student of the first edition and steps
   }
   CHECK(edited("columns", {{"method", "sea"}, {"mask", "columns"}, {"parts", 1}, {"k", 8}}) ==
         "no error");
-  Distillation steps = of_blocks(place, false);
+  Distillation steps = of_blocks(site, false);
   steps.training.steps = 5;
-  CHECK_REFUSES(distil_to(place, "no", steps), "blocks", "5 steps", "--joint-steps");
+  CHECK_REFUSES(distil_to(site, "no", steps), "blocks", "5 steps", "--joint-steps");
 }
 
 TEST_CASE("stages: stage 2 after stage 1 is one run through both, bit for bit") {
-  const Site place;
+  const Site site;
   struct Kind {
     const char* name;
     int64_t rank;
@@ -285,36 +285,36 @@ TEST_CASE("stages: stage 2 after stage 1 is one run through both, bit for bit") 
     INFO(kind.name);
     auto name = [&](const char* part) { return join(kind.name, part); };
     auto what = [&](bool joint) {
-      Distillation c = place.what(joint);
+      Distillation c = site.what(joint);
       if (!joint) return c;
       c.lora_rank = kind.rank;
       c.joint.training.learning_rate = kind.rate;
       return c;
     };
-    const std::string whole = place.run(name("-whole"));
-    distil_to(place, name("-whole"), what(true));
+    const std::string whole = site.run(name("-whole"));
+    distil_to(site, name("-whole"), what(true));
     // Two processes.
-    distil_to(place, name("-parts"), what(false));
+    distil_to(site, name("-parts"), what(false));
     CHECK(file(whole, 6, "model.safetensors") ==
-          file(place.run(name("-parts")), 6, "model.safetensors"));
-    distil_to(place, name("-parts"), what(true), true);
-    check_same_run(whole, place.run(name("-parts")), 12);
+          file(site.run(name("-parts")), 6, "model.safetensors"));
+    distil_to(site, name("-parts"), what(true), true);
+    check_same_run(whole, site.run(name("-parts")), 12);
     // Killed inside stage 2.
-    const std::string killed = place.run(name("-killed"));
+    const std::string killed = site.run(name("-killed"));
     fs::create_directories(killed);
     for (const int64_t step : {6, 9}) {
       fs::copy(data::checkpoint_path(whole, step), data::checkpoint_path(killed, step),
                fs::copy_options::recursive);
     }
     fs::copy(fs::path(whole) / "log.jsonl", fs::path(killed) / "log.jsonl");
-    distil_to(place, name("-killed"), what(true), true);
+    distil_to(site, name("-killed"), what(true), true);
     check_same_run(whole, killed, 12);
     // What was trained.
     const bool frozen = kind.rank == 0 && kind.rate == 0;
     const nn::LoadedModel student = nn::load_model(whole);
     CHECK(student.config.lora_rank == kind.rank);
     if (kind.rank == 0) {
-      CHECK((base_hash(whole) == nn::load_model(place.teacher).hash()) == frozen);
+      CHECK((base_hash(whole) == nn::load_model(site.teacher).hash()) == frozen);
     }
     CHECK(file(whole, 9, "model.safetensors") != file(whole, 12, "model.safetensors"));
     CHECK(steps_with(whole, "kd_task") == 6);
@@ -323,48 +323,48 @@ TEST_CASE("stages: stage 2 after stage 1 is one run through both, bit for bit") 
       Distillation alone = what(false);
       alone.stages = Stages::joint;
       alone.losses["approx"] = 1;
-      distil_to(place, name("-alone"), alone);
-      CHECK(term_at(whole, 7, "approx") < .97 * term_at(place.run(name("-alone")), 1, "approx"));
+      distil_to(site, name("-alone"), alone);
+      CHECK(term_at(whole, 7, "approx") < .97 * term_at(site.run(name("-alone")), 1, "approx"));
     }
-    CHECK(distil_to(place, name("-killed"), what(true), true).outcome.steps == 0);  // finished
+    CHECK(distil_to(site, name("-killed"), what(true), true).outcome.steps == 0);  // finished
   }
 }
 
 TEST_CASE("stages: a limit of time ends stage attention, and stage joint waits for its end") {
-  const Site place;
+  const Site site;
   auto limited = [&](double seconds, bool resume) {
-    Distillation what = place.what(true);
+    Distillation what = site.what(true);
     what.training.rest.max_seconds = seconds;
-    return distil_to(place, "limited", what, resume);
+    return distil_to(site, "limited", what, resume);
   };
   for (const bool resume : {false, true}) {
     const RunResult result = limited(1e-9, resume);
     CHECK(result.out_of_time);
     CHECK_FALSE(result.interrupted);
-    CHECK(steps_with(place.run("limited"), "kd_task") == 0);
+    CHECK(steps_with(site.run("limited"), "kd_task") == 0);
   }
   CHECK_FALSE(limited(0, true).out_of_time);
   for (const int64_t step : {6, 12})  // the ends of the stages
-    CHECK(fs::exists(data::checkpoint_path(place.run("limited"), step)));
-  CHECK(steps_with(place.run("limited"), "kd_task") == 6);
+    CHECK(fs::exists(data::checkpoint_path(site.run("limited"), step)));
+  CHECK(steps_with(site.run("limited"), "kd_task") == 6);
 }
 
 TEST_CASE("stages: stage joint at a rate of 0 ends with what stage attention learned") {
-  const Site place;
-  Distillation still = place.what(true);
+  const Site site;
+  Distillation still = site.what(true);
   still.joint.training.learning_rate = 0;
   still.joint.training.attention_learning_rate = 0;
-  distil_to(place, "still", still);
-  const std::string run = place.run("still");
+  distil_to(site, "still", still);
+  const std::string run = site.run("still");
   CHECK(file(run, 12, "model.safetensors") == file(run, 6, "model.safetensors"));
 }
 
 TEST_CASE(
     "distillation: a step's memory is known from small ones, and what does not fit is refused") {
-  const Site place;
-  Distillation what = place.whole(8);
+  const Site site;
+  Distillation what = site.whole(8);
   const std::unique_ptr<TrainingRun> eight =
-      prepare(what, {.options = {.out = place.run("measured")}}, {});
+      prepare(what, {.options = {.out = site.run("measured")}}, {});
   // What a step of 8 windows takes, and its moments.
   Objective objective(*eight->model, eight->teacher.get(), eight->losses);
   const Batch batch = eight->train->batch(0, 8);
@@ -380,11 +380,11 @@ TEST_CASE(
   const std::string refusal = message([&] { check_memory(*eight, 1, 0.2 * known); });
   check_says(refusal, {"a step of batch_size 8 needs about ", "the machine has ", "--force"});
   // It measured nothing that a run could notice.
-  const RunOptions options{.out = place.run("measured")};
+  const RunOptions options{.out = site.run("measured")};
   train(*eight, options, {});
-  distil_to(place, "plain", place.whole(8));
-  CHECK(file(place.run("measured"), 3, "model.safetensors") ==
-        file(place.run("plain"), 3, "model.safetensors"));
+  distil_to(site, "plain", site.whole(8));
+  CHECK(file(site.run("measured"), 3, "model.safetensors") ==
+        file(site.run("plain"), 3, "model.safetensors"));
 }
 
 TEST_CASE("finetuning: the memory that is said before is that of the longest batch") {
@@ -426,18 +426,18 @@ TEST_CASE("finetuning: the memory that is said before is that of the longest bat
 }
 
 TEST_CASE("distillation: a resumed run has its own recipe, and other settings are refused") {
-  const Site place;
+  const Site site;
   auto start = [&](const char* name, Recipe recipe) {
-    Distillation what = place.whole();
+    Distillation what = site.whole();
     what.recipe = recipe;
-    distil_to(place, name, what, false, stopping_after(2));
+    distil_to(site, name, what, false, stopping_after(2));
   };
   auto resume = [&](const char* name, std::optional<Recipe> recipe = std::nullopt,
                     const char* prior = nullptr) {
-    Distillation what = place.whole();
+    Distillation what = site.whole();
     what.recipe = recipe;
     if (prior) set_attention(what, "prior", prior);
-    distil(what, {.out = place.run(name), .resume = true}, {});
+    distil(what, {.out = site.run(name), .resume = true}, {});
     return what.recipe;
   };
   start("paper", Recipe::paper);
@@ -450,20 +450,20 @@ TEST_CASE("distillation: a resumed run has its own recipe, and other settings ar
 }
 
 TEST_CASE("distillation: a student that learned by layers learns on") {
-  const Site place;
-  distil_to(place, "layers", place.what());
-  const nn::LoadedModel before = nn::load_model(place.run("layers"));
-  Distillation what = place.whole();
+  const Site site;
+  distil_to(site, "layers", site.what());
+  const nn::LoadedModel before = nn::load_model(site.run("layers"));
+  Distillation what = site.whole();
   what.mask = {};
-  what.model = place.run("layers");
+  what.model = site.run("layers");
   what.text.retrieval_share = 0.5;
   what.training.learning_rate = what.training.attention_learning_rate = 0;
   what.training.rest.optimizer.weight_decay = 0;
-  const RunResult done = distil_to(place, "joint", what);
+  const RunResult done = distil_to(site, "joint", what);
   CHECK(done.outcome.last.count("kd_task") == 1);
   // It started from that student: with rates of 0 it stays what it was.
-  CHECK(nn::load_model(place.run("joint")).hash() == before.hash());
-  CHECK(distil_to(place, "joint", what, true).outcome.steps == 0);
+  CHECK(nn::load_model(site.run("joint")).hash() == before.hash());
+  CHECK(distil_to(site, "joint", what, true).outcome.steps == 0);
 }
 
 TEST_CASE("distillation: records of runs from before the stages were one command go on") {
@@ -484,11 +484,11 @@ TEST_CASE("distillation: records of runs from before the stages were one command
 }
 
 TEST_CASE("stages: what is refused") {
-  const Site place;
+  const Site site;
   auto refused = [&](const std::function<void(Distillation&)>& change) {
-    Distillation what = place.what();
+    Distillation what = site.what();
     change(what);
-    return message([&] { distil_to(place, "no", what); });
+    return message([&] { distil_to(site, "no", what); });
   };
   check_says(refused([](Distillation& w) { w.text.lengths = "49"; }), {"windows", "49", "48"});
   CHECK(refused([](Distillation& w) { w.data.clear(); }) == "distill: --data or --dump is needed");
@@ -507,15 +507,15 @@ TEST_CASE("stages: what is refused") {
       {"optimizer.learning_rate", [](Distillation& w) { w.training.learning_rate = 1; }}};
   for (const auto& [key, change] : others)
     check_says(refused(change), {"distill: ", key, " is a setting of stage joint"});
-  CHECK_FALSE(fs::exists(place.run("no")));
-  distil_to(place, "run", place.what());
-  CHECK_REFUSES(distil_to(place, "run", place.what()), "--resume");
-  Distillation other = place.what(true);
+  CHECK_FALSE(fs::exists(site.run("no")));
+  distil_to(site, "run", site.what());
+  CHECK_REFUSES(distil_to(site, "run", site.what()), "--resume");
+  Distillation other = site.what(true);
   other.mask.k = 4;
-  CHECK_REFUSES(distil_to(place, "run", other, true), "attention.k", "3", "4");
-  Distillation student = place.what();
-  student.teacher = place.run("run");
-  CHECK_REFUSES(distil_to(place, "no", student), "distill", "sea", "flash");
+  CHECK_REFUSES(distil_to(site, "run", other, true), "attention.k", "3", "4");
+  Distillation student = site.what();
+  student.teacher = site.run("run");
+  CHECK_REFUSES(distil_to(site, "no", student), "distill", "sea", "flash");
 }
 
 TEST_CASE("distillation: a dry run says the memory of each part of a step") {

@@ -365,7 +365,7 @@ TEST_CASE("dumps that are not what the teacher gives are named with the likely r
       alone("scaled_alone", every("query", 1 / std::sqrt(8.0))),
       {"sample 0", "layers/00/context", "multiplied by 1 / sqrt(d) already", "--trust-dump"});
   check_says(alone("value_alone", layer_of("value", 1, -1)),
-             {"layers/01/context", "another place"});
+             {"layers/01/context", "another point"});
   check_says(alone("zero", every("attention_output", 0)), {"context", "differs by 100 %"});
   check_says(alone("loud", every("attention_output", 1.05)), {"context", "differs by 5 %"});
   check_says(refused("scaled", every("query", 1 / std::sqrt(8.0))),

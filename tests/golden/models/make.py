@@ -34,15 +34,15 @@ def batch(rows, T, left_pad=True):
     mask = torch.zeros(len(rows), T, dtype=torch.int64)
     for b, row in enumerate(rows):
         if b == 0:
-            places = list(range(T))
+            positions = list(range(T))
         elif b == 1 and left_pad:
-            places = list(range(4, T))
+            positions = list(range(4, T))
         elif b < 3:
-            places = list(range(T - 5))
+            positions = list(range(T - 5))
         else:
-            places = [t for t in range(T) if t not in (3, 8, 9)]
-        row = (row * 3)[: len(places)]
-        for t, token in zip(places, row):
+            positions = [t for t in range(T) if t not in (3, 8, 9)]
+        row = (row * 3)[: len(positions)]
+        for t, token in zip(positions, row):
             ids[b, t], mask[b, t] = token, 1
     return ids, mask
 
@@ -60,9 +60,9 @@ def next_token_loss(logits, ids, mask):
     """The mean over tokens that have a next one in their row, padding left out."""
     terms = []
     for b in range(ids.shape[0]):
-        places = mask[b].nonzero()[:, 0]
-        lp = torch.log_softmax(logits[b, places[:-1]], -1)
-        terms.append(-lp.gather(1, ids[b, places[1:]][:, None])[:, 0])
+        positions = mask[b].nonzero()[:, 0]
+        lp = torch.log_softmax(logits[b, positions[:-1]], -1)
+        terms.append(-lp.gather(1, ids[b, positions[1:]][:, None])[:, 0])
     return torch.cat(terms).mean()
 
 
@@ -120,7 +120,7 @@ def make_bert(name, kind, seed, **extra):
     model.save_pretrained(name)
     classifies = kind is BertForSequenceClassification
     rows = [[FIRST] + tokens(a) + [LAST] + tokens(b) + [LAST] for a, b in zip(TEXT, SECOND)]
-    # transformers pools the first place even when it is padding, which means nothing.
+    # transformers pools the first position even when it is padding, which means nothing.
     ids, mask = batch(rows, 18, left_pad=not classifies)
     types = ((torch.cumsum(ids == LAST, 1) > 0) & (ids != LAST)).long() * mask
     call = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}

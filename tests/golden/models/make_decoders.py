@@ -49,9 +49,9 @@ def next_token_loss(logits, ids, mask):
     """The mean over tokens that have a next one in their row, padding left out."""
     terms = []
     for b in range(ids.shape[0]):
-        places = mask[b].nonzero()[:, 0]
-        lp = torch.log_softmax(logits[b, places[:-1]], -1)
-        terms.append(-lp.gather(1, ids[b, places[1:]][:, None])[:, 0])
+        positions = mask[b].nonzero()[:, 0]
+        lp = torch.log_softmax(logits[b, positions[:-1]], -1)
+        terms.append(-lp.gather(1, ids[b, positions[1:]][:, None])[:, 0])
     return torch.cat(terms).mean()
 
 

@@ -93,7 +93,7 @@ TEST_CASE("model: an exported GGUF file comes back bit for bit") {
 TEST_CASE("model: the tokenizer of a GGUF file is that of its metadata") {
   Scratch scratch;
   const std::string file = weights_golden("gguf/llama.gguf");
-  CHECK(tokenizer_place(file) == file);
+  CHECK(tokenizer_location(file) == file);
   const std::unique_ptr<data::Tokenizer> made =
       data::make_tokenizer(data::gguf_vocabulary(data::Path(file)), file);
   CHECK(tokenizer_of(file)->hash() == made->hash());

@@ -421,8 +421,8 @@ TEST_CASE(
   CHECK(model.hidden({.ids = ids({1, 24}, 5, 64)}).dim(1) == 24);
   CHECK_REFUSES(model.hidden({.ids = ids({1, 25}, 5, 64)}), "mistral", "25 tokens",
                 "sliding_window", "24", "not supported");
-  const Tensor place = Tensor::from(std::vector<int64_t>{24}, {1});
-  CHECK_REFUSES(model.embed({.ids = ids({1, 1}, 5, 64), .token_places = place}), "mistral",
+  const Tensor position = Tensor::from(std::vector<int64_t>{24}, {1});
+  CHECK_REFUSES(model.embed({.ids = ids({1, 1}, 5, 64), .token_positions = position}), "mistral",
                 "25 tokens", "sliding_window", "24");
   CHECK_REFUSES(nn::extend_positions(mistral, 40), "mistral", "40", "sliding_window", "24");
   data::Json json = json_in(golden_dir("mistral") + "/config.json");

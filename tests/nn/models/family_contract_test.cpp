@@ -96,7 +96,7 @@ TEST_CASE("families: Brine's are registered, others are refused with the known n
     CHECK(contains(said, " " + name) == factory()->is_whole());
 }
 
-TEST_CASE("families: a copy of a config has its own sizes, copy_sizes() keeps the fields' places") {
+TEST_CASE("families: a copy of a config has its own sizes, copy_sizes() keeps fields' addresses") {
   nn::ModelConfig a = nn::make_config("opt", {{"hidden_size", 48}}), b = a, c;
   data::Schema keys;
   c.describe_model(keys);
@@ -308,8 +308,8 @@ TEST_CASE("families: padding on the left and between tokens changes nothing, gra
     auto model = nn::make_model(config, 1, Dtype::f64);
     nn::ParameterStore store(*model);
     const Tensor tokens = ids({2, 9}, 5, 37);
-    // Where the tokens are among 13: 4 places before them, and 2 before and 2 in the middle.
-    const int64_t places[2][9] = {{4, 5, 6, 7, 8, 9, 10, 11, 12}, {2, 3, 4, 5, 8, 9, 10, 11, 12}};
+    // Where the tokens are among 13: 4 columns before them, and 2 before and 2 in the middle.
+    const int64_t columns[2][9] = {{4, 5, 6, 7, 8, 9, 10, 11, 12}, {2, 3, 4, 5, 8, 9, 10, 11, 12}};
     Tensor padded = ids({2, 13}, 6, 37), mask = Tensor::zeros({2, 13}, Dtype::u8);
     // Positions of an encoder count padding, as Hugging Face's do.
     Tensor counted = Tensor::empty({2, 9}, Dtype::i32);
@@ -318,10 +318,10 @@ TEST_CASE("families: padding on the left and between tokens changes nothing, gra
     const int64_t C = dy.dim(2);
     for (int64_t b : {0, 1}) {
       for (int64_t t = 0; t < 9; ++t) {
-        const int64_t at = b * 13 + places[b][t];
+        const int64_t at = b * 13 + columns[b][t];
         padded.data<int32_t>()[at] = tokens.data<int32_t>()[b * 9 + t];
         mask.data<uint8_t>()[at] = 1;
-        counted.data<int32_t>()[b * 9 + t] = int32_t(places[b][t]);
+        counted.data<int32_t>()[b * 9 + t] = int32_t(columns[b][t]);
         std::copy_n(dy.data<double>() + (b * 9 + t) * C, C, wide.data<double>() + at * C);
       }
     }
@@ -331,11 +331,11 @@ TEST_CASE("families: padding on the left and between tokens changes nothing, gra
       backward(y, cotangent);
       return std::pair{y.detach(), store.gradients().clone()};
     };
-    const auto [x, dx] = pass({.ids = tokens, .places = counted}, dy);
+    const auto [x, dx] = pass({.ids = tokens, .positions = counted}, dy);
     const auto [y, dpadded] = pass({.ids = padded, .attention_mask = mask}, wide);
     for (int64_t b : {0, 1}) {
       for (int64_t t = 0; t < 9; ++t) {
-        CHECK(close_to_scale(rows(y.slice(0, b, 1), places[b][t], 1), rows(x.slice(0, b, 1), t, 1),
+        CHECK(close_to_scale(rows(y.slice(0, b, 1), columns[b][t], 1), rows(x.slice(0, b, 1), t, 1),
                              1e-12));
       }
     }

@@ -187,7 +187,7 @@ TEST_CASE("parts: a feed-forward part is plain, or multiplied by its gate") {
   CHECK(same_bits(gated(x), down(mul(silu(gate(x)), up(x)))));
 }
 
-TEST_CASE("parts: position ids go on from a sequence's first place") {
+TEST_CASE("parts: position ids go on from a sequence's first position") {
   const Tensor first = Tensor::from(std::vector<int64_t>{0, 5}, {2});
   CHECK(nn::position_ids(2, 3, first, 2).to_vector() == std::vector<double>{2, 3, 4, 7, 8, 9});
   CHECK(nn::position_ids(1, 2, {}).to_vector() == std::vector<double>{0, 1});

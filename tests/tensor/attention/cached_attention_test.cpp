@@ -72,7 +72,7 @@ TEST_CASE("cached_attention of keys and values in 16 bits is that of their value
   }
 }
 
-TEST_CASE("append_row writes one place of each sequence, rounded, and nothing else") {
+TEST_CASE("append_row writes one position of each sequence, rounded, and nothing else") {
   const int64_t B = 3, H = 2, S = 9, d = 5;
   const std::vector<int64_t> at = {8, 0, 5};
   for (Dtype type : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16}) {

@@ -78,7 +78,7 @@ TEST_CASE("pair_tile: the sums of products of any sizes") {
   }
 }
 
-TEST_CASE("pair_tile: the bits of a row do not depend on its place") {
+TEST_CASE("pair_tile: the bits of a row do not depend on its position") {
   if (!pair_tile::is_available()) return;
   const Product product{70, 48, 37};
   const std::vector<float> whole = product.from(From::zero);

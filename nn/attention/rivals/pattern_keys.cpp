@@ -1,5 +1,5 @@
 // The mask of listed keys for all queries or for the newest one, and attention on it.
-#include "nn/attention/rivals/placed_keys.h"
+#include "nn/attention/rivals/pattern_keys.h"
 
 #include <optional>
 
@@ -8,7 +8,7 @@
 
 namespace brine::nn {
 
-KeyListShape PlacedKeys::list_shape(const AttentionInput& in, int64_t keys) const {
+KeyListShape PatternKeys::list_shape(const AttentionInput& in, int64_t keys) const {
   return {.batch = in.q.dim(0),
           .heads = in.q.dim(1),
           .rows = in.q.dim(2),
@@ -16,7 +16,7 @@ KeyListShape PlacedKeys::list_shape(const AttentionInput& in, int64_t keys) cons
           .lists = lists()};
 }
 
-Tensor PlacedKeys::forward(const AttentionInput& in) {
+Tensor PatternKeys::forward(const AttentionInput& in) {
   fill(in);
   const KeysOfQuery keys_of_query = keys_of(in.options);
   const RowWidths widths(in.visible, in.q.dim(2));
@@ -29,7 +29,7 @@ Tensor PlacedKeys::forward(const AttentionInput& in) {
   return attend_on(in, mask);
 }
 
-Tensor PlacedKeys::step(const AttentionInput& in, AttentionState& state) const {
+Tensor PatternKeys::step(const AttentionInput& in, AttentionState& state) const {
   NoGrad off;
   auto& cache = dynamic_cast<KeyValueState&>(state);
   const KeysOfQuery keys_of_query = keys_of(in.options);

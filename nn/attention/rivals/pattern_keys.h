@@ -11,9 +11,9 @@
 
 namespace brine::nn {
 
-class PlacedKeys : public CachedAttention {
+class PatternKeys : public CachedAttention {
  public:
-  explicit PlacedKeys(const AttentionShape& shape) : CachedAttention(shape) {}
+  explicit PatternKeys(const AttentionShape& shape) : CachedAttention(shape) {}
 
   Tensor forward(const AttentionInput& in) override;
   Tensor step(const AttentionInput& in, AttentionState& state) const override;
