@@ -3,6 +3,7 @@
 
 #include "data/safetensors/safetensors.h"
 #include "tests/apps/world.h"
+#include "tests/small_models.h"
 
 namespace brine::tests {
 namespace {
@@ -325,15 +326,7 @@ TEST_CASE(
   const World& w = world();
   w.must("export --checkpoint teacher --out front");
   Json files = Json::parse(read_all(w.path("front/tokenizer.json")));
-  auto part = [](const char* kind, const char* id) {
-    return Json{{kind, {{"id", id}, {"type_id", 0}}}};
-  };
-  const Json front = part("SpecialToken", "</s>"), text = part("Sequence", "A");
-  files["post_processor"] = {
-      {"type", "TemplateProcessing"},
-      {"single", {front, text}},
-      {"pair", {front, text, part("Sequence", "B")}},
-      {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
+  test::put_end_in_front(files);
   w.write("front/tokenizer.json", files.dump());
   const std::string twice = "generate --model front --tokens 1 --prompt '</s>king' ";
   const std::string said = "generate: the prompt: the text begins with </s>";

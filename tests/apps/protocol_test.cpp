@@ -7,6 +7,7 @@
 #include "data/corpus/corpus.h"
 #include "nn/io/model_io.h"
 #include "tests/apps/world.h"
+#include "tests/small_models.h"
 
 namespace brine::tests {
 namespace {
@@ -66,15 +67,7 @@ TEST_CASE(
   config["bos_token"] = "</s>";
   w.write("bos/tokenizer_config.json", config.dump());
   nlohmann::json files = nlohmann::json::parse(read_all(w.path("bos/tokenizer.json")));
-  auto part = [](const char* kind, const char* id) {
-    return nlohmann::json{{kind, {{"id", id}, {"type_id", 0}}}};
-  };
-  const nlohmann::json front = part("SpecialToken", "</s>"), text = part("Sequence", "A");
-  files["post_processor"] = {
-      {"type", "TemplateProcessing"},
-      {"single", {front, text}},
-      {"pair", {front, text, part("Sequence", "B")}},
-      {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
+  test::put_end_in_front(files);
   w.write("bos/tokenizer.json", files.dump());
   const auto tokenizer = data::load_tokenizer(w.path("bos"));
   const int32_t bos = *tokenizer->id_of("</s>");

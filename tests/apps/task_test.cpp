@@ -4,7 +4,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "data/tokenizer/bpe/bpe.h"
 #include "distill/runs/task_run.h"
 #include "nn/models/bert/bert.h"
 #include "tests/apps/world.h"
@@ -22,22 +21,13 @@ using Json = nlohmann::json;
 class TaskWorld : public Directory {
  public:
   TaskWorld() {
-    data::BpeTrainOptions options;
-    options.vocab_size = 300;
-    options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
-    data::BpeTrainer trainer(options);
-    trainer.add(sample_text(60));
-    trainer.train()->save(path("tok"));
+    encoder_tokenizer()->save(path("tok"));
     fs::create_directories(path("glue/CoLA"));
     write("glue/CoLA/train.tsv", rows(0, 160));
     std::string dev = rows(160, 60);
     dev.pop_back();  // the last newline is lost
     write("glue/CoLA/dev.tsv", dev);
-    write("bert.json",
-          R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 300,
-              "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "intermediate_size": 48, "max_position_embeddings": 32, "type_vocab_size": 2,
-              "hidden_dropout_prob": 0.1, "initializer_range": 0.1})");
+    write("bert.json", encoder_json(300, 32, 0.1));
     must(finetune() + " --epochs 12 --out teacher");
     must(distill() + " --out student");
   }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "data/tokenizer/bpe/bpe.h"
 #include "tensor/device/accelerator.h"
 #include "tests/apps/helpers.h"
 #include "tests/paths.h"
@@ -29,6 +30,23 @@ inline std::string sample_text(int sentences) {
     out += ".\n";
   }
   return out;
+}
+
+// A tokenizer of an encoder, trained on such sentences.
+inline std::unique_ptr<data::BpeTokenizer> encoder_tokenizer() {
+  data::BpeTrainer trainer({.vocab_size = 300, .special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}});
+  trainer.add(sample_text(60));
+  return trainer.train();
+}
+
+// config.json of a small encoder.
+inline std::string encoder_json(int vocabulary, int positions, double dropout) {
+  return join(R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": )",
+              vocabulary,
+              R"(, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "intermediate_size": 48, "type_vocab_size": 2, "initializer_range": 0.1,
+                 "max_position_embeddings": )",
+              positions, R"(, "hidden_dropout_prob": )", dropout, "}");
 }
 
 // A directory in which the program runs.

@@ -35,7 +35,20 @@ struct Ran {
   std::string terminal;
 };
 
-// Trains a new student in `dir`; with `resume` from the contents of the directory.
+// Runs a trainer in `dir`; with `resume` from the contents of the directory.
+inline Ran run_in(const fs::path& dir, Trainer& trainer, bool resume) {
+  fs::create_directories(dir);
+  LogConfig log_config;
+  if (resume) {
+    trainer.resume();
+    log_config.resume_step = trainer.step();
+  }
+  std::ostringstream terminal;
+  RunLog log(dir, terminal, log_config);
+  return {trainer.run(log), terminal.str()};
+}
+
+// The same of a new student.
 inline Ran train(const fs::path& dir, const Sizes& sizes, Teacher* teacher,
                  const TrainerConfig& config, bool resume = false, const LossConfig& losses = {},
                  const std::string& configuration = "{\"k\": 3}",
@@ -47,18 +60,7 @@ inline Ran train(const fs::path& dir, const Sizes& sizes, Teacher* teacher,
                           .configuration = configuration,
                           .seed = 11,
                           .seconds = std::move(seconds)});
-  fs::create_directories(dir);
-  LogConfig log_config;
-  if (resume) {
-    trainer.resume();
-    log_config.resume_step = trainer.step();
-  }
-  std::ostringstream terminal;
-  RunLog log(dir, terminal, log_config);
-  Ran out;
-  out.outcome = trainer.run(log);
-  out.terminal = terminal.str();
-  return out;
+  return run_in(dir, trainer, resume);
 }
 
 inline std::unique_ptr<Teacher> online(const Sizes& sizes) {

@@ -13,6 +13,7 @@
 #include "nn/models/bert/bert.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 
@@ -24,6 +25,33 @@ inline std::unique_ptr<data::Tokenizer> byte_tokenizer() {
   options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
   options.vocab_size = 260;
   return data::BpeTrainer(options).train();
+}
+
+// A Llama with groups of heads whose size is not hidden / heads.
+inline nn::ModelConfig small_llama(int64_t layers, int64_t positions) {
+  return nn::make_config("llama", {{"vocab_size", 260},
+                                   {"hidden_size", 24},
+                                   {"num_hidden_layers", layers},
+                                   {"num_attention_heads", 4},
+                                   {"num_key_value_heads", 2},
+                                   {"head_dim", 8},
+                                   {"intermediate_size", 40},
+                                   {"max_position_embeddings", positions},
+                                   {"initializer_range", 0.3}});
+}
+
+// Writes a new model of full attention, and a tokenizer of bytes, into a directory.
+inline void save_teacher(nn::ModelConfig config, const std::string& directory) {
+  config.attention = "flash";
+  const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
+  nn::ParameterStore store(*model);
+  nn::export_model(config, *model, byte_tokenizer().get(), directory);
+}
+
+inline void write_sentences(const std::string& path) {
+  std::string words;
+  for (int i = 0; i < 60; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
+  data::write_file_atomic(path, words);
 }
 
 // A pair task: the class is whether the second text repeats the first one's first letter; of a
@@ -64,16 +92,8 @@ inline std::shared_ptr<const data::TaskTokens> letter_tokens(int64_t n, bool reg
 
 inline nn::ModelConfig encoder_config(const std::string& attention, int64_t labels,
                                       double dropout = 0) {
-  nn::ModelConfig c;
-  c.model_type = "bert";
-  c.as<nn::BertConfig>() = {.vocab_size = 260,
-                            .hidden_size = 24,
-                            .num_hidden_layers = 2,
-                            .num_attention_heads = 3,
-                            .intermediate_size = 40,
-                            .max_position_embeddings = 16,
-                            .hidden_dropout_prob = dropout,
-                            .initializer_range = 0.15};
+  nn::ModelConfig c = small_bert(260, 16, 0.15);
+  c.as<nn::BertConfig>().hidden_dropout_prob = dropout;
   c.as<nn::BertConfig>().labels = labels;
   c.attention = attention;
   data::Schema keys;

@@ -9,7 +9,7 @@
 #include "distill/teachers/dump_batch.h"
 #include "distill/teachers/dump_teacher.h"
 #include "tests/distill/losses/evaluated.h"
-#include "tests/distill/setup.h"
+#include "tests/distill/runs.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 
@@ -205,8 +205,6 @@ TEST_CASE("task: answers do not depend on batches; keys kept are counted") {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 TrainerConfig schedule(int64_t steps) {
   TrainerConfig c;
   c.steps = steps;
@@ -232,15 +230,7 @@ void train(const fs::path& dir, Encoder& e, Teacher* teacher, bool regression,
       .losses = teacher ? LossConfig{} : task_only(),
       .trainer = config};
   Trainer trainer(parts, {.run_dir = dir.string(), .configuration = "{}", .seed = 11});
-  fs::create_directories(dir);
-  LogConfig log_config;
-  if (resume) {
-    trainer.resume();
-    log_config.resume_step = trainer.step();
-  }
-  std::ostringstream terminal;
-  RunLog log(dir, terminal, log_config);
-  trainer.run(log);
+  run_in(dir, trainer, resume);
 }
 
 }  // namespace

@@ -11,18 +11,10 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from timing import median_ms
+from timing import cuda_median_ms
 
 HEADS, SIZE = 12, 64
 BACKENDS = {"FlashAttention": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
-
-
-def timed(run, seconds):
-    def finished():
-        run()
-        torch.cuda.synchronize()
-
-    return median_ms(finished, seconds, warm_up=3)
 
 
 def main():
@@ -55,7 +47,7 @@ def main():
             for what, run in [("forward", forward), ("forward + backward", both)]:
                 try:
                     with sdpa_kernel(backend):
-                        ms = timed(run, args.seconds)
+                        ms = cuda_median_ms(run, args.seconds)
                 except RuntimeError as refusal:
                     if not args.json:
                         print(f"T {tokens:7d} {name:15s} {what:18s} refused: {str(refusal)[:60]}")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from timing import median_ms
+from timing import cuda_median_ms
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -20,14 +20,6 @@ from brine_sea import blocks_brine_sea as blocks  # noqa: E402
 from brine_sea.configuration_brine_sea import BlockSettings, Shape  # noqa: E402
 
 SIZE = 64
-
-
-def timed(run, seconds):
-    def finished():
-        run()
-        torch.cuda.synchronize()
-
-    return median_ms(finished, seconds, warm_up=3)
 
 
 @torch.no_grad()
@@ -49,11 +41,11 @@ def main():
             for backend in ("tiles", "flex"):
                 made.backend = backend
                 y[backend] = made(q, k, v)
-                row[backend] = timed(partial(made, q, k, v), args.seconds)
+                row[backend] = cuda_median_ms(partial(made, q, k, v), args.seconds)
             row["difference"] = (y["tiles"].float() - y["flex"].float()).abs().max().item()
             with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 dense = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=groups < heads)
-                row["FlashAttention"] = timed(dense, args.seconds)
+                row["FlashAttention"] = cuda_median_ms(dense, args.seconds)
             print(json.dumps(row), flush=True)
 
 

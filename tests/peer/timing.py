@@ -2,6 +2,8 @@
 import statistics
 import time
 
+import torch
+
 
 def median_ms(run, seconds, warm_up=1):
     """Median milliseconds of run() over at least five runs and `seconds`, after `warm_up` that do
@@ -14,3 +16,11 @@ def median_ms(run, seconds, warm_up=1):
         run()
         times.append((time.perf_counter() - start) * 1e3)
     return statistics.median(times)
+
+
+def cuda_median_ms(run, seconds):
+    def finished():
+        run()
+        torch.cuda.synchronize()
+
+    return median_ms(finished, seconds, warm_up=3)

@@ -4,12 +4,12 @@
 
 #include "data/corpus/corpus.h"
 #include "data/safetensors/safetensors.h"
-#include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/prompt_tokens.h"
 #include "distill/evaluation/evaluate_text.h"
 #include "nn/io/model_io.h"
 #include "nn/models/bert/bert.h"
 #include "tests/apps/world.h"
+#include "tests/small_models.h"
 
 namespace brine::tests {
 namespace {
@@ -42,26 +42,12 @@ std::string logits_error(const std::string& arguments, const std::string& before
 
 // An encoder with a head for classes, or with one for masked tokens, and its tokenizer.
 void save_encoder(const std::string& directory, int64_t labels) {
-  data::BpeTrainOptions options;
-  options.vocab_size = 300;
-  options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
-  data::BpeTrainer trainer(options);
-  trainer.add(sample_text(60));
-  const std::unique_ptr<data::Tokenizer> tokenizer = trainer.train();
-  nn::ModelConfig config;
-  config.model_type = "bert";
-  config.as<nn::BertConfig>() = {.vocab_size = 300,
-                                 .hidden_size = 32,
-                                 .num_hidden_layers = 2,
-                                 .num_attention_heads = 4,
-                                 .intermediate_size = 48,
-                                 .max_position_embeddings = 32,
-                                 .initializer_range = 0.3,
-                                 .masked_lm = labels == 0};
+  nn::ModelConfig config = test::small_bert(300, 32, 0.3);
+  config.as<nn::BertConfig>().masked_lm = labels == 0;
   config.attention = "flash";
   if (labels > 0) config.family().set_class_head({.labels = labels});
   const std::unique_ptr<nn::Model> model = nn::make_model(config, 5);
-  nn::export_model(config, *model, tokenizer.get(), directory);
+  nn::export_model(config, *model, encoder_tokenizer().get(), directory);
 }
 
 }  // namespace

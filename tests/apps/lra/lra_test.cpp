@@ -12,11 +12,7 @@ using Json = nlohmann::json;
 class LraWorld : public Directory {
  public:
   LraWorld() {
-    write("small.json",
-          R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 20,
-              "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "intermediate_size": 48, "max_position_embeddings": 24, "type_vocab_size": 2,
-              "hidden_dropout_prob": 0.0, "initializer_range": 0.1})");
+    write("small.json", encoder_json(20, 24, 0));
     must(
         "lra listops --out data --train 900 --valid 60 --test 80 --min-length 4 --max-length 12 "
         "--seed 3");

@@ -1,5 +1,4 @@
 // Work that ranks divide: evaluations and dumps of one process; refusals; errors.
-#include "data/tokenizer/bpe/bpe.h"
 #include "tests/apps/ranks/launch.h"
 
 namespace brine::tests {
@@ -16,12 +15,7 @@ void make_inputs() {
             "hidden_size = 32\nnum_hidden_layers = 2\nnum_attention_heads = 4\nffn_dim = 48\n"
             "max_position_embeddings = 640\n");
     w.must("train --config roomy.toml --tokenizer tok --train text.txt --valid text.txt --out big");
-    data::BpeTrainOptions options;
-    options.vocab_size = 300;
-    options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
-    data::BpeTrainer trainer(options);
-    trainer.add(sample_text(60));
-    trainer.train()->save(w.path("task-tok"));
+    encoder_tokenizer()->save(w.path("task-tok"));
     std::istringstream lines(sample_text(60));
     std::string rows, line;
     for (int i = 0; std::getline(lines, line); ++i)
@@ -29,11 +23,7 @@ void make_inputs() {
     fs::create_directories(w.path("glue/CoLA"));
     w.write("glue/CoLA/train.tsv", rows);
     w.write("glue/CoLA/dev.tsv", rows);
-    w.write("bert.json",
-            R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 300,
-                "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-                "intermediate_size": 48, "max_position_embeddings": 32, "type_vocab_size": 2,
-                "hidden_dropout_prob": 0.1, "initializer_range": 0.1})");
+    w.write("bert.json", encoder_json(300, 32, 0.1));
     w.must(
         "finetune --task cola --data glue --model bert.json --tokenizer task-tok --batch-size 16 "
         "--epochs 1 --out tuned");

@@ -18,6 +18,11 @@ Json config_of(const std::string& directory) {
   return Json::parse(read_all(world().path(directory + "/config.json")));
 }
 
+Json perplexity(const std::string& model) {
+  const std::string command = "eval --data text.txt --json --max-windows 2 --model " + model;
+  return Json::parse(world().must(command).out).at("perplexity");
+}
+
 }  // namespace
 
 TEST_CASE("export for transformers: the sources of apps/python, and where they are named") {
@@ -60,20 +65,12 @@ TEST_CASE("export for transformers: a student with blocks, whose scale of channe
   CHECK(group.at("algorithm") == "blocks");
   CHECK(group.at("k") == 16);
   CHECK(group.at("block") == 4);
-  auto perplexity = [&](const std::string& model) {
-    return Json::parse(w.must("eval --data text.txt --json --max-windows 2 --model " + model).out)
-        .at("perplexity");
-  };
   CHECK(perplexity("hf-blocks") == perplexity("blocks-run"));
 }
 
 TEST_CASE("export for transformers: the directory is a model of Brine") {
   const World& w = world();
   w.must("export --checkpoint student --out hf-again --format transformers");
-  auto perplexity = [&](const std::string& model) {
-    return Json::parse(w.must("eval --data text.txt --json --max-windows 2 --model " + model).out)
-        .at("perplexity");
-  };
   CHECK(perplexity("hf-again") == perplexity("student"));
 }
 

@@ -12,9 +12,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::kTokenizerGolden;
-using test::Scratch;
-using test::write_text;
+using namespace brine::test;
 
 TEST_CASE("corpus: windows follow each other, the rest is dropped and counted") {
   const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");

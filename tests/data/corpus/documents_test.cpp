@@ -16,12 +16,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::check_says;
-using test::contains;
-using test::gzip_of;
-using test::kTokenizerGolden;
-using test::message;
-using test::Scratch;
+using namespace brine::test;
 
 namespace {
 

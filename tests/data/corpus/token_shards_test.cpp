@@ -19,11 +19,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::check_says;
-using test::contains;
-using test::kTokenizerGolden;
-using test::message;
-using test::Scratch;
+using namespace brine::test;
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 

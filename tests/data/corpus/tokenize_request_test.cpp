@@ -8,8 +8,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::contains;
-using test::message;
+using namespace brine::test;
 
 namespace {
 

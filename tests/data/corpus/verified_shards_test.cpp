@@ -14,9 +14,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::contains;
-using test::message;
-using test::Scratch;
+using namespace brine::test;
 namespace fs = std::filesystem;
 
 namespace {

@@ -19,7 +19,7 @@ using brine::test::Scratch;
 
 namespace {
 
-Path golden(const std::string& name) {
+Path golden_file(const std::string& name) {
   return Path(brine::test::source_dir()) / "tests/golden/safetensors" / name;
 }
 
@@ -62,7 +62,7 @@ std::string entry(const std::string& dtype, const std::string& shape, const std:
 }  // namespace
 
 TEST_CASE("safetensors: reads the reference's file of every dtype") {
-  Safetensors file(golden("mixed.safetensors"));
+  Safetensors file(golden_file("mixed.safetensors"));
   CHECK(file.entries().size() == 11);
   CHECK(file.metadata().at("format") == "pt");
   auto ramp = [](int i) { return float(i * 757 - 4001) / 2048; };
@@ -89,27 +89,27 @@ TEST_CASE("safetensors: reads the reference's file of every dtype") {
 }
 
 TEST_CASE("safetensors: writes the reference's bytes, whatever the order given") {
-  Safetensors file(golden("mixed.safetensors"));
+  Safetensors file(golden_file("mixed.safetensors"));
   std::vector<NamedTensor> tensors;
   for (const SafetensorsEntry& e : file.entries()) tensors.push_back({e.name, file.tensor(e.name)});
   for (int order = 0; order < 3; ++order) {
     std::rotate(tensors.begin(), tensors.begin() + 4, tensors.end());
     std::string bytes;
     write_safetensors([&](std::string_view piece) { bytes += piece; }, tensors);
-    CHECK(bytes == read_file(golden("mixed.safetensors")));
+    CHECK(bytes == read_file(golden_file("mixed.safetensors")));
   }
   std::string bytes;
   auto append = [&](std::string_view piece) { bytes += piece; };
-  write_safetensors(append, {{"a", Safetensors(golden("no_metadata.safetensors")).tensor("a")}},
-                    {});
-  CHECK(bytes == read_file(golden("no_metadata.safetensors")));
+  write_safetensors(append,
+                    {{"a", Safetensors(golden_file("no_metadata.safetensors")).tensor("a")}}, {});
+  CHECK(bytes == read_file(golden_file("no_metadata.safetensors")));
   bytes.clear();
   write_safetensors(append, {}, {});
-  CHECK(bytes == read_file(golden("empty.safetensors")));
+  CHECK(bytes == read_file(golden_file("empty.safetensors")));
 }
 
 TEST_CASE("safetensors: dtypes that Brine has not are listed, and refused by name on access") {
-  Safetensors file(golden("foreign.safetensors"));
+  Safetensors file(golden_file("foreign.safetensors"));
   CHECK(file.entry("f8").dtype == "F8_E4M3");
   CHECK(file.entry("f8").size == 3);
   CHECK(file.entry("u64").bytes[7] == 255);

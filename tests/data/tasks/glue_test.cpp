@@ -10,11 +10,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::check_says;
-using test::message;
-using test::read_split;
-using test::Scratch;
-using test::write_task_file;
+using namespace brine::test;
 
 namespace {
 

@@ -14,8 +14,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::check_says;
-using test::message;
+using namespace brine::test;
 
 namespace {
 
@@ -83,7 +82,9 @@ Tree tree_of(const std::string& expression) {
   return tree;
 }
 
-int64_t words_in(const std::string& text) { return 1 + std::count(text.begin(), text.end(), ' '); }
+int64_t count_words(const std::string& text) {
+  return 1 + std::count(text.begin(), text.end(), ' ');
+}
 
 }  // namespace
 
@@ -123,7 +124,7 @@ TEST_CASE("listops: drawn expressions have the value that rewriting gives, and a
   for (int i = 0; i < 300; ++i) {
     const ListOpsExample e = generator.next(draws);
     CHECK(e.value == rewritten_value(e.expression));
-    CHECK(e.length == words_in(e.expression));
+    CHECK(e.length == count_words(e.expression));
     CHECK(e.length >= 500);
     CHECK(e.length <= 2000);
     const Tree tree = tree_of(e.expression);

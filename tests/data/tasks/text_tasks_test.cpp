@@ -12,9 +12,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::read_split;
-using test::Scratch;
-using test::write_text;
+using namespace brine::test;
 
 namespace {
 

@@ -9,9 +9,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::check_says;
-using test::message;
-using test::Scratch;
+using namespace brine::test;
 
 namespace {
 

@@ -14,8 +14,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using test::golden_json;
-using test::kTokenizerGolden;
+using namespace brine::test;
 
 namespace {
 

@@ -13,12 +13,8 @@
 
 using namespace brine;
 using namespace brine::data;
+using namespace brine::test;
 using nlohmann::json;
-using test::framed;
-using test::golden_json;
-using test::kTokenizerGolden;
-using test::Scratch;
-using test::write_text;
 
 namespace {
 

@@ -14,11 +14,8 @@
 
 using namespace brine;
 using namespace brine::data;
+using namespace brine::test;
 using nlohmann::json;
-using test::check_says;
-using test::framed;
-using test::golden_json;
-using test::Scratch;
 
 namespace {
 

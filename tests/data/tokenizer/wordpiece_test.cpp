@@ -14,13 +14,8 @@
 
 using namespace brine;
 using namespace brine::data;
+using namespace brine::test;
 using nlohmann::json;
-using test::framed;
-using test::golden_json;
-using test::has;
-using test::kTokenizerGolden;
-using test::Scratch;
-using test::write_text;
 
 namespace {
 

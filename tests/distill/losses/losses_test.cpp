@@ -498,15 +498,8 @@ TEST_CASE("losses: the row of the teacher's logits that is not finite is named")
 }
 
 TEST_CASE("losses: an encoder does not predict next tokens") {
-  nn::ModelConfig config;
-  config.model_type = "bert";
-  config.as<nn::BertConfig>() = {.vocab_size = 37,
-                                 .hidden_size = 24,
-                                 .num_hidden_layers = 1,
-                                 .num_attention_heads = 3,
-                                 .intermediate_size = 40,
-                                 .max_position_embeddings = 16,
-                                 .masked_lm = true};
+  nn::ModelConfig config = small_bert(37, 16, 0.02);
+  config.as<nn::BertConfig>().masked_lm = true;
   auto model = nn::make_model(config, 1);
   nn::ParameterStore store(*model);
   Objective objective(*model, nullptr, task_only());

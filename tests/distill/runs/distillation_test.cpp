@@ -29,20 +29,8 @@ struct Site {
   std::string teacher = (scratch / "teacher").string(), text = (scratch / "text.txt").string();
 
   explicit Site(const std::string& family = "opt") {
-    nn::ModelConfig config;
-    if (family == "bert") {
-      config = encoder_config("flash", 0);
-      config.as<nn::BertConfig>().max_position_embeddings = 48;
-    } else {
-      config = small_opt(260, 48, 0.15);
-    }
-    config.attention = "flash";
-    const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
-    nn::ParameterStore store(*model);
-    nn::export_model(config, *model, byte_tokenizer().get(), teacher);
-    std::string words;
-    for (int i = 0; i < 60; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
-    data::write_file_atomic(text, words);
+    save_teacher(family == "bert" ? small_bert(260, 48, 0.15) : small_opt(260, 48, 0.15), teacher);
+    write_sentences(text);
   }
   std::string run(const std::string& name) const { return (scratch / name).string(); }
 

@@ -14,18 +14,7 @@ namespace brine::test {
 TEST_CASE("dump memory: not more than a shard's values, or a sample's, however many samples") {
   Scratch scratch;
   const std::string directory = (scratch / "teacher").string();
-  nn::ModelConfig config = nn::make_config("llama", {{"vocab_size", 260},
-                                                     {"hidden_size", 24},
-                                                     {"num_hidden_layers", 12},
-                                                     {"num_attention_heads", 4},
-                                                     {"num_key_value_heads", 2},
-                                                     {"head_dim", 8},
-                                                     {"intermediate_size", 40},
-                                                     {"max_position_embeddings", 512}});
-  config.attention = "flash";
-  const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
-  nn::ParameterStore store(*model);
-  nn::export_model(config, *model, byte_tokenizer().get(), directory);
+  save_teacher(small_llama(12, 512), directory);
   const nn::LoadedModel teacher = nn::load_model(directory);
   std::string words;
   for (int i = 0; words.size() < 16'000; ++i) words += "the king of " + std::to_string(i) + ". ";

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kWindow = 32;
 
-// A Llama with groups of heads whose size is not hidden / heads, a text, and its dump.
+// A small Llama, a text, and its dump.
 struct DumpSite {
   Scratch scratch;
   std::string teacher = path("teacher"), text = path("text.txt"), dump = path("dump");
@@ -29,22 +29,8 @@ struct DumpSite {
 
   explicit DumpSite(bool values = true, data::DumpLogits logits = data::DumpLogits::top,
                     bool context = true, int64_t top_logits = 64) {
-    nn::ModelConfig config = nn::make_config("llama", {{"vocab_size", 260},
-                                                       {"hidden_size", 24},
-                                                       {"num_hidden_layers", 2},
-                                                       {"num_attention_heads", 4},
-                                                       {"num_key_value_heads", 2},
-                                                       {"head_dim", 8},
-                                                       {"intermediate_size", 40},
-                                                       {"max_position_embeddings", 64},
-                                                       {"initializer_range", 0.3}});
-    config.attention = "flash";
-    const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
-    nn::ParameterStore store(*model);
-    nn::export_model(config, *model, byte_tokenizer().get(), teacher);
-    std::string words;
-    for (int i = 0; i < 60; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
-    data::write_file_atomic(text, words);
+    save_teacher(small_llama(2, 64), teacher);
+    write_sentences(text);
     loaded = nn::load_model(teacher);
     DumpRequest request;
     request.dtype = Dtype::f32;

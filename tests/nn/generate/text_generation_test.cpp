@@ -34,15 +34,7 @@ using Ids = std::vector<int32_t>;
 std::unique_ptr<data::Tokenizer> with_bos() {
   Scratch scratch;
   nlohmann::json root = nlohmann::json::parse(tokenizer()->to_json());
-  auto part = [](const char* kind, const char* id) {
-    return nlohmann::json{{kind, {{"id", id}, {"type_id", 0}}}};
-  };
-  const nlohmann::json front = part("SpecialToken", "</s>"), text = part("Sequence", "A");
-  root["post_processor"] = {
-      {"type", "TemplateProcessing"},
-      {"single", {front, text}},
-      {"pair", {front, text, part("Sequence", "B")}},
-      {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
+  put_end_in_front(root);
   return data::load_tokenizer(scratch.write("tokenizer.json", root.dump()));
 }
 

@@ -9,24 +9,16 @@
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 #include "tests/refusals.h"
+#include "tests/small_models.h"
 
 namespace brine::test {
 namespace {
 
-nn::ModelConfig small_bert(const std::string& attention = "dense", double dropout = 0) {
-  nn::ModelConfig c;
-  c.model_type = "bert";
-  c.as<nn::BertConfig>() = {.vocab_size = 37,
-                            .hidden_size = 24,
-                            .num_hidden_layers = 2,
-                            .num_attention_heads = 3,
-                            .intermediate_size = 40,
-                            .max_position_embeddings = 20,
-                            .hidden_dropout_prob = dropout,
-                            .initializer_range = 0.2,
-                            .masked_lm = true,
-                            .next_sentence = true,
-                            .labels = 3};
+nn::ModelConfig with_heads(const std::string& attention = "dense") {
+  nn::ModelConfig c = small_bert(37, 20, 0.2);
+  auto& bert = c.as<nn::BertConfig>();
+  bert.masked_lm = bert.next_sentence = true;
+  bert.labels = 3;
   c.attention = attention;
   return c;
 }
@@ -43,7 +35,7 @@ Tensor mask_of(const std::vector<std::string>& rows) {
 }  // namespace
 
 TEST_CASE("bert: parameters bear exactly the names of Hugging Face's checkpoints") {
-  auto model = nn::make_model(small_bert(), 1);
+  auto model = nn::make_model(with_heads(), 1);
   std::vector<std::string> names, wanted;
   for (const auto& t : nn::state_of(*model)) names.push_back(t.name);
   auto both = [&](const std::string& name) {
@@ -72,7 +64,7 @@ TEST_CASE("bert: parameters bear exactly the names of Hugging Face's checkpoints
 }
 
 TEST_CASE("packing: a mask that is none is refused") {
-  auto model = nn::make_model(small_bert(), 1);
+  auto model = nn::make_model(with_heads(), 1);
   Tensor tokens = ids({2, 4}, 5, 37), mask = mask_of({"xxxx", "xx.."});
   CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens, .attention_mask = mask_of({"xxx", "xx."})}),
                        "model: attention_mask is u8 [2, 3], wanted u8 [2, 4]", Error);
@@ -90,7 +82,7 @@ TEST_CASE("packing: a mask that is none is refused") {
 }
 
 TEST_CASE("bert: a head that the model has not throws") {
-  nn::ModelConfig config = small_bert();
+  nn::ModelConfig config = with_heads();
   auto& bert = config.as<nn::BertConfig>();
   bert.masked_lm = bert.next_sentence = bert.pooler = false;
   bert.labels = 0;
@@ -105,7 +97,7 @@ TEST_CASE("bert: a head that the model has not throws") {
 }
 
 TEST_CASE("bert: problem_type comes back; unknown ones and two numbers of labels are refused") {
-  nn::ModelConfig config = small_bert();
+  nn::ModelConfig config = with_heads();
   config.as<nn::BertConfig>().labels = 3;
   data::Json json = nn::to_hf_config(config);
   CHECK(json["problem_type"] == "single_label_classification");
@@ -127,7 +119,7 @@ TEST_CASE("bert: problem_type comes back; unknown ones and two numbers of labels
 }
 
 TEST_CASE("recent: an encoder's token sees the k nearest keys") {
-  nn::ModelConfig config = small_bert("recent");
+  nn::ModelConfig config = with_heads("recent");
   data::Schema keys;
   config.method().describe(keys);
   keys.set_text("k", {"3"});
