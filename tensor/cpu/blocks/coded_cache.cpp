@@ -1,8 +1,8 @@
 // Keys and values in 8 bits: their codes, and attention of one query of every sequence over them.
 //
-// A block's keys and values become numbers in L1, once for all heads of a group; so a step is bound
-// by this conversion as long as the cache fits the last level, else by reading half of what a cache
-// in 16 bits has.
+// A step converts a block's bytes in registers, once for four heads of a group; scales of channels
+// are folded into the query, so that a key's score is its mean's and a sum of bytes.
+#include <algorithm>
 #include <vector>
 
 #include "tensor/base/stored.h"
@@ -31,24 +31,25 @@ struct CodedBlock {
     sigma = c.key_scale.data<T>() + bg * d;
   }
 
-  // The block's keys as numbers [block, d]; `room` has 2 d.
-  void decode_keys(T* to, T* room) const {
-    T *scale = room, *centre = room + d;
-    for (int64_t c = 0; c < d; ++c) scale[c] = sigma[c] / 16, centre[c] = T(mean[c]);
+  // The bytes of the keys, [block, d].
+  void join_key_bytes(uint8_t* __restrict to) const {
     const int64_t rest = d - half;
     for (int64_t j = 0; j < block; ++j, to += d) {
       const uint8_t *h = high + j * half, *l = low + j * half;
-      const T a = T(steps[j]);
 #pragma omp simd
-      for (int64_t c = 0; c < half; ++c) {
-        const int byte = (h[c] & 15) << 4 | (l[c] & 15);
-        to[c] = centre[c] + scale[c] * a * (T(byte) - T(kKeyByteCentre));
-      }
+      for (int64_t c = 0; c < half; ++c) to[c] = uint8_t(h[c] << 4 | (l[c] & 15));
 #pragma omp simd
-      for (int64_t c = 0; c < rest; ++c) {
-        const int byte = (h[c] & 240) | l[c] >> 4;
-        to[half + c] = centre[half + c] + scale[half + c] * a * (T(byte) - T(kKeyByteCentre));
-      }
+      for (int64_t c = 0; c < rest; ++c) to[half + c] = uint8_t((h[c] & 240) | l[c] >> 4);
+    }
+  }
+  // Keys are mean + sigma / 16 step (byte - centre).
+  void decode_keys(T* to, uint8_t* bytes) const {
+    join_key_bytes(bytes);
+    for (int64_t j = 0; j < block; ++j, to += d, bytes += d) {
+      const T a = T(steps[j]) / 16;
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c)
+        to[c] = T(mean[c]) + sigma[c] * a * (T(bytes[c]) - T(kKeyByteCentre));
     }
   }
   void decode_values(T* to) const {
@@ -66,30 +67,110 @@ struct CodedBlock {
   const T* sigma;
 };
 
-// The keys or values of block n of a sequence of w tokens; returns how many.
+// Whether block n of a sequence of w tokens is not complete: its rows are no codes.
+bool fills(const CodedCache& c, int64_t n, int64_t w) { return (n + 1) * c.block() > w; }
+
+// The keys of block n if it is the first one or fills; returns how many.
 template <class T, class S>
-int64_t rows_of(const T*& keys, const T*& values, std::vector<T>& room, const CodedCache& c,
-                int64_t bg, int64_t n, int64_t w) {
+int64_t exact_keys(T* to, const CodedCache& c, int64_t bg, int64_t n, int64_t w) {
   const int64_t block = c.block(), d = c.last_keys.dim(3);
-  if ((n + 1) * block > w) {  // the one that fills
-    keys = c.last_keys.data<T>() + bg * block * d;
-    values = c.last_values.data<T>() + bg * block * d;
-    return w - n * block;
+  if (fills(c, n, w)) {
+    const int64_t rows = w - n * block;
+    std::copy_n(c.last_keys.template data<T>() + bg * block * d, rows * d, to);
+    return rows;
   }
-  room.resize(size_t((block + 2) * d));
-  const CodedBlock<T, S> coded(c, bg, n);
-  if (keys && n == 0) {
-    const S* first = c.first_keys.data<S>() + bg * block * d;
-    for (int64_t i = 0; i < block * d; ++i) room[size_t(i)] = T(first[i]);
-    keys = room.data();
-  } else if (keys) {
-    coded.decode_keys(room.data(), room.data() + block * d);
-    keys = room.data();
-  } else {
-    coded.decode_values(room.data());
-    values = room.data();
-  }
+  const S* first = c.first_keys.template data<S>() + bg * block * d;
+  std::transform(first, first + block * d, to, [](S x) { return T(x); });
   return block;
+}
+
+// A vector of numbers from bytes less `centre`.
+template <class T>
+Vector<T> load_bytes(const uint8_t* p, T centre) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 4) {  // stored_vectors.h says why
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m512i words = _mm512_maskz_cvtepu8_epi32(__mmask16(-1), x);
+    return _mm512_maskz_cvtepi32_ps(__mmask16(-1), words) - centre;
+  }
+#endif
+  typename VectorOf<uint8_t, kWidth<T>>::type x;
+  std::memcpy(&x, p, sizeof x);
+  using Words = typename VectorOf<int32_t, 4 * kWidth<T>>::type;
+  return __builtin_convertvector(__builtin_convertvector(x, Words), Vector<T>) - centre;
+}
+
+// f<n>(h) for heads [h, h + n), which share the conversion of bytes.
+template <class F>
+void by_heads(int64_t heads, F f) {
+  int64_t h = 0;
+  for (; h + 4 <= heads; h += 4) f.template operator()<4>(h);
+  if (heads - h == 3) f.template operator()<3>(h);
+  if (heads - h == 2) f.template operator()<2>(h);
+  if (heads - h == 1) f.template operator()<1>(h);
+}
+
+// out[h step + j] = base[h] + steps[j] (x_h . (rows[j] - centre)) of n rows of bytes; x [H, d].
+template <int H, class T, class S>
+void byte_dots(T* out, int64_t step, const T* base, const T* x, const uint8_t* rows, const S* steps,
+               int64_t n, int64_t d) {
+  constexpr int W = kWidth<T>;
+  for (int64_t j = 0; j < n; ++j, rows += d) {
+    Vector<T> sums[H] = {};
+    T rest[H] = {};
+    int64_t c = 0;
+    for (; c + W <= d; c += W) {
+      const Vector<T> key = load_bytes(rows + c, T(kKeyByteCentre));
+#pragma GCC unroll 4
+      for (int h = 0; h < H; ++h) sums[h] += load(x + h * d + c) * key;
+    }
+    for (; c < d; ++c) {
+      for (int h = 0; h < H; ++h) rest[h] += x[h * d + c] * (T(rows[c]) - T(kKeyByteCentre));
+    }
+    const T a = T(steps[j]);
+#pragma GCC unroll 4
+    for (int h = 0; h < H; ++h) {
+      out[h * step + j] = base[h] + a * (sum_of_vector<T, kVectorBytes>(sums[h]) + rest[h]);
+    }
+  }
+}
+
+// to [H, d] += the sums over n rows of weights[h step + j] steps[j] (rows[j] - centre).
+template <int H, class T, class S>
+void add_byte_rows(T* to, const T* weights, int64_t step, const uint8_t* rows, const S* steps,
+                   int64_t n, int64_t d) {
+  constexpr int W = kWidth<T>, V = kVectorBytes == 64 ? 4 : 2;
+  auto add = [&]<int N>(int64_t c) {
+    Vector<T> sums[H][N] = {};
+    for (int64_t j = 0; j < n; ++j) {
+      const T a = T(steps[j]);
+      Vector<T> value[N];
+#pragma GCC unroll 4
+      for (int i = 0; i < N; ++i)
+        value[i] = load_bytes(rows + j * d + c + i * W, T(kValueByteCentre));
+#pragma GCC unroll 4
+      for (int h = 0; h < H; ++h) {
+        const T weight = weights[h * step + j] * a;
+#pragma GCC unroll 4
+        for (int i = 0; i < N; ++i) sums[h][i] += weight * value[i];
+      }
+    }
+    for (int h = 0; h < H; ++h) {
+      for (int i = 0; i < N; ++i) {
+        T* at = to + h * d + c + i * W;
+        store(at, load(at) + sums[h][i]);
+      }
+    }
+  };
+  int64_t c = 0;
+  for (; c + V * W <= d; c += V * W) add.template operator()<V>(c);
+  for (; c + W <= d; c += W) add.template operator()<1>(c);
+  for (; c < d; ++c) {
+    for (int64_t j = 0; j < n; ++j) {
+      const T value = T(steps[j]) * T(int(rows[j * d + c]) - kValueByteCentre);
+      for (int h = 0; h < H; ++h) to[h * d + c] += weights[h * step + j] * value;
+    }
+  }
 }
 
 // The softmax of the queries of a group over some of its blocks, before it is divided by its sum.
@@ -101,18 +182,37 @@ struct Part {
 template <class T, class S>
 void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_t bg,
                  const int32_t* blocks, int64_t count, int64_t w, int64_t heads, T scale) {
-  const int64_t d = c.last_keys.dim(3), most = count * c.block();
-  thread_local std::vector<T> room, scores, sums;
+  const int64_t block = c.block(), d = c.last_keys.dim(3), most = count * block;
+  thread_local std::vector<T> room, scores, scaled, base;
+  thread_local std::vector<uint8_t> bytes;
+  room.resize(size_t(block * d));
   scores.resize(size_t(heads * most));
-  sums.resize(size_t(d));
-  int64_t keys = 0;
+  scaled.resize(size_t(heads * d));
+  base.resize(size_t(heads));
+  bytes.resize(size_t(block * d));
+  const T* sigma = c.key_scale.template data<T>() + bg * d;
+  for (int64_t i = 0; i < heads * d; ++i) scaled[size_t(i)] = q[i] * sigma[i % d] * (scale / 16);
+  T* to = scores.data();
   for (int64_t i = 0; i < count; ++i) {
-    const T *k = q, *v = nullptr;  // k is wanted
-    const int64_t n = rows_of<T, S>(k, v, room, c, bg, blocks[i], w);
-    for (int64_t h = 0; h < heads; ++h)
-      dots(scores.data() + h * most + keys, q + h * d, k, n, d, scale);
-    keys += n;
+    const int64_t n = blocks[i];
+    if (n > 0 && !fills(c, n, w)) {
+      const CodedBlock<T, S> coded(c, bg, n);
+      coded.join_key_bytes(bytes.data());
+      for (int64_t h = 0; h < heads; ++h)
+        dots(&base[size_t(h)], q + h * d, coded.mean, 1, d, scale);
+      by_heads(heads, [&]<int N>(int64_t h) {
+        byte_dots<N>(to + h * most, most, base.data() + h, scaled.data() + h * d, bytes.data(),
+                     coded.steps, block, d);
+      });
+      to += block;
+    } else {
+      const int64_t rows = exact_keys<T, S>(room.data(), c, bg, n, w);
+      for (int64_t h = 0; h < heads; ++h)
+        dots(to + h * most, q + h * d, room.data(), rows, d, scale);
+      to += rows;
+    }
   }
+  const int64_t keys = to - scores.data();
   for (int64_t h = 0; h < heads; ++h) {
     T* s = scores.data() + h * most;
     T maximum = s[0], sum = 0;
@@ -126,17 +226,25 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
     parts[h] = {maximum, sum};
     std::fill_n(out + h * d, d, T(0));
   }
-  keys = 0;
+  const T* weights = scores.data();
   for (int64_t i = 0; i < count; ++i) {
-    const T *k = nullptr, *v = nullptr;
-    const int64_t n = rows_of<T, S>(k, v, room, c, bg, blocks[i], w);
-    for (int64_t h = 0; h < heads; ++h) {
-      weighted_sum(sums.data(), scores.data() + h * most + keys, v, std::array{KeyRun{0, n}}, d);
-      T* to = out + h * d;
-#pragma omp simd
-      for (int64_t x = 0; x < d; ++x) to[x] += sums[size_t(x)];
+    const int64_t n = blocks[i];
+    if (fills(c, n, w)) {
+      const int64_t rows = w - n * block;
+      const T* values = c.last_values.template data<T>() + bg * block * d;
+      for (int64_t h = 0; h < heads; ++h) {
+        weighted_sum(room.data(), weights + h * most, values, std::array{KeyRun{0, rows}}, d);
+        for (int64_t x = 0; x < d; ++x) out[h * d + x] += room[size_t(x)];
+      }
+      weights += rows;
+    } else {
+      const CodedBlock<T, S> coded(c, bg, n);
+      by_heads(heads, [&]<int N>(int64_t h) {
+        add_byte_rows<N>(out + h * d, weights + h * most, most, coded.values, coded.value_steps,
+                         block, d);
+      });
+      weights += block;
     }
-    keys += n;
   }
 }
 
@@ -178,13 +286,18 @@ void decode_cache(Tensor k, Tensor v, CodedCache cache, Tensor lengths) {
     for_pieces(k.dim(0) * G * blocks, 4 * k.numel(), [&](int64_t i) {
       const int64_t bg = i / blocks, n = i % blocks, w = lengths.data<int64_t>()[bg / G];
       if (n * block >= w) return;
-      thread_local std::vector<T> room;
-      T* to[] = {k.data<T>() + (bg * S + n * block) * d, v.data<T>() + (bg * S + n * block) * d};
-      for (int side : {0, 1}) {
-        const T *keys = side ? nullptr : to[0], *values = nullptr;
-        const int64_t rows = rows_of<T, Stored>(keys, values, room, cache, bg, n, w);
-        std::copy_n(side ? values : keys, rows * d, to[side]);
+      const int64_t row = (bg * S + n * block) * d;
+      T *keys = k.data<T>() + row, *values = v.data<T>() + row;
+      thread_local std::vector<uint8_t> bytes;
+      bytes.resize(size_t(block * d));
+      if (n == 0 || fills(cache, n, w)) exact_keys<T, Stored>(keys, cache, bg, n, w);
+      if (fills(cache, n, w)) {
+        std::copy_n(cache.last_values.data<T>() + bg * block * d, (w - n * block) * d, values);
+        return;
       }
+      const CodedBlock<T, Stored> coded(cache, bg, n);
+      if (n > 0) coded.decode_keys(keys, bytes.data());
+      coded.decode_values(values);
     });
   });
 }

@@ -102,7 +102,14 @@ TEST_CASE("coded cache: blocks of equal keys and of zeros are exact") {
 }
 
 TEST_CASE("coded cache: a step attends to the rows that the codes stand for") {
-  std::vector<Case> cases = {{}, {.T = 72}, {.H = 3, .G = 3, .T = 5}, {.B = 1, .T = 700, .d = 32}};
+  // Heads share the conversion of bytes by four; sizes of heads with and without whole vectors.
+  std::vector<Case> cases = {{},
+                             {.T = 72},
+                             {.H = 3, .G = 3, .T = 5},
+                             {.B = 1, .T = 700, .d = 32},
+                             {.B = 1, .H = 7, .G = 1, .d = 72},
+                             {.B = 1, .H = 5, .G = 1, .d = 80},
+                             {.B = 1, .H = 4, .G = 2, .d = 24}};
   for (const Case& c : cases) {
     for (const auto& [type, stored] :
          {std::pair{Dtype::f64, Dtype::f64}, {Dtype::f32, Dtype::bf16}}) {
