@@ -13,7 +13,7 @@ ENTRIES = {  # kind -> what an entry may have, what it needs
     "step": ({"id", "name", "command", "each", "take", "rows", "lines"}, {"id", "name"}),
     "table": (SHOWN | {"rows", "columns", "values", "over", "plain", "per", "digits", "labels"},
               {"name"}),
-    "figure": (SHOWN | {"x", "y", "series", "x_label", "y_label", "logarithmic"},
+    "figure": (SHOWN | {"x", "y", "series", "over", "labels", "x_label", "y_label", "logarithmic"},
                {"name", "title", "x", "y"}),
 }
 

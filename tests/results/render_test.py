@@ -108,13 +108,20 @@ class Pages(unittest.TestCase):
     def test_values_over_those_of_another_row(self):
         (self.root / "tables.toml").write_text(
             '[[table]]\nname = "t"\nrows = ["kind"]\nvalues = ["y", "z"]\n'
-            'where = { n = 1 }\nover = { kind = "a" }\nplain = ["z"]\n')
+            'step = ["s", "t"]\nwhere = { n = 1 }\nover = { kind = "a" }\nplain = ["z"]\n'
+            '[[figure]]\nname = "f"\ntitle = "f"\nx = "z"\ny = "y"\nstep = ["s", "t"]\n'
+            'series = ["kind", "n"]\nover = { kind = "a" }\nlabels = { b = "B" }\n')
         (self.root / "rows.jsonl").write_text("".join(
-            json.dumps({"axes": {"kind": kind, "n": n}, "values": {"y": y * n, "z": 3}}) + "\n"
-            for n in (1, 2) for kind, y in (("a", 2), ("b", 5))))
+            json.dumps({"step": step, "axes": {"kind": kind, "n": n},
+                        "values": {"y": y * n, "z": 3}}) + "\n"
+            for n in (1, 2) for step, kind, y in (("s", "a", 2), ("t", "b", 5), ("u", "c", 7))))
         code, text = self.run_script(self.root)
         self.assertEqual(code, 0, text)
-        self.assertIn("| a | 1.000 | 3.000 |\n| b | 2.500 | 3.000 |", text)
+        self.assertIn("| a | 1.000 | 3.000 |\n| b | 2.500 | 3.000 |\n\n", text)
+        self.assertEqual((self.root / "f.svg").read_text(), line_chart.svg({
+            "title": "f", "x_label": "z", "y_label": "y", "log_x": False, "log_y": False,
+            "lines": [{"name": name, "points": [[3, y]]} for name, y in
+                      [("a, 1", 1), ("B, 1", 2.5), ("a, 2", 1), ("B, 2", 2.5)]]}))
 
     def test_the_directory_of_an_experiment(self):
         def row(step, kind, k, seed, values, definition="1"):
