@@ -75,7 +75,13 @@ std::pair<Tensor, Tensor> decode_cache(const CodedCache& cache, const Tensor& le
   int64_t most = 0;
   for (int64_t b = 0; b < B; ++b) most = std::max(most, lengths.data<int64_t>()[b]);
   const Shape shape{B, cache.last_keys.dim(1), most, cache.last_keys.dim(3)};
-  const Tensor k = Tensor::empty(shape, type, cache.last_keys.device()), v = Tensor::like(k);
+  // Memory for all that the cache has room for: parts of a prompt reuse it as the lengths grow.
+  auto rows = [&] {
+    return Tensor::empty({shape[0] * shape[1] * room * shape[3]}, type, cache.last_keys.device())
+        .slice(0, 0, shape.numel())
+        .view(shape);
+  };
+  const Tensor k = rows(), v = rows();
   if (k.numel() > 0) BRINE_CALL(k, decode_cache, k, v, cache, lengths);
   return {k, v};
 }

@@ -261,11 +261,18 @@ GenerationMemory memory_of(const Model& model, const GenerationRequest& request,
   state.device = Device::meta;
   const int64_t part = request.part ? request.part : default_part(model.shape());
   const bool whole = part_step(model, state.options) == 0 || part >= longest;
-  const int64_t kept = model.attention_traits().part_numbers * int64_t(item_size(state.cached()));
-  return {.tokens = state.capacity,
-          .state = ModelState(model, state).bytes(),
-          .part = part_bytes(model.shape()) * (whole ? longest : part) +
-                  (whole ? 0 : kept * longest * model.shape().layers)};
+  const ModelShape& shape = model.shape();
+  const int64_t number = int64_t(item_size(state.dtype)),
+                cached = int64_t(item_size(state.cached()));
+  int64_t bytes = part_bytes(shape) * (whole ? longest : part);
+  if (!whole) bytes += model.attention_traits().part_numbers * cached * longest * shape.layers;
+  if (!whole && (state.coded || cached < number)) {
+    // A layer's earlier keys and values become numbers, those of 16 bits by a copy.
+    const int64_t groups = shape.kv_heads ? shape.kv_heads : shape.heads;
+    bytes +=
+        2 * groups * shape.head_size() * (number + (state.coded ? 0 : cached)) * state.capacity;
+  }
+  return {.tokens = state.capacity, .state = ModelState(model, state).bytes(), .part = bytes};
 }
 
 }  // namespace brine::nn

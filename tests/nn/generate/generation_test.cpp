@@ -156,8 +156,11 @@ TEST_CASE("generation: its memory is known before the state exists") {
           request.part = 10;
           const nn::AttentionTraits traits = model.attention_traits();
           const int64_t part = nn::memory_of(model, request, 2, 100).part;
-          CHECK(part == nn::part_bytes(model.shape()) * (traits.part_step ? 10 : 100) +
-                            4 * traits.part_numbers * 100 * model.shape().layers);
+          const nn::ModelShape& s = model.shape();
+          const int64_t groups = s.kv_heads ? s.kv_heads : s.heads;
+          CHECK(part == nn::part_bytes(s) * (traits.part_step ? 10 : 100) +
+                            4 * traits.part_numbers * 100 * s.layers +
+                            (coded ? 2 * groups * s.head_size() * 4 * 129 : 0));
           if (!traits.query_skip) continue;
           request.options.query_skip = 2;  // read whole
           CHECK(nn::memory_of(model, request, 2, 100).part == nn::part_bytes(model.shape()) * 100);
