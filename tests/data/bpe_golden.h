@@ -28,13 +28,24 @@ inline nlohmann::json golden_json(const std::string& name) {
   return nlohmann::json::parse(file);
 }
 
+using Ids = std::vector<int32_t>;
+
 // The ids of a text with those around it, as `tokenizers` gives them.
-inline std::vector<int32_t> framed(const data::Tokenizer& tokenizer, std::string_view text) {
-  std::vector<int32_t> ids = tokenizer.around().front;
-  const std::vector<int32_t> inside = tokenizer.encode(text);
+inline Ids framed(const data::Tokenizer& tokenizer, std::string_view text) {
+  Ids ids = tokenizer.around().front;
+  const Ids inside = tokenizer.encode(text);
   for (const auto* more : {&inside, &tokenizer.around().back})
     ids.insert(ids.end(), more->begin(), more->end());
   return ids;
+}
+
+// Checks one row of a golden file; the number of its tokens.
+inline size_t check_row(const data::Tokenizer& tokenizer, const nlohmann::json& row) {
+  const auto text = row["first"].get<std::string>();
+  CAPTURE(text);
+  const Ids got = framed(tokenizer, text);
+  CHECK(got == row["ids"].get<Ids>());
+  return got.size();
 }
 
 inline void write_text(const std::string& path, const std::string& content) {

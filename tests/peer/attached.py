@@ -33,9 +33,7 @@ def main():
     parser.add_argument("text", type=Path)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     load = transformers.AutoModelForCausalLM.from_pretrained
     dense, student = (load(args.directory, dtype=torch.float32, attn_implementation="sdpa") for _ in range(2))
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.directory)

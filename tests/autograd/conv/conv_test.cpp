@@ -5,9 +5,7 @@
 #include "tests/refusals.h"
 
 using namespace brine;
-using brine::test::check_op;
-using brine::test::close_to_scale;
-using brine::test::normal;
+using namespace brine::test;
 
 namespace {
 

@@ -5,8 +5,7 @@
 #include "tests/refusals.h"
 
 using namespace brine;
-using brine::test::check_op;
-using brine::test::normal;
+using namespace brine::test;
 
 namespace {
 

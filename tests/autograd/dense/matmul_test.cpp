@@ -7,8 +7,7 @@
 #include "tests/refusals.h"
 
 using namespace brine;
-using brine::test::check_op;
-using brine::test::normal;
+using namespace brine::test;
 
 TEST_CASE("matmul: every transposition") {
   for (bool ta : {false, true}) {

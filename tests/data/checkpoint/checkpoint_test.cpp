@@ -21,11 +21,7 @@ using namespace brine;
 using namespace brine::data;
 using brine::data::read_file;
 using brine::data::remove_stale_temporaries;
-using brine::test::check_says;
-using brine::test::contains;
-using brine::test::Fault;
-using brine::test::run_with_fault;
-using brine::test::Scratch;
+using namespace brine::test;
 
 namespace {
 

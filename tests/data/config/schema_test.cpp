@@ -13,8 +13,7 @@
 #include "tests/refusals.h"
 
 using namespace brine;
-using brine::test::check_says;
-using brine::test::message;
+using namespace brine::test;
 using data::Json;
 using data::Schema;
 

@@ -15,9 +15,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using brine::test::contains;
-using brine::test::message;
-using brine::test::Scratch;
+using namespace brine::test;
 
 namespace {
 

@@ -20,10 +20,7 @@
 namespace fs = std::filesystem;
 using namespace brine;
 using namespace brine::data;
-using brine::test::Fault;
-using brine::test::message;
-using brine::test::run_with_fault;
-using brine::test::Scratch;
+using namespace brine::test;
 
 namespace {
 

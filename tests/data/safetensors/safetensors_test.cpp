@@ -14,8 +14,7 @@
 
 using namespace brine;
 using namespace brine::data;
-using brine::test::Fault;
-using brine::test::Scratch;
+using namespace brine::test;
 
 namespace {
 

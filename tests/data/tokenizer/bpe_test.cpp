@@ -18,8 +18,6 @@ using namespace brine::test;
 
 namespace {
 
-using Ids = std::vector<int32_t>;
-
 const Tokenizer& small() {
   static const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
   return *tokenizer;

@@ -18,8 +18,6 @@ using nlohmann::json;
 
 namespace {
 
-using Ids = std::vector<int32_t>;
-
 std::unique_ptr<Tokenizer> changed(const json& set) {
   Scratch scratch;
   json root = golden_json(set["file"].get<std::string>());
@@ -27,15 +25,6 @@ std::unique_ptr<Tokenizer> changed(const json& set) {
   const std::string path = scratch / "tokenizer.json";
   write_text(path, root.dump());
   return load_tokenizer(path);
-}
-
-// Checks one row; the number of its tokens.
-size_t check_row(const Tokenizer& tokenizer, const json& row) {
-  const auto text = row["first"].get<std::string>();
-  CAPTURE(text);
-  const Ids got = framed(tokenizer, text);
-  CHECK(got == row["ids"].get<Ids>());
-  return got.size();
 }
 
 const json& encodings() {

@@ -15,8 +15,6 @@ using test::Scratch;
 
 namespace {
 
-using Ids = std::vector<int32_t>;
-
 // OPT's special tokens, ids 0 to 3, and bytes; `post` in tokenizer.json and `config` next to it.
 std::unique_ptr<Tokenizer> with(const json& post, const json& config = json::object()) {
   Scratch scratch;

@@ -19,7 +19,6 @@ using nlohmann::json;
 
 namespace {
 
-using Ids = std::vector<int32_t>;
 const std::string kText = "In the beginning <mask> God created\u00a0</s> the\u4e2d\u6587 heaven.";
 
 // What is said of a tokenizer.json with this text.

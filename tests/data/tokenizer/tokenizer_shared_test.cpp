@@ -13,8 +13,7 @@
 #include "tests/skip.h"
 
 using namespace brine::data;
-using brine::test::golden_json;
-using brine::test::kSharedData;
+using namespace brine::test;
 
 TEST_CASE("tokenizer: BERT, GPT-2 and OPT ids over whole corpora (needs development data)") {
   if (!std::filesystem::exists(kSharedData + "tokenizers")) {

@@ -19,8 +19,6 @@ using nlohmann::json;
 
 namespace {
 
-using Ids = std::vector<int32_t>;
-
 // The small byte-level vocabulary of the golden files, as GGUF spells one.
 VocabularyMetadata metadata(const std::string& pre) {
   const json model = golden_json("tokenizer.json")["model"];

@@ -19,7 +19,6 @@ using nlohmann::json;
 
 namespace {
 
-using Ids = std::vector<int32_t>;
 const std::string kWordPieceText =
     "In the [MASK] B\u00e9ginning \u4e2d\u6587 God's, cre\u0301ated!";
 

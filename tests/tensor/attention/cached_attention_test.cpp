@@ -5,8 +5,7 @@
 #include "tests/gradcheck.h"
 
 using namespace brine;
-using brine::test::close_to_scale;
-using brine::test::normal;
+using namespace brine::test;
 
 namespace {
 

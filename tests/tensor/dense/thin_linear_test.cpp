@@ -4,9 +4,7 @@
 #include "tests/gradcheck.h"
 
 using namespace brine;
-using brine::test::close_to_scale;
-using brine::test::normal;
-using brine::test::same_bits;
+using namespace brine::test;
 
 TEST_CASE("thin_linear: weights of 16 bits are the same values in f32, whatever the other rows") {
   for (Dtype stored : {Dtype::bf16, Dtype::f16, Dtype::f32, Dtype::f64}) {
