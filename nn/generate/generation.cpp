@@ -268,9 +268,8 @@ GenerationMemory memory_of(const Model& model, const GenerationRequest& request,
   if (!whole) bytes += model.attention_traits().part_numbers * cached * longest * shape.layers;
   if (!whole && (state.coded || cached < number)) {
     // A layer's earlier keys and values become numbers, those of 16 bits by a copy.
-    const int64_t groups = shape.kv_heads ? shape.kv_heads : shape.heads;
-    bytes +=
-        2 * groups * shape.head_size() * (number + (state.coded ? 0 : cached)) * state.capacity;
+    const int64_t row = 2 * shape.attention().groups() * shape.head_size();
+    bytes += row * (number + (state.coded ? 0 : cached)) * state.capacity;
   }
   return {.tokens = state.capacity, .state = ModelState(model, state).bytes(), .part = bytes};
 }

@@ -90,7 +90,7 @@ int64_t part_step(const Model& model, const RuntimeOptions& options) {
 }
 
 int64_t part_bytes(const ModelShape& s) {
-  const int64_t heads = 2 * s.head_size() * (s.heads + (s.kv_heads ? s.kv_heads : s.heads));
+  const int64_t heads = 2 * s.head_size() * (s.heads + s.attention().groups());
   return 4 * (4 * s.hidden_size + 3 * s.inner_size + heads);
 }
 

@@ -143,11 +143,13 @@ TEST_CASE("model state: a prompt in parts, and one that goes on, are those of on
 TEST_CASE("generation: its memory is known before the state exists") {
   each_model(
       [](nn::Model& model) {
-        for (const bool coded : {false, true}) {
+        for (const auto& [cache, coded] :
+             {std::pair{Dtype::f32, false}, {Dtype::bf16, false}, {Dtype::bf16, true}}) {
           if (coded && !model.attention_traits().codes) continue;
           nn::GenerationRequest request;
           request.tokens = 30;
-          if (coded) request.cache = Dtype::bf16, request.coded = true;
+          request.coded = coded;
+          if (cache != Dtype::f32) request.cache = cache;
           const nn::GenerationMemory m = nn::memory_of(model, request, 2, 100);
           CHECK(m.tokens == 129);
           const nn::ModelState state(
@@ -155,12 +157,13 @@ TEST_CASE("generation: its memory is known before the state exists") {
           CHECK(m.state == state.bytes());
           request.part = 10;
           const nn::AttentionTraits traits = model.attention_traits();
-          const int64_t part = nn::memory_of(model, request, 2, 100).part;
           const nn::ModelShape& s = model.shape();
-          const int64_t groups = s.kv_heads ? s.kv_heads : s.heads;
-          CHECK(part == nn::part_bytes(s) * (traits.part_step ? 10 : 100) +
-                            4 * traits.part_numbers * 100 * s.layers +
-                            (coded ? 2 * groups * s.head_size() * 4 * 129 : 0));
+          const int64_t kept = traits.part_numbers * 100 * s.layers * int64_t(item_size(cache));
+          const int64_t rows = 129 * 2 * s.attention().groups() * s.head_size();  // of one layer
+          const int64_t number = coded ? 4 : cache == Dtype::bf16 ? 4 + 2 : 0;
+          CHECK(nn::memory_of(model, request, 2, 100).part ==
+                (traits.part_step ? nn::part_bytes(s) * 10 + kept + rows * number
+                                  : nn::part_bytes(s) * 100));
           if (!traits.query_skip) continue;
           request.options.query_skip = 2;  // read whole
           CHECK(nn::memory_of(model, request, 2, 100).part == nn::part_bytes(model.shape()) * 100);
