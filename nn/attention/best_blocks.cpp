@@ -1,15 +1,18 @@
 // Attention to the blocks of keys with the largest true attention mass, chosen and shared by the
 // rules of attention blocks (docs/method.md section 8): the best mask that an estimate of the
-// blocks' masses could give. The masses are exact, so the time is quadratic in T, the memory is
-// not.
+// blocks' masses could give. The masses are exact, so the time is quadratic in T (about twice that
+// of exact attention on a CPU), the memory is not.
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <vector>
 
 #include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
 #include "nn/attention/block_lists.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
@@ -56,40 +59,53 @@ class BestBlocks : public Attention {
   }
 
  private:
-  // The mass of rows [first, first + count) in the blocks before the last one.
-  static Tensor masses_of(const AttentionInput& in, int64_t block, int64_t first, int64_t count) {
-    const Tensor q = in.q.detach().slice(2, first, count).contiguous();
-    const int64_t B = q.dim(0), H = q.dim(1), T = in.q.dim(2), blocks = (T - 1) / block;
-    if (blocks == 0) return Tensor::zeros({B, H, count, 1}, q.dtype(), q.device());
-    const RowWidths widths(in.visible, T);
-    std::vector<double> seen;
-    for (int64_t i = 0; i < B * count; ++i)
-      seen.push_back(double(widths(i / count, first + i % count)));
-    const Tensor mask = less(arange(T, Dtype::f64), Tensor::from(seen, {B, 1, count, 1}));
-    const Tensor map = masked_softmax(group_matmul(q, in.k.detach(), true),
-                                      broadcast_to(mask.to(q.device()), {B, H, count, T}),
-                                      1 / std::sqrt(double(q.dim(3))));
-    return sum(slice(map, 3, 0, blocks * block).view({B, H, count, blocks, block}), {4});
+  // Rows of x [rows, n] -> [rows].
+  static Tensor log_sum_exp_of(const Tensor& x) {
+    Tensor y = Tensor::empty({x.dim(0)}, x.dtype(), x.device());
+    BRINE_CALL(x, log_sum_exp, y, x);
+    return y;
   }
 
-  // A few tiles at a time, whose rows have a mass for every block.
+  // The shares of rows [first, first + count), all of one block, of the blocks before it.
+  static Tensor shares_of(const AttentionInput& in, int64_t block, int64_t first, int64_t count) {
+    const Tensor q = in.q.detach().slice(2, first, count) * (1 / std::sqrt(double(in.q.dim(3)))),
+                 k = in.k.detach();
+    const int64_t B = q.dim(0), H = q.dim(1), before = first / block * block;
+    const int64_t own = first + count - before, blocks = before / block, rows = B * H * count;
+    const int64_t later = (in.q.dim(2) - 1) / block - blocks;
+    const Tensor none = Tensor::zeros({B, H, count, later}, q.dtype(), q.device());
+    if (blocks == 0) return none;
+    auto scores = [&](int64_t from, int64_t n) {
+      return group_matmul(q, k.slice(2, from, n).contiguous(), true);
+    };
+    std::vector<uint8_t> visible;
+    for (int64_t i = 0; i < count * own; ++i) visible.push_back(i % own <= own - count + i / own);
+    const Tensor mask = Tensor::from(visible, {1, 1, count, own}).to(q.device());
+    const Tensor last =
+        log_sum_exp_of(where(mask, scores(before, own), -std::numeric_limits<double>::infinity())
+                           .view({rows, own}));
+    const Tensor each = log_sum_exp_of(scores(0, before).view({rows * blocks, block}));
+    const Tensor all = concat({each.view({rows, blocks}), last.view({rows, 1})}, 1);
+    const Tensor shares = exp(each.view({rows, blocks}) - log_sum_exp_of(all).view({rows, 1}));
+    return concat({shares.view({B, H, count, blocks}), none}, 3);
+  }
+
+  // The rows of a block at a time, which have a share of every block.
   static BlockMask choose(const AttentionInput& in, const BlockConfig& blocks) {
     NoGrad off;
-    constexpr int64_t kRows = 64;
     const Tensor& q = in.q;
-    const Tensor& k = in.k;
-    const int64_t T = q.dim(2), R = blocks.tile, tiles = (T + R - 1) / R, each = kRows / R;
-    BlockMask all =
-        empty_block_mask(blocks, q.dim(0), k.dim(1), tiles, (T - 1) / blocks.block + 1, q.device());
+    const int64_t T = q.dim(2), R = blocks.tile, tiles = (T + R - 1) / R, each = blocks.block / R;
+    BlockMask all = empty_block_mask(blocks, q.dim(0), in.k.dim(1), tiles,
+                                     (T - 1) / blocks.block + 1, q.device());
     for (int64_t first = 0; first < tiles; first += each) {
-      const int64_t count = std::min(each, tiles - first),
-                    rows = std::min(count * R, T - first * R);
-      std::vector<int32_t> numbers;
-      for (int64_t i = first; i < first + count; ++i) numbers.push_back(int32_t(i));
-      const Tensor tile_numbers = Tensor::from(numbers, {count});
-      const BlockScores masses{.shares = masses_of(in, blocks.block, first * R, rows),
-                               .groups = k.dim(1)};
-      const BlockMask chosen = select_blocks(masses, blocks, in.visible, T, tile_numbers);
+      const int64_t count = std::min(each, tiles - first);
+      std::vector<int32_t> numbers(static_cast<size_t>(count));
+      std::iota(numbers.begin(), numbers.end(), int32_t(first));
+      const BlockScores shares{
+          .shares = shares_of(in, blocks.block, first * R, std::min(count * R, T - first * R)),
+          .groups = in.k.dim(1)};
+      const BlockMask chosen =
+          select_blocks(shares, blocks, in.visible, T, Tensor::from(numbers, {count}));
       copy_into(all.counts.slice(2, first, count), chosen.counts);
       copy_into(all.entries.slice(2, first, count), chosen.entries);
     }

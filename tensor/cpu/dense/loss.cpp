@@ -24,7 +24,7 @@ struct LogSumExp {
 
   void add(const T* x, int64_t n) {
     const T highest = std::max(top, max_lanes<T>(n, [=](int64_t i) { return x[i]; }));
-    sum *= std::exp(double(top) - double(highest));
+    if (sum > 0) sum *= std::exp(double(top) - double(highest));
     sum +=
         double(sum_lanes<T>(n, [=](int64_t i) { return math::exp_nonpositive(x[i] - highest); }));
     top = highest;
