@@ -2,12 +2,14 @@
 """`brine bench generate` against llama.cpp: a prompt, and tokens after it, with the same GGUF model.
 
     CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python
-    python3 tests/peer/llama.py build/release/brine MODEL.gguf STUDENT TEXT [--tokens 1024 8192] [--type f32|bf16] [--rounds 3]
+    python3 tests/peer/llama.py build/release/brine MODEL.gguf STUDENT TEXT [--attention blocks] [--tokens 1024 8192]
+        [--type f32|bf16] [--rounds 3]
 
 Both programs run in turns, two threads each unless --threads says otherwise; medians over the rounds. llama.cpp gets MODEL requantised
-to --type, with keys and values of that type (f16 beside bf16 weights), with and without its flash attention; the faster one counts.
-Brine holds its weights in --type too, and with bf16 multiplies a prompt in bf16 (--compute bf16); full attention ("flash") and the
-student's method, token by token in turns in one process. Bandwidth decides the tokens: say which machine.
+to --type, with keys and values of that type (f16 beside bf16 weights), with and without its flash attention, and with it in q8_0; the
+fastest counts. Brine holds its weights in --type too, and with bf16 multiplies a prompt in bf16 (--compute bf16); full attention
+("flash") and the student's method, or STUDENT under --attention, by type of cache, token by token in turns in one process. Bandwidth
+decides the tokens: say which machine.
 """
 import argparse
 import json
@@ -21,7 +23,7 @@ import llama_cpp
 
 STEPS = 24
 FTYPES = {"f32": 0, "bf16": 32}  # enum llama_ftype
-CACHES = {"f32": 0, "bf16": 1}  # enum ggml_type: F32, F16
+CACHES = {"f32": 0, "bf16": 1, "q8_0": 8}  # enum ggml_type: F32, F16, Q8_0
 
 
 def requantised(model, kind, directory):
@@ -35,9 +37,9 @@ def requantised(model, kind, directory):
     return out
 
 
-def llama_times(model, text, tokens, kind, threads, flash):
+def llama_times(model, text, tokens, cache, threads, flash):
     llm = llama_cpp.Llama(model, n_ctx=tokens + 2 * STEPS, n_threads=threads, n_threads_batch=threads, verbose=False,
-                          flash_attn=flash, type_k=CACHES[kind], type_v=CACHES[kind], use_mmap=False)
+                          flash_attn=flash, type_k=CACHES[cache], type_v=CACHES[cache], use_mmap=False)
     ids = llm.tokenize(text, add_bos=False)
     ids = (ids * (tokens // len(ids) + 1))[:tokens]
     start = time.perf_counter()
@@ -52,9 +54,9 @@ def llama_times(model, text, tokens, kind, threads, flash):
     return 1e3 * prompt, 1e3 * statistics.median(each)
 
 
-def brine_times(brine, model, text, tokens, kind, threads):
+def brine_times(brine, model, text, tokens, kind, threads, attention):
     out = subprocess.run([brine, "bench", "generate", "--json", "--quiet", "--model", model, "--data", text, "--tokens", str(tokens),
-                          "--weights", kind, "--compute", kind, "--threads", str(threads)], check=True, capture_output=True, text=True).stdout
+                          "--weights", kind, "--compute", kind, "--threads", str(threads), *(["--attention", attention] if attention else [])], check=True, capture_output=True, text=True).stdout
     return {row["name"]: row["ms"] for row in json.loads(out)["rows"]}
 
 
@@ -62,23 +64,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("brine", "model", "student", "text"):
         parser.add_argument(name)
+    parser.add_argument("--attention", help="Brine's method, instead of the student's")
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 8192])
     parser.add_argument("--type", choices=FTYPES, default="f32")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     text = pathlib.Path(args.text).read_bytes()[:400_000]
+    print(f"llama.cpp of llama-cpp-python {llama_cpp.__version__}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
         model = requantised(args.model, args.type, directory)
         for tokens in args.tokens:
             rows = {}
             for _ in range(args.rounds):
-                for flash in (False, True):
-                    prompt, token = llama_times(model, text, tokens, args.type, args.threads, flash)
-                    name = f"llama.cpp {args.type}{', flash attention' if flash else ''}"
+                for flash, cache in ((False, args.type), (True, args.type), (True, "q8_0")):
+                    prompt, token = llama_times(model, text, tokens, cache, args.threads, flash)
+                    name = f"llama.cpp {args.type}{', flash attention' if flash else ''}, cache {cache}"
                     rows.setdefault(f"{name}, prompt", []).append(prompt)
                     rows.setdefault(f"{name}, token", []).append(token)
-                for name, ms in brine_times(args.brine, args.student, args.text, tokens, args.type, args.threads).items():
+                for name, ms in brine_times(args.brine, args.student, args.text, tokens, args.type, args.threads, args.attention).items():
                     rows.setdefault(f"brine {name}", []).append(ms)
             median = {name: statistics.median(each) for name, each in rows.items()}
             for what in ("prompt", "token"):
