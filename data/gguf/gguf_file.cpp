@@ -66,49 +66,22 @@ void dequantise_groups(const unsigned char* x, const unsigned char* fifth, const
   }
 }
 
-// 32 values share a scale d; 4 bits a value, the first 16 values in the low halves of 16 bytes:
-// d (q - 8).
-void dequantise_q4_0(const unsigned char* x, int64_t blocks, float* y) {
-  for (; blocks > 0; --blocks, x += 18, y += 32) {
-    const float d = half_at(x);
+// 32 values share a scale d; 4 bits a value, the first 16 values in the low halves of 16 bytes, and
+// with `five` a fifth bit of each value in 4 bytes before these: d (q - 8), with five bits
+// d (q - 16), or with a minimum m after d, d q + m.
+template <bool five, bool minimum>
+void dequantise_32(const unsigned char* x, int64_t blocks, float* y) {
+  constexpr int kFifth = minimum ? 4 : 2, kFour = kFifth + (five ? 4 : 0);
+  for (; blocks > 0; --blocks, x += kFour + 16, y += 32) {
+    const float d = half_at(x), m = minimum ? half_at(x + 2) : 0;
+    const uint32_t fifth = five ? word_at(x + kFifth) : 0;
+    auto value = [&](int four, int i) {
+      const int q = four | int(fifth >> i & 1) << 4;
+      return minimum ? d * float(q) + m : d * float(q - (five ? 16 : 8));
+    };
     for (int i = 0; i < 16; ++i) {
-      y[i] = d * float(low(x[2 + i]) - 8);
-      y[16 + i] = d * float(high(x[2 + i]) - 8);
-    }
-  }
-}
-
-// d q + m.
-void dequantise_q4_1(const unsigned char* x, int64_t blocks, float* y) {
-  for (; blocks > 0; --blocks, x += 20, y += 32) {
-    const float d = half_at(x), m = half_at(x + 2);
-    for (int i = 0; i < 16; ++i) {
-      y[i] = d * float(low(x[4 + i])) + m;
-      y[16 + i] = d * float(high(x[4 + i])) + m;
-    }
-  }
-}
-
-// A fifth bit of each value in 4 more bytes: d (q - 16).
-void dequantise_q5_0(const unsigned char* x, int64_t blocks, float* y) {
-  for (; blocks > 0; --blocks, x += 22, y += 32) {
-    const float d = half_at(x);
-    const uint32_t fifth = word_at(x + 2);
-    for (int i = 0; i < 16; ++i) {
-      y[i] = d * float((low(x[6 + i]) | int(fifth >> i & 1) << 4) - 16);
-      y[16 + i] = d * float((high(x[6 + i]) | int(fifth >> (16 + i) & 1) << 4) - 16);
-    }
-  }
-}
-
-// d q + m.
-void dequantise_q5_1(const unsigned char* x, int64_t blocks, float* y) {
-  for (; blocks > 0; --blocks, x += 24, y += 32) {
-    const float d = half_at(x), m = half_at(x + 2);
-    const uint32_t fifth = word_at(x + 4);
-    for (int i = 0; i < 16; ++i) {
-      y[i] = d * float(low(x[8 + i]) | int(fifth >> i & 1) << 4) + m;
-      y[16 + i] = d * float(high(x[8 + i]) | int(fifth >> (16 + i) & 1) << 4) + m;
+      y[i] = value(low(x[kFour + i]), i);
+      y[16 + i] = value(high(x[kFour + i]), 16 + i);
     }
   }
 }
@@ -154,10 +127,10 @@ const GgufType kTypes[] = {
     {0, "F32", 1, 4, Dtype::f32, nullptr},
     {1, "F16", 1, 2, Dtype::f16, nullptr},
     {30, "BF16", 1, 2, Dtype::bf16, nullptr},
-    {2, "Q4_0", 32, 18, kValues, dequantise_q4_0},
-    {3, "Q4_1", 32, 20, kValues, dequantise_q4_1},
-    {6, "Q5_0", 32, 22, kValues, dequantise_q5_0},
-    {7, "Q5_1", 32, 24, kValues, dequantise_q5_1},
+    {2, "Q4_0", 32, 18, kValues, dequantise_32<false, false>},
+    {3, "Q4_1", 32, 20, kValues, dequantise_32<false, true>},
+    {6, "Q5_0", 32, 22, kValues, dequantise_32<true, false>},
+    {7, "Q5_1", 32, 24, kValues, dequantise_32<true, true>},
     {8, "Q8_0", 32, 34, kValues, dequantise_q8_0},
     {12, "Q4_K", 256, 144, kValues, dequantise_q4_k},
     {13, "Q5_K", 256, 176, kValues, dequantise_q5_k},
