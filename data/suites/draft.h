@@ -33,7 +33,7 @@ Prompt fitted(const PromptTask& task, const PromptSource& source, const PromptRe
 Draws draws_of(const PromptTask& task, const PromptRequest& request);
 
 using MakePrompt = Prompt(const PromptTask&, const PromptSource&, const PromptRequest&);
-MakePrompt niah_single, niah_multikey, niah_multivalue, niah_multiquery, passkey;
+MakePrompt niah, passkey;
 MakePrompt variable_tracking, common_words, frequent_words;
 MakePrompt mqar, copy_tokens;
 

@@ -5,7 +5,6 @@
 namespace brine::data {
 namespace {
 
-constexpr size_t kNeedles = 4;  // of RULER's tasks with several keys, values or queries
 constexpr int kDigits = 7;
 
 struct KeyValue {
@@ -48,46 +47,21 @@ std::vector<KeyValue> pairs_of(const std::vector<std::string>& keys,
   return out;
 }
 
-// The first of `count` pairs is asked for.
-Prompt one_of(size_t count, const PromptTask& task, const PromptSource& source,
-              const PromptRequest& r) {
-  return fitted(task, source, r, [&](size_t size) {
-    Draws draws = draws_of(task, r);
-    const std::vector<std::string> keys = draw_keys(draws, count);
-    const std::vector<std::string> values = draw_numbers(draws, count, kDigits);
-    const std::string text = hidden(source, pairs_of(keys, values), draws, &r.depth, size);
-    return Draft{question(text, keys[0], true), listed_answer({values[0]}), {values[0]}};
-  });
-}
-
-// All values of the keys are asked for.
-Prompt all_of(size_t keys_count, const PromptTask& task, const PromptSource& source,
-              const PromptRequest& r) {
-  return fitted(task, source, r, [&](size_t size) {
-    Draws draws = draws_of(task, r);
-    const std::vector<std::string> keys = draw_keys(draws, keys_count);
-    const std::vector<std::string> values = draw_numbers(draws, kNeedles, kDigits);
-    const std::string text = hidden(source, pairs_of(keys, values), draws, nullptr, size);
-    return Draft{question(text, enumerated(keys), false), listed_answer(values), values};
-  });
-}
-
 }  // namespace
 
-Prompt niah_single(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
-  return one_of(1, task, s, r);
-}
-
-Prompt niah_multikey(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
-  return one_of(kNeedles, task, s, r);
-}
-
-Prompt niah_multivalue(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
-  return all_of(1, task, s, r);
-}
-
-Prompt niah_multiquery(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
-  return all_of(kNeedles, task, s, r);
+// The first value is asked for at a depth, otherwise all values of the keys.
+Prompt niah(const PromptTask& task, const PromptSource& source, const PromptRequest& r) {
+  return fitted(task, source, r, [&](size_t size) {
+    Draws draws = draws_of(task, r);
+    const bool single = task.has_depth;
+    const std::vector<std::string> keys = draw_keys(draws, task.keys);
+    const std::vector<std::string> values = draw_numbers(draws, task.values, kDigits);
+    const std::string text =
+        hidden(source, pairs_of(keys, values), draws, single ? &r.depth : nullptr, size);
+    const std::string asked_key = single ? keys[0] : enumerated(keys);
+    const std::vector<std::string> asked = single ? std::vector{values[0]} : values;
+    return Draft{question(text, asked_key, single), listed_answer(asked), asked};
+  });
 }
 
 Prompt passkey(const PromptTask& task, const PromptSource& source, const PromptRequest& r) {

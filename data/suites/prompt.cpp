@@ -40,10 +40,10 @@ std::string lower(std::string text) {
 
 const std::vector<PromptTask>& prompt_tasks() {
   static const std::vector<PromptTask> all = {
-      {"niah_single", "one needle", true, true, 128, niah_single},
-      {"niah_multikey", "one of four needles", true, true, 128, niah_multikey},
-      {"niah_multivalue", "four values of one key", false, true, 128, niah_multivalue},
-      {"niah_multiquery", "four keys", false, true, 128, niah_multiquery},
+      {"niah_single", "one needle", true, true, 128, niah, 1, 1},
+      {"niah_multikey", "one of four needles", true, true, 128, niah, 4, 4},
+      {"niah_multivalue", "four values of one key", false, true, 128, niah, 1, 4},
+      {"niah_multiquery", "four keys", false, true, 128, niah, 4, 4},
       {"vt", "variable tracking", false, true, 30, variable_tracking},
       {"cwe", "common words", false, true, 120, common_words},
       {"fwe", "frequent words", false, true, 50, frequent_words},

@@ -76,6 +76,7 @@ struct PromptTask {
   bool generated = true;      // false: only scored token by token
   int64_t answer_tokens = 0;  // RULER's number of tokens to generate
   Prompt (*make)(const PromptTask& task, const PromptSource& source, const PromptRequest& request);
+  size_t keys = 0, values = 0;  // of niah_*: different keys and values of the needles
 };
 
 // All tasks, in the order of the tables.
