@@ -31,12 +31,6 @@ std::string dashed(std::string key) {
 
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
-// "attention" of "attention.k"; "" without a section.
-std::string section_of(const std::string& key) {
-  const size_t end = key.rfind('.');
-  return end == std::string::npos ? "" : key.substr(0, end);
-}
-
 // In help without --help-all.
 bool is_shown_section(const std::string& section) {
   return section.empty() || section == "losses" || section == kAttention;
@@ -97,7 +91,7 @@ Flag add_flag(CLI::App& app, const data::Schema::Field& field,
     flag.option->expected(1, CLI::detail::expected_max_vector_size);
     flag.option->allow_extra_args()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
-  if (const std::string section = section_of(field.key); !section.empty()) {
+  if (const std::string section = field.section(); !section.empty()) {
     flag.option->group(section);
   }
   return flag;
@@ -125,7 +119,7 @@ struct Parser {
     // CLI11 prints groups in the order of their first options.
     for (const bool later : {false, true}) {
       for (const data::Schema::Field& field : schema.fields()) {
-        if (later == (section_of(field.key) == kAttention)) add(schema, field);
+        if (later == (field.section() == kAttention)) add(schema, field);
       }
     }
     auto* config = app.add_option("--config", invocation.config_files, "TOML file of keys");
@@ -182,7 +176,7 @@ struct Parser {
   std::set<std::string> hide_sections(const data::Schema& schema) {
     std::set<std::string> hidden;
     for (Flag& flag : flags) {
-      const std::string section = section_of(flag.field->key);
+      const std::string section = flag.field->section();
       const data::Schema::Field* active = schema.find(flag.field->key);
       if (is_shown_section(section) && (active || section.empty())) {
         if (active) describe_flag({active, flag.option});

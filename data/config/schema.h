@@ -93,6 +93,7 @@ class Schema {
     std::map<std::string, std::string> preset_of = {};  // of a selector: the variants of presets
     bool given = false;                                 // was set since it was described
 
+    std::string section() const;  // "attention" of "attention.k"; "" without a section
     bool active() const { return chosen == nullptr || *chosen == when; }
     Kind kind() const;
     bool is_flag() const { return kind() == Kind::flag; }

@@ -28,38 +28,16 @@ std::string digits(T value) {
   return std::string(buffer, end);
 }
 
-std::string toml_of(const Schema::EnumSlot& slot) { return toml_value(*slot.read()); }
+// The value that a target has now, if it has one.
+std::optional<std::string> current(const Schema::EnumSlot& slot) { return slot.read(); }
 template <class T>
-std::string toml_of(const std::optional<T>* member) {
-  return toml_value(**member);
-}
-template <class T>
-std::string toml_of(const T* member) {
-  return toml_value(*member);
-}
-
-Json json_of(const Schema::EnumSlot& slot) { return *slot.read(); }
-template <class T>
-Json json_of(const std::optional<T>* member) {
-  return **member;
-}
-template <class T>
-Json json_of(const T* member) {
+std::optional<T> current(const std::optional<T>* member) {
   return *member;
 }
-
-bool is_empty(const Schema::EnumSlot& slot) { return !slot.read(); }
 template <class T>
-bool is_empty(const std::optional<T>* member) {
-  return !member->has_value();
+std::optional<T> current(const T* member) {
+  return *member;
 }
-template <class T>
-bool is_empty(const T*) {
-  return false;
-}
-
-// "attention." of "attention.k".
-std::string section_of(const std::string& key) { return key.substr(0, key.rfind('.') + 1); }
 
 // As JSON, which has no word for numbers that are not finite.
 std::string with_nan(const Json& value) {
@@ -132,12 +110,17 @@ Schema::Kind Schema::Field::kind() const {
   return Kind(target.index() < kLists ? target.index() : target.index() - kLists);
 }
 
+std::string Schema::Field::section() const {
+  const size_t end = key.rfind('.');
+  return end == std::string::npos ? "" : key.substr(0, end);
+}
+
 bool Schema::Field::empty() const {
-  return std::visit([](const auto& value) { return is_empty(value); }, target);
+  return std::visit([](const auto& value) { return !current(value).has_value(); }, target);
 }
 
 std::string Schema::Field::toml() const {
-  return empty() ? "" : std::visit([](const auto& value) { return toml_of(value); }, target);
+  return empty() ? "" : std::visit([](const auto& v) { return toml_value(*current(v)); }, target);
 }
 
 std::string Schema::Field::type() const {
@@ -186,7 +169,7 @@ Json Schema::to_json() const {
       object = &(*object)[field.key.substr(begin, dot - begin)];
     }
     (*object)[field.key.substr(begin)] =
-        std::visit([](const auto& value) { return json_of(value); }, field.target);
+        std::visit([](const auto& value) { return Json(*current(value)); }, field.target);
   }
   return root;
 }
@@ -194,7 +177,7 @@ Json Schema::to_json() const {
 std::string Schema::to_toml() const {
   std::vector<std::string> sections = {""};  // the keys without a section come first
   for (const Field& field : fields_) {
-    std::string section = section_of(field.key);
+    const std::string section = field.section();
     bool known = std::find(sections.begin(), sections.end(), section) != sections.end();
     if (!known) sections.push_back(section);
   }
@@ -202,14 +185,12 @@ std::string Schema::to_toml() const {
   for (const std::string& section : sections) {
     std::string lines;
     for (const Field& field : fields_) {
-      if (!field.active() || field.options.transient || section_of(field.key) != section) continue;
+      if (!field.active() || field.options.transient || field.section() != section) continue;
       if (field.empty()) continue;
-      lines += field.key.substr(section.size()) + " = " + field.toml() + "\n";
+      lines += field.key.substr(field.key.rfind('.') + 1) + " = " + field.toml() + "\n";
     }
     if (lines.empty()) continue;
-    if (!section.empty()) {
-      out += (out.empty() ? "[" : "\n[") + section.substr(0, section.size() - 1) + "]\n";
-    }
+    if (!section.empty()) out += (out.empty() ? "[" : "\n[") + section + "]\n";
     out += lines;
   }
   return out;
@@ -225,9 +206,7 @@ std::vector<Schema::Row> Schema::rows() const {
     if (field.shown().empty()) initial = "none";
     std::string help = field.help;
     if (!field.options.alias.empty()) help += " (also `" + field.options.alias + "`)";
-    const size_t end = field.key.rfind('.');
-    out.push_back({end == std::string::npos ? "" : field.key.substr(0, end),
-                   field.chosen ? field.selector + " = " + field.when : "",
+    out.push_back({field.section(), field.chosen ? field.selector + " = " + field.when : "",
                    "| `" + field.key + "` | " + field.type() + " | " + markdown_cell(initial) +
                        " | " + markdown_cell(field.allowed()) + " | " + markdown_cell(help) +
                        " |\n"});
