@@ -51,6 +51,17 @@ bool flag(const SortedJson& object, const char* key, bool otherwise, const std::
   return value.is_null() ? otherwise : value.get<bool>();
 }
 
+TextPattern read_pattern(const SortedJson& description, const std::string& where) {
+  const SortedJson& pattern = member(description, "pattern");
+  const SortedJson& text = pattern.is_object() ? member(pattern, "String") : pattern;
+  const SortedJson& regex = pattern.is_object() ? member(pattern, "Regex") : pattern;
+  check_format(pattern.is_object() && text.is_string() != regex.is_string(), where,
+               ": 'pattern' must be a String or a Regex");
+  if (regex.is_string()) return {.regex = std::make_shared<Regex>(regex.get<std::string>(), where)};
+  check_format(text != "", where, ": 'pattern' is an empty String");
+  return {.literal = text.get<std::string>()};
+}
+
 std::vector<std::string> read_vocab(const SortedJson& vocab, const std::string& path) {
   check_format(vocab.is_object() && !vocab.empty(), path,
                ": the vocabulary must map tokens to ids");

@@ -35,6 +35,8 @@ SortedJson parse_json(const std::string& text, const std::string& path);
 const SortedJson& member(const SortedJson& object, const char* key);
 const SortedJson& object_member(const SortedJson& object, const char* key, const std::string& path);
 bool flag(const SortedJson& object, const char* key, bool otherwise, const std::string& path);
+// The "pattern" of a Split or a Replace: {"String": text} or {"Regex": expression}.
+TextPattern read_pattern(const SortedJson& description, const std::string& where);
 
 // {"token": id} as a list by id, empty where no token has the id.
 std::vector<std::string> read_vocab(const SortedJson& vocab, const std::string& path);

@@ -87,18 +87,9 @@ void PreTokenizer::add_byte_level(const SortedJson& description, const std::stri
 }
 
 void PreTokenizer::add_split(const SortedJson& description, const std::string& where) {
-  Step step{.kind = Step::Kind::split, .invert = flag(description, "invert", false, where)};
-  const SortedJson& pattern = member(description, "pattern");
-  const SortedJson& text = pattern.is_object() ? member(pattern, "String") : pattern;
-  const SortedJson& regex = pattern.is_object() ? member(pattern, "Regex") : pattern;
-  check_format(pattern.is_object() && text.is_string() != regex.is_string(), where,
-               ": 'pattern' must be a String or a Regex");
-  if (text.is_string()) {
-    step.literal = text.get<std::string>();
-    check_format(!step.literal.empty(), where, ": 'pattern' is an empty String");
-  } else {
-    step.pattern = std::make_shared<Regex>(regex.get<std::string>(), where);
-  }
+  Step step{.kind = Step::Kind::split,
+            .invert = flag(description, "invert", false, where),
+            .pattern = read_pattern(description, where)};
   static const std::pair<const char*, Fate> fates[] = {{"Isolated", Fate::isolated},
                                                        {"Removed", Fate::removed},
                                                        {"MergedWithPrevious", Fate::with_previous},
@@ -128,7 +119,8 @@ void PreTokenizer::add_metaspace(const SortedJson& description, const std::strin
             : scheme == "never" || (scheme.is_null() && !old) ? Scheme::never
                                                               : Scheme::always;
   if (flag(description, "split", true, where))
-    steps_.push_back({.kind = Step::Kind::split, .fate = Fate::with_next, .literal = space_});
+    steps_.push_back(
+        {.kind = Step::Kind::split, .fate = Fate::with_next, .pattern = {.literal = space_}});
 }
 
 std::string PreTokenizer::prepare(std::string_view text, bool first) const {
@@ -177,18 +169,12 @@ void PreTokenizer::cut_digits(size_t step, std::string_view text, const UseWord&
 template <class Use>
 void PreTokenizer::pieces_of(const Step& step, std::string_view text, const Use& use) {
   size_t done = 0;
-  auto match = [&](size_t begin, size_t end) {
+  step.pattern.each_match(text, [&](size_t begin, size_t end) {
     if (begin > done) use(Piece{done, begin, step.invert});
     use(Piece{begin, end, !step.invert});
     done = end;
-  };
-  if (step.pattern) {
-    RegexMatches matches(*step.pattern, text);
-    for (size_t begin = 0, end = 0; matches.next(begin, end);) match(begin, end);
-  } else {
-    for (size_t at = 0; (at = text.find(step.literal, at)) != std::string_view::npos; at = done)
-      match(at, at + step.literal.size());
-  }
+    return true;
+  });
   if (done < text.size()) use(Piece{done, text.size(), step.invert});
 }
 

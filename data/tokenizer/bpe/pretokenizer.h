@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -43,11 +42,10 @@ class PreTokenizer {
   struct Step {
     enum class Kind : uint8_t { gpt2, digits, split };
     Kind kind;
-    bool individual = true;                     // digits
-    Fate fate = Fate::isolated;                 // split
-    bool invert = false;                        // split: matches are what is between
-    std::string literal = {};                   // split: a text, or ...
-    std::shared_ptr<const Regex> pattern = {};  // ... an expression
+    bool individual = true;      // digits
+    Fate fate = Fate::isolated;  // split
+    bool invert = false;         // split: matches are what is between
+    TextPattern pattern = {};    // split
   };
   struct Piece {
     size_t begin, end;

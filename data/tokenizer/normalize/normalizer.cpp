@@ -324,42 +324,21 @@ void Normalizer::add(const SortedJson& description, const std::string& where, in
 }
 
 void Normalizer::add_replace(const SortedJson& description, const std::string& where) {
-  const SortedJson& pattern = member(description, "pattern");
-  const SortedJson& text = pattern.is_object() ? member(pattern, "String") : pattern;
-  const SortedJson& regex = pattern.is_object() ? member(pattern, "Regex") : pattern;
+  TextPattern from = read_pattern(description, where);
   const SortedJson& content = member(description, "content");
-  check_format(pattern.is_object() && text.is_string() != regex.is_string(), where,
-               ": 'pattern' must be a String or a Regex");
   check_format(content.is_string(), where, ": 'content' must be a text");
-  Stage stage{.to = content.get<std::string>()};
-  if (text.is_string()) {
-    stage.from = text.get<std::string>();
-    check_format(!stage.from.empty(), where, ": 'pattern' is an empty String");
-  } else {
-    stage.pattern = std::make_shared<Regex>(regex.get<std::string>(), where);
-  }
-  stages_.push_back(std::move(stage));
+  stages_.push_back({.from = std::move(from), .to = content.get<std::string>()});
 }
 
 std::string Normalizer::Stage::apply(std::string_view text, size_t most) const {
   if (characters) return characters->apply(text);
-  std::string out;
+  std::string out = from.empty() && !text.empty() ? to : "";
   size_t done = 0;
-  auto replace = [&](size_t begin, size_t end) {
+  from.each_match(text, [&](size_t begin, size_t end) {
     out.append(text, done, begin - done) += to;
     done = end;
     return out.size() <= most;
-  };
-  if (pattern) {
-    RegexMatches matches(*pattern, text);
-    for (size_t begin = 0, end = 0; matches.next(begin, end);)
-      if (!replace(begin, end)) break;
-  } else if (!from.empty()) {
-    for (size_t at = 0; (at = text.find(from, at)) != std::string_view::npos; at = done)
-      if (!replace(at, at + from.size())) break;
-  } else if (!text.empty()) {
-    out = to;
-  }
+  });
   return out.append(text, done);
 }
 

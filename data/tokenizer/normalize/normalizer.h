@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -61,8 +60,7 @@ class Normalizer {
  private:
   struct Stage {
     std::optional<CharacterNormalizer> characters = {};
-    std::string from = {};                      // Replace: a text, or ...
-    std::shared_ptr<const Regex> pattern = {};  // ... an expression; neither: Prepend
+    TextPattern from = {};  // Replace; empty: Prepend
     std::string to = {};
     std::string apply(std::string_view text, size_t most) const;  // stops beyond `most` bytes
   };

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -111,6 +112,26 @@ class RegexMatches {
   size_t from_ = 0;
   uint64_t left_;
   std::vector<Choice> choices_;
+};
+
+// What is searched for: a text or an expression, or nothing.
+struct TextPattern {
+  std::string literal = {};
+  std::shared_ptr<const Regex> regex = {};
+
+  bool empty() const { return literal.empty() && !regex; }
+  // Calls f(begin, end) for the successive matches until it returns false.
+  template <class F>
+  void each_match(std::string_view text, F&& f) const {
+    size_t begin = 0, end = 0;
+    if (regex) {
+      RegexMatches matches(*regex, text);
+      while (matches.next(begin, end) && f(begin, end)) continue;
+    } else if (!literal.empty()) {
+      while ((begin = text.find(literal, end)) != text.npos && f(begin, begin + literal.size()))
+        end = begin + literal.size();
+    }
+  }
 };
 
 }  // namespace brine::data
