@@ -1,31 +1,16 @@
 // The alternatives of GPT-2's regular expression, in their order.
 #include "data/tokenizer/pretokenize.h"
 
-#include <array>
-
 #include "data/unicode/unicode.h"
 
 namespace brine::data {
 namespace {
 
-const std::array<CharClass, 128> kAscii = [] {
-  std::array<CharClass, 128> table{};
-  for (uint32_t c = 0; c < 128; ++c) table[c] = char_class(c);
-  return table;
-}();
-
-// The class of the character at `at`, which is advanced past it.
-CharClass next_class(std::string_view text, size_t& at) {
-  auto byte = uint8_t(text[at]);
-  if (byte < 128) return ++at, kAscii[byte];
-  return char_class(next_char(text, at));
-}
-
 // End of the longest run of `kind` from `at` on.
 size_t run_end(std::string_view text, size_t at, CharClass kind) {
   while (at < text.size()) {
     size_t next = at;
-    if (next_class(text, next) != kind) break;
+    if (next_class<char_class>(text, next) != kind) break;
     at = next;
   }
   return at;
@@ -46,7 +31,7 @@ size_t space_end(std::string_view text, size_t at) {
   size_t last = at, end = at;
   while (end < text.size()) {
     size_t next = end;
-    if (next_class(text, next) != CharClass::kSpace) return last > at ? last : end;
+    if (next_class<char_class>(text, next) != CharClass::kSpace) return last > at ? last : end;
     last = end;
     end = next;
   }
@@ -60,11 +45,11 @@ size_t gpt2_word_end(std::string_view text, size_t at) {
     if (size_t length = contraction(text, at)) return at + length;
   }
   size_t after = at;
-  CharClass kind = next_class(text, after);
+  CharClass kind = next_class<char_class>(text, after);
   if (kind != CharClass::kSpace) return run_end(text, after, kind);
   if (text[at] == ' ' && after < text.size()) {
     size_t second = after;
-    CharClass next = next_class(text, second);
+    CharClass next = next_class<char_class>(text, second);
     if (next != CharClass::kSpace) return run_end(text, second, next);
   }
   return space_end(text, at);

@@ -2,7 +2,6 @@
 #include "data/tokenizer/wordpiece.h"
 
 #include <algorithm>
-#include <array>
 
 #include "data/io/utf8.h"
 #include "data/unicode/unicode.h"
@@ -10,19 +9,6 @@
 
 namespace brine::data {
 namespace {
-
-const std::array<BertClass, 128> kBertAscii = [] {
-  std::array<BertClass, 128> table{};
-  for (uint32_t c = 0; c < 128; ++c) table[c] = bert_class(c);
-  return table;
-}();
-
-// The class of the character at `at`, which is advanced past it.
-BertClass next_bert_class(std::string_view text, size_t& at) {
-  const auto byte = uint8_t(text[at]);
-  if (byte < 128) return ++at, kBertAscii[byte];
-  return bert_class(next_char(text, at));
-}
 
 // The spaces that BERT's decoder removes, token by token.
 void clean_up(std::string& token) {
@@ -57,14 +43,14 @@ void WordPieceTokenizer::encode_piece(const Piece& piece, WordCache& cache,
   const std::string_view text = piece.text;
   for (size_t at = 0; at < text.size();) {
     size_t end = at;
-    const BertClass kind = next_bert_class(text, end);
+    const BertClass kind = next_class<bert_class>(text, end);
     if (kind == BertClass::kSpace) {
       at = end;
       continue;
     }
     if (kind == BertClass::kWord) {
       for (size_t next = end; next < text.size(); end = next)
-        if (next_bert_class(text, next) != BertClass::kWord) break;
+        if (next_class<bert_class>(text, next) != BertClass::kWord) break;
     }
     const std::string_view word = text.substr(at, end - at);
     const size_t before = out.size();

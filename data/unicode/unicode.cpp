@@ -1,6 +1,8 @@
 // The lookup of character classes, and characters written as UTF-8.
 #include "data/unicode/unicode.h"
 
+#include <utf8proc.h>
+
 #include <array>
 #include <iterator>
 #include <numeric>
@@ -32,21 +34,9 @@ CharClass char_class(uint32_t c) {
 }
 
 void append_utf8(std::string& out, uint32_t c) {
-  if (c < 0x80) {
-    out += char(c);
-  } else if (c < 0x800) {
-    out += char(0xc0 | c >> 6);
-    out += char(0x80 | (c & 0x3f));
-  } else if (c < 0x10000) {
-    out += char(0xe0 | c >> 12);
-    out += char(0x80 | (c >> 6 & 0x3f));
-    out += char(0x80 | (c & 0x3f));
-  } else {
-    out += char(0xf0 | c >> 18);
-    out += char(0x80 | (c >> 12 & 0x3f));
-    out += char(0x80 | (c >> 6 & 0x3f));
-    out += char(0x80 | (c & 0x3f));
-  }
+  utf8proc_uint8_t bytes[4];
+  const auto size = utf8proc_encode_char(utf8proc_int32_t(c), bytes);
+  out.append(reinterpret_cast<const char*>(bytes), size_t(size));
 }
 
 }  // namespace brine::data

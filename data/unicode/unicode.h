@@ -1,6 +1,7 @@
 // Characters of UTF-8 text, and their classes for pre-tokenisation.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,6 +27,21 @@ inline uint32_t next_char(std::string_view text, size_t& at) {
   at += 4;
   return (lead & 0x07) << 18 | (byte(at - 3) & 0x3f) << 12 | (byte(at - 2) & 0x3f) << 6 |
          (byte(at - 1) & 0x3f);
+}
+
+// class_of() of the characters of ASCII.
+template <auto class_of>
+inline const auto kAsciiClasses = [] {
+  std::array<decltype(class_of(0)), 128> table{};
+  for (uint32_t c = 0; c < 128; ++c) table[c] = class_of(c);
+  return table;
+}();
+
+// class_of(c) of the character c at `at`, which is advanced past it.
+template <auto class_of>
+auto next_class(std::string_view text, size_t& at) {
+  const auto byte = uint8_t(text[at]);
+  return byte < 128 ? (++at, kAsciiClasses<class_of>[byte]) : class_of(next_char(text, at));
 }
 
 void append_utf8(std::string& out, uint32_t c);

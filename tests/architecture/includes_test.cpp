@@ -71,7 +71,8 @@ const std::vector<Home>& homes() {
       {"cudnn", {"tensor/cuda/cudnn/"}},
       {"boost/", {"tests/cuda/emulator/"}},
       {"nettle/", {"data/codec/checksums.cpp"}},
-      {"utf8proc", {"data/io/utf8.cpp", "data/tokenizer/normalize/normalizer.cpp"}},
+      {"utf8proc",
+       {"data/io/utf8.cpp", "data/tokenizer/normalize/normalizer.cpp", "data/unicode/unicode.cpp"}},
   };
   return all;
 }
