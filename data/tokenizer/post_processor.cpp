@@ -1,7 +1,6 @@
 // Templates of special tokens.
 #include "data/tokenizer/post_processor.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
@@ -100,9 +99,7 @@ void add_bert_template(TokenizerModel& model, Json& frame, const std::string& wh
   const SpecialIds& roles = model.special;
   auto name = [&](std::optional<int32_t> id, const char* role) {
     check_format(id.has_value(), where, ": the vocabulary has no ", role);
-    auto same = [&](const AddedToken& token) { return token.id == *id; };
-    auto added = std::find_if(model.added.begin(), model.added.end(), same);
-    return added != model.added.end() ? added->content : model.tokens[size_t(*id)];
+    return token_text(model, *id);
   };
   const std::string cls = name(roles.cls, "cls_token"), sep = name(roles.sep, "sep_token");
   auto part = [](const char* kind, const std::string& id, int type) {

@@ -242,6 +242,12 @@ std::optional<int32_t> find_token(const TokenizerModel& model, const std::string
   return int32_t(found - model.tokens.begin());
 }
 
+const std::string& token_text(const TokenizerModel& model, int32_t id) {
+  for (const AddedToken& token : model.added)
+    if (token.id == id) return token.content;
+  return model.tokens[size_t(id)];
+}
+
 void add_special(TokenizerModel& model, std::optional<int32_t> id) {
   if (!id) return;
   auto at = std::lower_bound(model.added.begin(), model.added.end(), *id,

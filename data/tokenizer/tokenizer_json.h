@@ -81,6 +81,7 @@ struct SideFiles {
 
 // The id of a token, added ones first.
 std::optional<int32_t> find_token(const TokenizerModel& model, const std::string& name);
+const std::string& token_text(const TokenizerModel& model, int32_t id);
 // Makes the token, if there is one, an added token; one that is listed already is not changed.
 void add_special(TokenizerModel& model, std::optional<int32_t> id);
 
@@ -88,8 +89,8 @@ void add_special(TokenizerModel& model, std::optional<int32_t> id);
 
 Json vocab_json(const std::vector<std::string>& tokens);
 Json added_json(const std::vector<AddedToken>& added);
-// special_tokens_map.json of the tokenizer's roles.
-std::string special_map(const Tokenizer& tokenizer);
+// special_tokens_map.json of the roles.
+Json special_map(const TokenizerModel& model);
 // Files of a directory: names, which may have a folder, and contents.
 using FileTexts = std::vector<std::pair<std::string, std::string>>;
 // tokenizer.json, special_tokens_map.json, tokenizer_config.json and the chat templates, all but

@@ -66,20 +66,18 @@ Json added_json(const std::vector<AddedToken>& added) {
   return list;
 }
 
-std::string special_map(const Tokenizer& tokenizer) {
+Json special_map(const TokenizerModel& model) {
+  const SpecialIds& s = model.special;
   Json map = Json::object();
-  auto put = [&](const char* role, std::optional<int32_t> id) {
-    if (id) map[role] = tokenizer.token_of(*id);
-  };
-  const SpecialIds special = tokenizer.special();
-  put("bos_token", special.bos);
-  put("eos_token", special.eos);
-  put("pad_token", special.pad);
-  put("unk_token", special.unk);
-  put("cls_token", special.cls);
-  put("sep_token", special.sep);
-  put("mask_token", special.mask);
-  return json_text(map, 2) + "\n";
+  for (const auto& [role, id] : {std::pair("bos_token", s.bos),
+                                 {"eos_token", s.eos},
+                                 {"pad_token", s.pad},
+                                 {"unk_token", s.unk},
+                                 {"cls_token", s.cls},
+                                 {"sep_token", s.sep},
+                                 {"mask_token", s.mask}})
+    if (id) map[role] = token_text(model, *id);
+  return map;
 }
 
 FileTexts common_files(const TokenizerModel& model, const Tokenizer& tokenizer,
@@ -87,7 +85,7 @@ FileTexts common_files(const TokenizerModel& model, const Tokenizer& tokenizer,
   const std::string& map = model.special_tokens_map;
   FileTexts files = {
       {"tokenizer.json", tokenizer.to_json()},
-      {"special_tokens_map.json", map.empty() ? special_map(tokenizer) : map},
+      {"special_tokens_map.json", map.empty() ? json_text(special_map(model), 2) + "\n" : map},
       {"tokenizer_config.json", model.tokenizer_config.empty()
                                     ? config
                                     : readable_config(model.tokenizer_config, tokenizer)}};

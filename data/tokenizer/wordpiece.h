@@ -43,6 +43,8 @@ class WordPieceTokenizer : public PipelineTokenizer {
   size_t longest_first_ = 0, longest_next_ = 0;  // bytes
 };
 
+// tokenizer.json of BERT without its contents.
+nlohmann::ordered_json wordpiece_frame();
 // From a tokenizer.json with the files next to it, or a directory with vocab.txt.
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path);
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir);

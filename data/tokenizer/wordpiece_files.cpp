@@ -19,7 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxWordPieces = 1 << 24;
 
-// tokenizer.json of BERT without its contents.
 constexpr const char* kWordPieceFrame = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
   "normalizer": {
@@ -76,7 +75,7 @@ void refuse_contradictions(const SortedJson& root, const SideFiles& sides,
 Json normalizer_of(const SideFile& config) {
   const SortedJson& keys = config.object();
   auto is = [&](const char* key) { return flag(keys, key, true, config.path); };
-  Json out = parse_ordered_json(kWordPieceFrame)["normalizer"];
+  Json out = wordpiece_frame()["normalizer"];
   out["lowercase"] = is("do_lower_case");
   out["handle_chinese_chars"] = is("tokenize_chinese_chars");
   if (!member(keys, "strip_accents").is_null()) out["strip_accents"] = is("strip_accents");
@@ -155,7 +154,7 @@ std::vector<std::string> read_lines(const std::string& path) {
 }
 
 Json frame_of(const WordPieceModel& model) {
-  return parse_ordered_json(model.frame.empty() ? kWordPieceFrame : model.frame);
+  return model.frame.empty() ? wordpiece_frame() : parse_ordered_json(model.frame);
 }
 
 std::string write_json(const WordPieceModel& model, Json frame) {
@@ -165,7 +164,7 @@ std::string write_json(const WordPieceModel& model, Json frame) {
 }
 
 std::string config_of(const WordPieceTokenizer& tokenizer) {
-  Json config = parse_ordered_json(special_map(tokenizer));
+  Json config = special_map(tokenizer.model());
   const Json normalizer = frame_of(tokenizer.model())["normalizer"];
   config["tokenizer_class"] = "PreTrainedTokenizerFast";  // takes tokenizer.json as it is
   if (normalizer.is_object() && normalizer.contains("lowercase")) {
@@ -179,6 +178,8 @@ std::string config_of(const WordPieceTokenizer& tokenizer) {
 }
 
 }  // namespace
+
+Json wordpiece_frame() { return parse_ordered_json(kWordPieceFrame); }
 
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path) {
   const std::string text = read_file(path);
@@ -225,7 +226,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     read_roles(sides, model);
     const SpecialIds& s = model.special;
     for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);
-    Json frame = parse_ordered_json(kWordPieceFrame);
+    Json frame = wordpiece_frame();
     const Json normalizer = frame["normalizer"] = normalizer_of(sides.config);
     add_bert_template(model, frame, path);
     frame["model"]["unk_token"] = unk;
@@ -239,7 +240,7 @@ std::string WordPieceTokenizer::to_json() const { return write_json(model_, fram
 
 std::string WordPieceTokenizer::hash() const {
   const Json full_frame = frame_of(model_);
-  Json frame = parse_ordered_json(kWordPieceFrame);
+  Json frame = wordpiece_frame();
   frame["normalizer"] = full_frame.contains("normalizer") ? full_frame["normalizer"] : Json();
   frame["model"]["unk_token"] = model_.tokens[size_t(model_.unk)];
   frame["model"]["continuing_subword_prefix"] = model_.prefix;

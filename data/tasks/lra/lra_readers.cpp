@@ -57,17 +57,6 @@ TaskExamples read_listops(const Task& task, const Path& dir, const TaskSplit& sp
 
 namespace {
 
-// tokenizer.json without vocabulary and added tokens: texts are not normalized.
-constexpr const char* kWordFrame = R"({
-  "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
-  "normalizer": null,
-  "pre_tokenizer": {"type": "BertPreTokenizer"},
-  "post_processor": null,
-  "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": false},
-  "model": {
-    "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-    "max_input_chars_per_word": 100, "vocab": {}}})";
-
 // BERT's pre-tokenizer cuts a word at every punctuation mark, so a word with one is an added token.
 bool has_bracket(const std::string& word) { return word.find_first_of("[]") != std::string::npos; }
 
@@ -85,7 +74,9 @@ std::unique_ptr<Tokenizer> word_tokenizer(const std::vector<std::string>& words,
   model.special = {.pad = 0, .unk = 1, .cls = 2, .sep = 3, .mask = 4};
   model.unk = 1;
   model.clean_up = false;
-  Json frame = parse_ordered_json(kWordFrame);
+  Json frame = wordpiece_frame();
+  frame["normalizer"] = nullptr;  // texts are not normalized
+  frame["decoder"]["cleanup"] = false;
   add_bert_template(model, frame, name);
   model.frame = json_text(frame);
   return std::make_unique<WordPieceTokenizer>(std::move(model), name);

@@ -185,10 +185,7 @@ SortedJson template_around(const TokenizerModel& model, std::optional<int32_t> b
              pair = SortedJson::array();
   auto special = [&](std::optional<int32_t> id, SortedJson& parts, int type) {
     if (!id) return;
-    auto same = [&](const AddedToken& t) { return t.id == *id; };
-    auto added = std::find_if(model.added.begin(), model.added.end(), same);
-    const std::string name =
-        added != model.added.end() ? added->content : model.tokens[size_t(*id)];
+    const std::string& name = token_text(model, *id);
     parts.push_back({{"SpecialToken", {{"id", name}, {"type_id", type}}}});
     tokens[name] = {
         {"id", name}, {"ids", SortedJson::array({*id})}, {"tokens", SortedJson::array({name})}};

@@ -131,14 +131,7 @@ void read_special(const VocabularyMetadata& vocabulary, bool add_bos, const std:
 }
 
 std::string config_from(const VocabularyMetadata& vocabulary, bool add_bos, const BpeModel& model) {
-  Json config = Json::object();
-  auto put = [&](const char* role, std::optional<int32_t> id) {
-    if (id) config[role] = model.tokens[size_t(*id)];
-  };
-  put("bos_token", model.special.bos);
-  put("eos_token", model.special.eos);
-  put("pad_token", model.special.pad);
-  put("unk_token", model.special.unk);
+  Json config = special_map(model);
   config["add_bos_token"] = add_bos;
   config["add_eos_token"] = vocabulary.add_eos;
   if (!vocabulary.chat_template.empty()) config["chat_template"] = vocabulary.chat_template;

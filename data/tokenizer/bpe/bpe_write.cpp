@@ -52,7 +52,7 @@ bool is_qwen2(SortedJson pre) {
 }
 
 std::string config_of(const BpeTokenizer& tokenizer) {
-  Json config = parse_ordered_json(special_map(tokenizer));
+  Json config = special_map(tokenizer.model());
   // transformers' GPT2Tokenizer puts nothing after a text, whatever tokenizer.json says.
   const bool framed = !tokenizer.model().around.back.empty();
   if (!tokenizer.model().is_gpt2() || framed) {
