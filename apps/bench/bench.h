@@ -7,13 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "distill/inputs/models.h"
 #include "tensor/base/error.h"
 #include "tensor/tensor.h"
 
 namespace brine::bench {
-
-struct BlockKind;
 
 struct BenchRow {
   std::string name;
@@ -82,24 +79,23 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
 
-void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
-                     const std::vector<std::string>& methods, BlockKind kind,
-                     const std::string& against);
+struct BenchRequest;
+using RunSuite = void(const BenchRequest& request, RowSink& rows);
+// The block of each method by length, its attention and its cost a token.
+RunSuite bench_attention;
 // Time, rate and memory of the components of every method's block, forward and backward.
-void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
-                     const std::vector<std::string>& methods);
+RunSuite bench_breakdown;
 // A training step of an encoder layer of BERT's size, and a distillation step of a small decoder.
-void bench_train(RowSink& rows);
+RunSuite bench_train;
 // The block of a causal student, or of a model under `attention`, with its masks, next to softmax
-// over all keys (flash): q, k and v of its last layer while it reads the text file `data` at these
-// lengths (none: 2048 to 131072). A student with fewer positions is extended. ratio: see the names.
-void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
-                   std::vector<int64_t> lengths, distill::OtherAttention attention);
-// Reading the start of the text file `data` with a model, then token by token, at these contexts
-// (none: 1024, 4096, 8192): its attention or `attention`, and full attention (flash) with the same
-// weights. The weights are held in the type `weights`. ratio: full attention's time over that of
-// the row. peak: of the state.
-void bench_generate(RowSink& rows, const std::string& model, const std::string& data, Dtype weights,
-                    std::vector<int64_t> contexts, distill::OtherAttention attention);
+// over all keys (flash): q, k and v of its last layer while it reads the text file `data` at the
+// lengths `tokens` (none: 2048 to 131072). A student with fewer positions is extended. ratio: see
+// the names.
+RunSuite bench_trained;
+// Reading the start of the text file `data` with a model, then token by token, at the contexts
+// `tokens` (none: 1024, 4096, 8192): its attention or `attention`, and full attention (flash) with
+// the same weights. The weights are held in the type `weights`. ratio: full attention's time over
+// that of the row. peak: of the state.
+RunSuite bench_generate;
 
 }  // namespace brine::bench

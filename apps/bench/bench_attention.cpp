@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "apps/bench/bench.h"
-#include "apps/bench/parts/block.h"
+#include "apps/bench/suites.h"
 #include "apps/terminal/terminal.h"
 #include "data/io/human.h"
 #include "tensor/device/allocator.h"
@@ -49,19 +48,6 @@ void add_rate(BenchRow& row, const std::function<void()>& run, BlockKind kind, i
 std::string block_row_name(const Block& block, bool train) {
   return block.name + (train ? ", forward + backward" : ", forward");
 }
-std::string block_shape(BlockKind kind, int64_t T) {
-  const std::string groups = kind.kv_heads ? join(" over ", kind.kv_heads) : "";
-  return join("[1, ", kind.heads, groups, ", ", T, ", ", kind.head_size, "]");
-}
-
-void pass(const Block& block, const Inputs& in, bool train) {
-  if (train) {
-    backward(block.attention->forward(in.input()), in.dy);
-  } else {
-    NoGrad off;
-    block.attention->forward(in.input());
-  }
-}
 
 // Of a mask of blocks: one by keys would need more memory than the method.
 void add_keys_read(BenchRow& row, const Block& block, const Inputs& in) {
@@ -77,7 +63,7 @@ void add_keys_read(BenchRow& row, const Block& block, const Inputs& in) {
 BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train,
                  const Block& against) {
   const int64_t T = in.leaves[0].dim(2);
-  auto run = [&] { pass(block, in, train); };
+  auto run = [&] { pass(*block.attention, in.input(), in.dy, train); };
   run();
   const int64_t before = allocator_stats().live;
   reset_peak();
@@ -90,7 +76,7 @@ BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool trai
   const int64_t peak = allocator_stats().peak_live;
   if (against.attention) {
     std::tie(ms, other_ms) = median_times(
-        run, [&] { pass(against, in, train); }, is_quick() ? 0.01 : 1.5);
+        run, [&] { pass(*against.attention, in.input(), in.dy, train); }, is_quick() ? 0.01 : 1.5);
   }
   BenchRow row = {.name = block_row_name(block, train),
                   .shape = block_shape(kind, T),
@@ -138,21 +124,26 @@ void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>&
 
 }  // namespace
 
-void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
-                     const std::vector<std::string>& methods, BlockKind kind,
-                     const std::string& against) {
-  std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
+void bench_attention(const BenchRequest& r, RowSink& rows) {
+  const BlockKind kind{.heads = r.heads,
+                       .head_size = r.head_size,
+                       .causal = !r.bidirectional,
+                       .kv_heads = r.kv_heads,
+                       .k = r.k,
+                       .columns = r.columns,
+                       .forward = r.forward};
+  std::vector<int64_t> counts = r.tokens.empty() ? token_counts() : r.tokens;
   std::sort(counts.begin(), counts.end());  // ratios are to the shortest
   Block other;
-  if (!against.empty()) {
-    each_block(rows, counts.back(), {against}, kind,
+  if (!r.against.empty()) {
+    each_block(rows, counts.back(), {r.against}, kind,
                [&](Block& block) { other = std::move(block); });
-    check(other.attention != nullptr, "bench: --against ", against,
+    check(other.attention != nullptr, "bench: --against ", r.against,
           " names several blocks; see --methods");
   }
-  each_block(rows, counts.back(), methods, kind, [&](const Block& block) {
+  each_block(rows, counts.back(), r.methods, kind, [&](const Block& block) {
     std::vector<int64_t> lengths = counts;
-    if (tokens.empty() && nn::is_full_attention(block.name))
+    if (r.tokens.empty() && nn::is_full_attention(block.name))
       lengths.insert(lengths.begin(), lengths[0] / 2);
     bench_block(block, kind, lengths, other, rows);
   });

@@ -1,17 +1,12 @@
 // The time and the memory of an attention block, by component.
 #include <map>
 
-#include "apps/bench/bench.h"
-#include "apps/bench/parts/block.h"
+#include "apps/bench/suites.h"
 #include "tensor/device/allocator.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::bench {
 namespace {
-
-std::string breakdown_shape(int64_t T) {
-  return join("[1, ", kHeads, ", ", T, ", ", kHeadSize, "]");
-}
 
 // One forward and backward pass with the meter on.
 std::map<std::string, Cost> metered(const Block& block, const Inputs& in) {
@@ -38,7 +33,7 @@ void bench_block(const Block& block, int64_t T, RowSink& rows) {
     const double ms = median(times[component]);
     if (component == "rest") continue;
     rows.add({.name = block.name + ": " + component,
-              .shape = breakdown_shape(T),
+              .shape = block_shape({}, T),
               .ms = ms,
               .rate = cost.macs > 0 && ms > 0 ? 2e-6 * cost.macs / ms : 0,
               .unit = "GFLOP/s",
@@ -53,12 +48,11 @@ void bench_block(const Block& block, int64_t T, RowSink& rows) {
 
 }  // namespace
 
-void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
-                     const std::vector<std::string>& methods) {
-  const std::vector<int64_t> counts = tokens.empty() ? std::vector{sized(4096, 96)} : tokens;
+void bench_breakdown(const BenchRequest& r, RowSink& rows) {
+  const std::vector<int64_t> counts = r.tokens.empty() ? std::vector{sized(4096, 96)} : r.tokens;
   for (int64_t T : counts) {
-    each_block(rows, T, methods, {}, [&](const Block& block) {
-      rows.attempt(block.name, breakdown_shape(T), [&] { bench_block(block, T, rows); });
+    each_block(rows, T, r.methods, {}, [&](const Block& block) {
+      rows.attempt(block.name, block_shape({}, T), [&] { bench_block(block, T, rows); });
     });
   }
 }

@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <numeric>
 
-#include "apps/bench/bench.h"
 #include "apps/bench/parts/trained_layer.h"
+#include "apps/bench/suites.h"
 #include "apps/terminal/terminal.h"
 #include "nn/generate/text_generation.h"
-#include "nn/io/extend.h"
 #include "nn/io/shared_student.h"
 #include "nn/models/model_state.h"
 #include "tensor/device/allocator.h"
@@ -15,11 +14,6 @@ namespace brine::bench {
 namespace {
 
 constexpr int64_t kSteps = 24;  // tokens that a row takes the median of
-
-nn::LoadedModel long_enough(nn::LoadedModel model, int64_t positions) {
-  if (model.config.shape().max_positions >= positions) return model;
-  return nn::extend_positions(model, positions);
-}
 
 // A model that reads a prompt and continues it; milliseconds.
 class Reader {
@@ -109,15 +103,16 @@ class Reader {
 
 }  // namespace
 
-void bench_generate(RowSink& rows, const std::string& path, const std::string& data, Dtype weights,
-                    std::vector<int64_t> contexts, distill::OtherAttention attention) {
+void bench_generate(const BenchRequest& r, RowSink& rows) {
+  std::vector<int64_t> contexts = r.tokens;
   if (contexts.empty()) {
     contexts = is_quick() ? std::vector<int64_t>{48} : std::vector<int64_t>{1024, 4096, 8192};
   }
   const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
-  const std::vector<int32_t> ids = text_tokens(path, data, longest);
-  nn::LoadedModel loaded = long_enough(nn::load_model(path), longest + 2 * kSteps);
-  nn::hold_weights_in(weights, loaded);
+  const std::vector<int32_t> ids = text_tokens(r.model, r.data, longest);
+  nn::LoadedModel loaded = load_for(r.model, longest + 2 * kSteps);
+  nn::hold_weights_in(r.weights, loaded);
+  distill::OtherAttention attention = r.attention;
   distill::use_attention(loaded, attention);
   distill::calibrate_on(loaded, Tensor::from(ids, {1, longest}), log_messages());
   nn::ModelConfig full_config = loaded.config;

@@ -122,7 +122,7 @@ BenchRow bench_distill() {
 
 }  // namespace
 
-void bench_train(RowSink& rows) {
+void bench_train(const BenchRequest&, RowSink& rows) {
   rows.attempt("encoder layer", "", [&] { rows.add(bench_bert_layer()); });
   rows.attempt("distil, online teacher", "", [&] { rows.add(bench_distill()); });
 }

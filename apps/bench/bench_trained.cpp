@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "apps/bench/bench.h"
-#include "apps/bench/parts/block.h"
 #include "apps/bench/parts/trained_layer.h"
+#include "apps/bench/suites.h"
 #include "tensor/device/allocator.h"
 
 namespace brine::bench {
@@ -46,20 +45,13 @@ class Trained {
   }
 
  private:
-  std::function<void()> pass(nn::Attention& method, bool train) const {
-    return [this, &method, train] {
-      if (train) {
-        backward(method.forward(layer_.input()), layer_.dy);
-      } else {
-        NoGrad off;
-        method.forward(layer_.input());
-      }
-    };
+  std::function<void()> pass_of(nn::Attention& method, bool train) const {
+    return [this, &method, train] { pass(method, layer_.input(), layer_.dy, train); };
   }
 
   // ratio: time of softmax over all keys over that of the row, measured alternately.
   void block(const char* name, nn::Attention& method, bool train) {
-    const std::function<void()> run = pass(method, train);
+    const std::function<void()> run = pass_of(method, train);
     run();
     const int64_t before = allocator_stats().live;
     reset_peak();
@@ -67,7 +59,7 @@ class Trained {
     const int64_t peak = allocator_stats().peak_live;
     double ms, ratio = 0;
     if (&method != flash_.attention.get() && T_ <= longest_full()) {
-      const auto [row_ms, full_ms] = median_times(run, pass(*flash_.attention, train), 2);
+      const auto [row_ms, full_ms] = median_times(run, pass_of(*flash_.attention, train), 2);
       ms = row_ms;
       ratio = full_ms / row_ms;
     } else {
@@ -96,14 +88,13 @@ class Trained {
 
 }  // namespace
 
-void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
-                   std::vector<int64_t> lengths, distill::OtherAttention attention) {
-  if (lengths.empty()) lengths = usual_lengths();
+void bench_trained(const BenchRequest& r, RowSink& rows) {
+  const std::vector<int64_t> lengths = r.tokens.empty() ? usual_lengths() : r.tokens;
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const std::vector<int32_t> ids = text_tokens(model, data, longest);
+  const std::vector<int32_t> ids = text_tokens(r.model, r.data, longest);
   for (int64_t T : lengths) {
     rows.attempt("block", join(T, " tokens"), [&] {
-      Trained(model, {ids.begin(), ids.begin() + T}, attention, rows).measure();
+      Trained(r.model, {ids.begin(), ids.begin() + T}, r.attention, rows).measure();
     });
     trim();
   }

@@ -150,32 +150,13 @@ data::Json Report::json() const {
 
 namespace {
 
-void train(const BenchRequest&, RowSink& rows) { bench_train(rows); }
-void trained(const BenchRequest& r, RowSink& rows) {
-  bench_trained(rows, r.model, r.data, r.tokens, r.attention);
-}
-void generate(const BenchRequest& r, RowSink& rows) {
-  bench_generate(rows, r.model, r.data, r.weights, r.tokens, r.attention);
-}
-void attention(const BenchRequest& r, RowSink& rows) {
-  bench_attention(rows, r.tokens, r.methods,
-                  {.heads = r.heads,
-                   .head_size = r.head_size,
-                   .causal = !r.bidirectional,
-                   .kv_heads = r.kv_heads,
-                   .k = r.k,
-                   .columns = r.columns,
-                   .forward = r.forward},
-                  r.against);
-}
-void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.tokens, r.methods); }
-
 const Suite kSuites[] = {
-    {"attention", attention, false, "a block of each method by length, forward and backward"},
-    {"breakdown", breakdown, false, "time and memory of a block by component"},
-    {"train", train, false, "whole steps: an encoder layer, the distillation of a small decoder"},
-    {"trained", trained, true, "the blocks of a model on a text; needs --model and --data"},
-    {"generate", generate, true, "a model token by token; needs --model and --data"}};
+    {"attention", bench_attention, false, "a block of each method by length, forward and backward"},
+    {"breakdown", bench_breakdown, false, "time and memory of a block by component"},
+    {"train", bench_train, false,
+     "whole steps: an encoder layer, the distillation of a small decoder"},
+    {"trained", bench_trained, true, "the blocks of a model on a text; needs --model and --data"},
+    {"generate", bench_generate, true, "a model token by token; needs --model and --data"}};
 
 bool is_named(const BenchRequest& request, const Suite& suite) {
   return std::find(request.what.begin(), request.what.end(), suite.name) != request.what.end();

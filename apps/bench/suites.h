@@ -40,7 +40,7 @@ inline constexpr const char* kAttentionKeys[] = {"heads", "head_size", "columns"
 
 struct Suite {
   const char* name;
-  void (*run)(const BenchRequest& request, RowSink& rows);
+  RunSuite* run;
   bool needs_model = false;  // and the text `data`
   const char* about = "";    // what it measures
 };

@@ -35,6 +35,17 @@ Block make_block(const std::string& method, const data::Json& settings,
   return block;
 }
 
+std::string block_shape(BlockKind kind, int64_t T) {
+  const std::string groups = kind.kv_heads ? join(" over ", kind.kv_heads) : "";
+  return join("[1, ", kind.heads, groups, ", ", T, ", ", kind.head_size, "]");
+}
+
+void pass(nn::Attention& attention, const nn::AttentionInput& in, const Tensor& dy, bool train) {
+  if (train) return backward(attention.forward(in), dy);
+  NoGrad off;
+  attention.forward(in);
+}
+
 namespace {
 
 // Whether the method has presets, and with them a decoder.

@@ -59,6 +59,13 @@ struct BlockKind {
   bool forward = false;  // no rows with backward
 };
 
+// "[1, 12 over 4, 512, 64]": the shape of the queries of T tokens, with another number of key
+// heads.
+std::string block_shape(BlockKind kind, int64_t T);
+
+// Forward without gradients, or with `train` forward and backward from the gradient dy.
+void pass(nn::Attention& attention, const nn::AttentionInput& in, const Tensor& dy, bool train);
+
 // f of every registered method, or of these those that are named in `only`; one that has presets
 // with the paper's decoder, as `light`, and as `light` with kWideColumns columns.
 // A method that refuses the kind is left out; what f throws is a failure of that block.

@@ -27,11 +27,16 @@ std::vector<int32_t> text_tokens(const std::string& model, const std::string& da
   return out;
 }
 
+nn::LoadedModel load_for(const std::string& path, int64_t positions) {
+  nn::LoadedModel model = nn::load_model(path);
+  if (model.config.shape().max_positions >= positions) return model;
+  return nn::extend_positions(model, positions);
+}
+
 TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,
                            distill::OtherAttention attention, bool gradients) {
   const int64_t T = int64_t(ids.size());
-  model = nn::load_model(path);
-  if (model.config.shape().max_positions < T) model = nn::extend_positions(model, T);
+  model = load_for(path, T);
   if (gradients) model.store->add_gradients();
   distill::use_attention(model, attention);
   distill::calibrate_on(model, Tensor::from(ids, {1, T}), log_messages());

@@ -9,6 +9,9 @@ namespace brine::bench {
 // `count` tokens of the text file `data` (a short one is repeated).
 std::vector<int32_t> text_tokens(const std::string& model, const std::string& data, int64_t count);
 
+// The model at `path`, extended if it has fewer positions.
+nn::LoadedModel load_for(const std::string& path, int64_t positions);
+
 // The last layer of a student, or of a model under `attention`, that reads `ids`; extended if it
 // has fewer positions. Throws unless it is causal and has a mask.
 struct TrainedLayer {
