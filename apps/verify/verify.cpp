@@ -200,11 +200,8 @@ void compare_stages(const Case& c, Comparison& compare, const nn::Tap& tap) {
   }
   compare.floats("intermediate/S", stage("scores"));
   compare.floats("intermediate/estimate", stage("estimate"));
-  compare.integers("intermediate/n_sel", stage("n_sel"));
-  compare.integers("intermediate/selected", stage("selected"));
-  compare.integers("intermediate/row_pointers", stage("row_pointers"));
-  compare.integers("intermediate/head_offsets", stage("head_offsets"));
-  compare.integers("intermediate/columns", stage("columns"));
+  for (const char* name : {"n_sel", "selected", "row_pointers", "head_offsets", "columns"})
+    compare.integers(join("intermediate/", name), stage(name));
   if (stage("probabilities").rank() == 1)
     compare.floats("intermediate/probabilities", stage("probabilities"));
   Tensor gates = sigmoid(stage("gates"));  // [B, H, T, 2]
@@ -262,31 +259,36 @@ void compare_gradients(Comparison& compare, const Inputs& in, nn::Attention& blo
   }
 }
 
-// The block of the file with its weights; null if this build cannot make it, with the reason.
-std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::string& refusal) {
-  refusal = unknown_feature(c);
-  if (!refusal.empty()) {
-    refusal += " is not known to this program";
-    return nullptr;
-  }
+// What make(init) makes, with the weights of the file; null if this build cannot make it, with the
+// reason. `unknown`: the setting that it does not have, "" if it has all.
+template <class Make>
+std::unique_ptr<nn::Attention> loaded(const Case& c, Dtype dtype, const std::string& unknown,
+                                      std::string& refusal, const Make& make) {
+  refusal = unknown.empty() ? "" : unknown + " is not known to this program";
+  if (!refusal.empty()) return nullptr;
   nn::Init init{.random = {.seed = 1}, .dtype = dtype};
-  std::unique_ptr<sea::SeaAttention> block;
+  std::unique_ptr<nn::Attention> block;
   try {
-    block = std::make_unique<sea::SeaAttention>(
-        init,
-        nn::AttentionShape{.heads = c.integer("H"),
-                           .head_size = c.integer("d"),
-                           .max_positions = c.integer("max_positions"),
-                           .causal = c.integer("causal") != 0,
-                           .kv_heads = c.has("kv_heads") ? c.integer("kv_heads") : 0,
-                           .rotary = c.rotary()},
-        config_of(c));
+    block = make(init);
   } catch (const Error& error) {
+    if (error.kind == ErrorKind::format) throw;  // a malformed file
     refusal = error.what();
     return nullptr;
   }
   load_weights(*block, c);
   return block;
+}
+
+std::unique_ptr<nn::Attention> block_of(const Case& c, Dtype dtype, std::string& refusal) {
+  return loaded(c, dtype, unknown_feature(c), refusal, [&](nn::Init& init) {
+    const nn::AttentionShape shape{.heads = c.integer("H"),
+                                   .head_size = c.integer("d"),
+                                   .max_positions = c.integer("max_positions"),
+                                   .causal = c.integer("causal") != 0,
+                                   .kv_heads = c.has("kv_heads") ? c.integer("kv_heads") : 0,
+                                   .rotary = c.rotary()};
+    return std::make_unique<sea::SeaAttention>(init, shape, config_of(c));
+  });
 }
 
 // The losses of a file; their sum is differentiated.
@@ -329,59 +331,46 @@ Losses losses_of(const Case& c, Dtype dtype, const nn::Tap& tap, const Tensor& q
 }
 
 void compare_losses(const Case& c, Comparison& compare, const Losses& l) {
-  auto loss = [&](const char* name, const Tensor& value) {
-    Tensor want = c.file.read(join("loss/", name));
-    compare.floats(join("loss/", name), value.detach().contiguous().view(want.shape()));
-  };
-  loss("approx_kl", l.approx.detach().slice(0, 0, 1));
-  loss("approx_mse", l.approx.detach().slice(0, 1, 1));
-  loss("prob_kl", l.prob.detach().slice(0, 0, 1));
-  loss("prob_mse", l.prob.detach().slice(0, 1, 1));
-  loss("approx", l.approx_term);
-  loss("prob", l.prob_term);
-  loss("context", l.context);
-  loss("cotangent", l.cotangent);
-  loss("total", l.total);
+  const Tensor approx = l.approx.detach(), prob = l.prob.detach();
+  for (const auto& [name, value] : {std::pair("approx_kl", approx.slice(0, 0, 1)),
+                                    {"approx_mse", approx.slice(0, 1, 1)},
+                                    {"prob_kl", prob.slice(0, 0, 1)},
+                                    {"prob_mse", prob.slice(0, 1, 1)},
+                                    {"approx", l.approx_term},
+                                    {"prob", l.prob_term},
+                                    {"context", l.context},
+                                    {"cotangent", l.cotangent},
+                                    {"total", l.total}}) {
+    const std::string path = join("loss/", name);
+    compare.floats(path, value.detach().contiguous().view(c.file.read(path).shape()));
+  }
 }
 
 // Files of docs/method.md section 8: form = codes.
 
-// The attention of the file; null if this build cannot make it, with the reason. Other numbers of
-// chosen blocks and rows of a tile than the file's: -1, 0: its own.
+// Other numbers of chosen blocks and rows of a tile than the file's: -1, 0: its own.
 std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string& refusal,
                                          int64_t chosen = -1, int64_t tile = 0) {
-  refusal = unknown_setting(c,
-                            " B H T d kv_heads block chosen sinks local tile candidates columns "
-                            "seed margin lengths form ");
-  if (!refusal.empty()) {
-    refusal += " is not known to this program";
-    return nullptr;
-  }
-  sea::BlocksConfig s;
-  s.block = c.integer("block");
-  s.sinks = c.integer("sinks");
-  s.local = c.integer("local");
-  s.tile = tile ? tile : c.integer("tile");
-  s.candidates = c.integer("candidates");
-  s.columns = c.integer("columns");
-  s.k = ((chosen < 0 ? c.integer("chosen") : chosen) + s.sinks + s.local + 1) * s.block;
-  nn::Init init{.random = {.seed = 1}, .dtype = dtype};
-  std::unique_ptr<nn::Attention> block;
-  try {
-    block =
-        std::make_unique<sea::BlockAttention>(init,
-                                              nn::AttentionShape{.heads = c.integer("H"),
-                                                                 .head_size = c.integer("d"),
-                                                                 .max_positions = c.integer("T"),
-                                                                 .causal = true,
-                                                                 .kv_heads = c.integer("kv_heads")},
-                                              s);
-  } catch (const Error& error) {
-    refusal = error.what();
-    return nullptr;
-  }
-  load_weights(*block, c);
-  return block;
+  const std::string unknown =
+      unknown_setting(c,
+                      " B H T d kv_heads block chosen sinks local tile candidates columns seed "
+                      "margin lengths form ");
+  return loaded(c, dtype, unknown, refusal, [&](nn::Init& init) {
+    const nn::AttentionShape shape{.heads = c.integer("H"),
+                                   .head_size = c.integer("d"),
+                                   .max_positions = c.integer("T"),
+                                   .causal = true,
+                                   .kv_heads = c.integer("kv_heads")};
+    sea::BlocksConfig s;
+    s.block = c.integer("block");
+    s.sinks = c.integer("sinks");
+    s.local = c.integer("local");
+    s.tile = tile ? tile : c.integer("tile");
+    s.candidates = c.integer("candidates");
+    s.columns = c.integer("columns");
+    s.k = ((chosen < 0 ? c.integer("chosen") : chosen) + s.sinks + s.local + 1) * s.block;
+    return std::make_unique<sea::BlockAttention>(init, shape, s);
+  });
 }
 
 // The blocks of a mask by keys [B, H, T, T]: u8 [B, G, T, blocks], 1 where its first key is kept.
@@ -461,7 +450,7 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   const Case c(file);
   if (c.is_blocks()) return run_blocks(c, dtype, tolerance, dense);
   GoldenReport report;
-  const std::unique_ptr<sea::SeaAttention> block = block_of(c, dtype, report.skipped);
+  const std::unique_ptr<nn::Attention> block = block_of(c, dtype, report.skipped);
   if (!block) return report;
   nn::ParameterStore store(*block);
   Inputs in(c, dtype);
