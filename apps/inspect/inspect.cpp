@@ -208,10 +208,7 @@ std::string describe_run(const std::string& path, bool tensors) {
 // Without control characters: a few bytes of another kind of file may be UTF-8.
 bool is_text(const std::string& path) {
   constexpr size_t kLooked = 4096;
-  std::ifstream in(path, std::ios::binary);
-  std::string head(kLooked, '\0');
-  in.read(head.data(), std::streamsize(head.size()));
-  head.resize(size_t(in.gcount()));
+  const std::string head = data::read_start(path, kLooked);
   const bool plain = std::all_of(head.begin(), head.end(), [](unsigned char c) {
     return c >= 0x20 || c == '\t' || c == '\n' || c == '\r' || c == '\f';
   });

@@ -2,10 +2,8 @@
 #include "apps/report/report.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -32,9 +30,7 @@ std::vector<int32_t> parse_ids(const std::string& list) {
   std::vector<int32_t> ids;
   for (const std::string& part : data::split(list, ',')) {
     int32_t id = -1;
-    const char* end = part.data() + part.size();
-    const auto [rest, error] = std::from_chars(part.data(), end, id);
-    check(error == std::errc() && rest == end && id >= 0,
+    check(data::parse_number(part, id) && id >= 0,
           "--tokens must be ids separated by commas, got \"", list, "\"");
     ids.push_back(id);
   }
@@ -79,18 +75,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string beginning(const fs::path& file, size_t bytes) {
-  std::ifstream in(file, std::ios::binary);
-  std::string text(bytes, '\0');
-  in.read(text.data(), std::streamsize(bytes));
-  text.resize(size_t(in.gcount()));
-  return text;
-}
-
 // The last `parts` parts of a path.
 std::string last_parts(const std::string& path, size_t parts) {
-  fs::path whole = fs::path(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();  // "runs/a/"
+  fs::path whole = data::without_slash(path);
   fs::path out;
   for (size_t i = 0; i < parts && whole.has_filename(); ++i) {
     out = out.empty() ? whole.filename() : whole.filename() / out;
@@ -132,7 +119,7 @@ RunInput read_run(const std::string& path, const std::string& name) {
 }
 
 void read_file_input(Inputs& out, const std::string& path, const std::string& name) {
-  const std::string start = beginning(path, 64);
+  const std::string start = data::read_start(path, 64);
   if (data::is_gguf(path)) {
     out.models.push_back({path, name});
   } else if (is_sweep(start)) {

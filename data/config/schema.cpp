@@ -2,7 +2,6 @@
 #include "data/config/schema.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -90,11 +89,8 @@ Json parse_word(const std::string& word) {
     if (word == "true" || word == "false") return word == "true";
   } else if constexpr (!std::is_same_v<T, std::string>) {
     const bool plus = word.size() > 1 && word[0] == '+' && word[1] != '-';
-    const char* begin = word.data() + (plus ? 1 : 0);
-    const char* end = word.data() + word.size();
     T number = 0;
-    auto [stop, problem] = std::from_chars(begin, end, number);
-    if (problem == std::errc() && stop == end) return number;
+    if (parse_number(std::string_view(word).substr(plus), number)) return number;
   }
   return word;
 }

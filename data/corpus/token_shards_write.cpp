@@ -12,22 +12,12 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr size_t kBuffer = 1 << 20;
 
-Path with_name(Path dir) {
-  dir = dir.lexically_normal();
-  return dir.has_filename() ? dir : dir.parent_path();
-}
-
-Path parent_of(const Path& dir) {
-  const Path parent = with_name(dir).parent_path();
-  return parent.empty() ? Path(".") : parent;
-}
-
 // Throws before anything is read.
 std::string new_name(const Path& dir) {
   std::error_code ignored;
   check(!std::filesystem::exists(std::filesystem::symlink_status(dir, ignored)), dir.string(),
         ": exists already; token shards are written to a new directory");
-  return with_name(dir).filename().string();
+  return without_slash(dir).filename().string();
 }
 
 template <class T>
@@ -58,7 +48,7 @@ struct TokenShardWriter::OpenFile {
 };
 
 TokenShardWriter::TokenShardWriter(const Path& dir, TokenManifest about, uint64_t shard_bytes)
-    : dir_(parent_of(dir), new_name(dir)), manifest_(std::move(about)) {
+    : dir_(directory_of(without_slash(dir)), new_name(dir)), manifest_(std::move(about)) {
   check(manifest_.vocab_size > 0, "token shards: the tokenizer has no vocabulary");
   manifest_.width = manifest_.vocab_size <= 65536 ? 2 : 4;
   shard_tokens_ = std::max<int64_t>(int64_t(shard_bytes) / manifest_.width, 1);

@@ -1,8 +1,7 @@
 // The fields of a dump: one list for writing, reading and comparing.
 #include "data/dump/dump_fields.h"
 
-#include <charconv>
-
+#include "data/config/schema_text.h"
 #include "data/io/utf8.h"
 
 namespace brine::data {
@@ -82,9 +81,7 @@ struct Set {
     v.clear();
     for (const std::string& word : words) {
       int64_t number = 0;
-      const char* end = word.data() + word.size();
-      const auto read = std::from_chars(word.data(), end, number);
-      check_format(read.ec == std::errc() && read.ptr == end, where, ": ", name, " has \"", word,
+      check_format(parse_number(word, number), where, ": ", name, " has \"", word,
                    "\", which is not an integer");
       v.push_back(number);
     }

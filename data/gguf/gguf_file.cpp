@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -158,18 +157,6 @@ const GgufType* find_gguf_type(uint32_t number) {
   return nullptr;
 }
 
-std::string gguf_type_name(uint32_t number) {
-  if (const GgufType* type = find_gguf_type(number)) return type->name;
-  auto other = other_types().find(number);
-  return other != other_types().end() ? other->second : "type " + std::to_string(number);
-}
-
-std::string known_gguf_types() {
-  std::string out;
-  for (const GgufType& type : kTypes) out += (out.empty() ? "" : ", ") + std::string(type.name);
-  return out;
-}
-
 void read_gguf_row(const GgufType& type, const unsigned char* x, int64_t n, float* y) {
   if (type.dequantise) {
     type.dequantise(x, n / type.values, y);
@@ -179,6 +166,20 @@ void read_gguf_row(const GgufType& type, const unsigned char* x, int64_t n, floa
 }
 
 namespace {
+
+// The name of a type, also if Brine does not read it; "type 77" if it is unknown.
+std::string name_of_type(uint32_t number) {
+  if (const GgufType* type = find_gguf_type(number)) return type->name;
+  auto other = other_types().find(number);
+  return other != other_types().end() ? other->second : "type " + std::to_string(number);
+}
+
+// The names of the types that Brine reads.
+std::string known_types() {
+  std::string out;
+  for (const GgufType& type : kTypes) out += (out.empty() ? "" : ", ") + std::string(type.name);
+  return out;
+}
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF", little endian
 constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16;
@@ -291,8 +292,8 @@ GgufTensor read_tensor(Cursor& in, const std::string& file) {
   t.shape = read_shape(in, where);
   const auto type = in.number<uint32_t>();
   t.type = find_gguf_type(type);
-  check_format(t.type != nullptr, where, ": has the type ", gguf_type_name(type),
-               ", which Brine cannot read; it reads ", known_gguf_types());
+  check_format(t.type != nullptr, where, ": has the type ", name_of_type(type),
+               ", which Brine cannot read; it reads ", known_types());
   t.begin = in.number<uint64_t>();
   t.size = bytes_of(where, t);
   return t;
@@ -358,9 +359,7 @@ void check_count(const std::string& file, uint64_t count, uint64_t limit, const 
 bool is_gguf(const Path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  std::ifstream in(path, std::ios::binary);
-  char head[4] = {};
-  return in.read(head, 4) && std::memcmp(head, &kMagic, 4) == 0;
+  return read_start(path, 4) == "GGUF";
 }
 
 GgufHeader::GgufHeader(const Path& path, const MappedFile& mapped) : metadata(path.string()) {

@@ -28,10 +28,6 @@ struct GgufType {
 
 // Null for a type that Brine does not read.
 const GgufType* find_gguf_type(uint32_t number);
-// Its name, also if Brine does not read it; "type 77" if it is unknown.
-std::string gguf_type_name(uint32_t number);
-// The names of the types that Brine reads.
-std::string known_gguf_types();
 
 // n values of a row as f32; n is a multiple of type.values.
 void read_gguf_row(const GgufType& type, const unsigned char* x, int64_t n, float* y);

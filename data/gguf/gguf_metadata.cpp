@@ -177,18 +177,6 @@ std::vector<int32_t> GgufMetadata::integers(std::string_view key) const {
   return out;
 }
 
-int64_t GgufMetadata::required_integer(std::string_view key) const {
-  const std::optional<int64_t> value = integer(key);
-  check_format(value.has_value(), file_, ": has no key '", key, "'");
-  return *value;
-}
-
-std::string GgufMetadata::required_string(std::string_view key) const {
-  std::optional<std::string> value = string(key);
-  check_format(value.has_value(), file_, ": has no key '", key, "'");
-  return std::move(*value);
-}
-
 std::string GgufMetadata::text(const GgufValue& value) const {
   constexpr uint64_t kMax = 8;
   if (value.is_array && value.count > kMax)

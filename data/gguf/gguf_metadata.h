@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/base/error.h"
+
 namespace brine::data {
 
 // Numbers as in the file.
@@ -58,9 +60,14 @@ class GgufMetadata {
   std::optional<double> single_number(std::string_view key) const;
   std::vector<std::string> strings(std::string_view key) const;  // empty for an absent key
   std::vector<int32_t> integers(std::string_view key) const;
-  // Throws for an absent key, too.
-  int64_t required_integer(std::string_view key) const;
-  std::string required_string(std::string_view key) const;
+  // What a getter gives; throws for an absent key, too.
+  template <class T>
+  T required(std::string_view key,
+             std::optional<T> (GgufMetadata::*getter)(std::string_view) const) const {
+    std::optional<T> value = (this->*getter)(key);
+    check_format(value.has_value(), file_, ": has no key '", key, "'");
+    return std::move(*value);
+  }
 
   // The value as `brine inspect` prints it: long arrays as their length, long texts cut.
   std::string text(const GgufValue& value) const;

@@ -29,8 +29,8 @@ int64_t row_in_file(int64_t row, int64_t head_size) {
 GgufModel::GgufModel(const Path& path)
     : WeightFile(path),
       header_(path, file()),
-      architecture_(gguf_architecture(path.string(),
-                                      header_.metadata.required_string("general.architecture"))),
+      architecture_(gguf_architecture(
+          path.string(), header_.metadata.required("general.architecture", &GgufMetadata::string))),
       heads_(gguf_heads(header_.metadata, architecture_.name)) {
   for (const GgufTensor& t : header_.tensors) {
     facts_.tensors.insert(t.name);
@@ -261,14 +261,14 @@ class Keys {
   Keys(const GgufMetadata& metadata, const std::string& architecture)
       : all_(metadata), prefix_(architecture + ".") {}
 
-  int64_t integer(const char* key) const { return all_.required_integer(prefix_ + key); }
+  int64_t integer(const char* key) const {
+    return all_.required(prefix_ + key, &GgufMetadata::integer);
+  }
   int64_t integer(const char* key, int64_t otherwise) const {
     return all_.integer(prefix_ + key).value_or(otherwise);
   }
   double number(const char* key) const {
-    const std::optional<double> value = all_.number(prefix_ + key);
-    check_format(value.has_value(), file(), ": has no key '", prefix_, key, "'");
-    return *value;
+    return all_.required(prefix_ + key, &GgufMetadata::number);
   }
   double number(const char* key, double otherwise) const {
     return all_.number(prefix_ + key).value_or(otherwise);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -55,6 +56,11 @@ int open_retrying(const Path& path, int flags, mode_t mode = 0) {
 
 Path directory_of(const Path& path) {
   return path.has_parent_path() ? path.parent_path() : Path(".");
+}
+
+Path without_slash(const Path& path) {
+  Path out = path.lexically_normal();
+  return out.has_filename() ? out : out.parent_path();
 }
 
 void throw_io(const Path& path, std::string_view doing, int error) {
@@ -136,6 +142,14 @@ std::string read_file(const Path& path, uint64_t max_bytes) {
   }
   text.resize(have);
   refuse_lfs_pointer(path, text);
+  return text;
+}
+
+std::string read_start(const Path& path, size_t bytes) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text(bytes, '\0');
+  in.read(text.data(), std::streamsize(bytes));
+  text.resize(size_t(in.gcount()));
   return text;
 }
 

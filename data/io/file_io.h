@@ -44,6 +44,9 @@ bool is_plain_name(std::string_view name);
 // The whole content of a regular file or a pipe; more than max_bytes is an error.
 std::string read_file(const Path& path, uint64_t max_bytes = UINT64_MAX);
 
+// The first bytes of a file, fewer of a shorter one; none if it cannot be read.
+std::string read_start(const Path& path, size_t bytes);
+
 // A regular file in memory, read-only. It refers to the file that was opened: Brine's writers
 // rename a new file over the name and never change the mapped one.
 class MappedFile {
@@ -114,6 +117,8 @@ void write_file_atomic(const Path& target, std::string_view bytes);
 void sync_dir(const Path& dir);
 // Where the file is; "." of a mere name.
 Path directory_of(const Path& path);
+// The path in its normal form, without a slash at its end.
+Path without_slash(const Path& path);
 // sync_dir() of the directory of `renamed`; a failure is DurabilityUncertain.
 void sync_parent_of(const Path& renamed);
 

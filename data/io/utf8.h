@@ -1,6 +1,7 @@
 // Text in UTF-8: the check that it is well-formed, text files, parts of text, and text in messages.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -30,6 +31,13 @@ void refuse_malformed(const std::string& name, std::string_view text, uint64_t o
 
 // The parts between separators, one more than there are of them.
 std::vector<std::string> split(std::string_view text, char separator);
+
+// Sets `value` to the number that the whole text is; false if it is none.
+template <class Number>
+bool parse_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
 
 // The text with `to` for each `from`, which is not empty.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);

@@ -1,7 +1,6 @@
 // The reader of tasks in rows: TSV files, as GLUE has them, and JSON lines.
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -20,16 +19,9 @@ using Row = TaskRow;
 using Location = std::function<std::string()>;  // "FILE:LINE"
 using Take = std::function<void(Row&& row, const Location& where)>;
 
-// Field text as a number; the whole text must be used.
-template <class Number>
-bool parse(std::string_view text, Number& value) {
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 bool is_whole(const std::string& text) {
   int64_t value = 0;
-  return parse(text, value);
+  return parse_number(text, value);
 }
 
 std::string list_of(const std::vector<std::string>& labels) {
@@ -105,7 +97,7 @@ void each_row(const Path& file, const Task& task, const TaskSplit& split, const 
 double target_of(const Task& task, std::string_view text, const Location& where) {
   if (task.regression()) {
     double score = NAN;
-    check_format(parse(text, score) && std::isfinite(score), where(), ": score '", text,
+    check_format(parse_number(text, score) && std::isfinite(score), where(), ": score '", text,
                  "' is not a number");
     check_format(score >= task.lowest && score <= task.highest, where(), ": score ", text,
                  " is not in [", task.lowest, ", ", task.highest, "]");
@@ -173,7 +165,7 @@ void sort_labels(std::vector<std::string>& labels) {
   const bool numbers = std::all_of(labels.begin(), labels.end(), is_whole);
   std::sort(labels.begin(), labels.end(), [&](const std::string& a, const std::string& b) {
     int64_t x = 0, y = 0;
-    return numbers && parse(a, x) && parse(b, y) && x != y ? x < y : a < b;
+    return numbers && parse_number(a, x) && parse_number(b, y) && x != y ? x < y : a < b;
   });
   labels.erase(std::unique(labels.begin(), labels.end()), labels.end());
 }
@@ -190,7 +182,7 @@ std::optional<int64_t> class_of(const Task& task, std::string_view text) {
   const std::string plain = plain_label(std::string(text));
   exact = number([&](const std::string& label) { return plain_label(label) == plain; });
   int64_t id = 0;
-  if (exact || !parse(text, id) || id < 0 || id >= int64_t(labels.size())) return exact;
+  if (exact || !parse_number(text, id) || id < 0 || id >= int64_t(labels.size())) return exact;
   if (std::any_of(labels.begin(), labels.end(), is_whole)) return {};
   return id;
 }

@@ -1,5 +1,4 @@
 // The glosses of WordNet, from the files data.noun, data.verb, data.adj and data.adv.
-#include <charconv>
 #include <filesystem>
 
 #include "data/codec/checksums.h"
@@ -13,12 +12,6 @@ namespace {
 std::string_view trim(std::string_view text) {
   size_t from = text.find_first_not_of(' '), to = text.find_last_not_of(' ');
   return from == std::string_view::npos ? std::string_view() : text.substr(from, to - from + 1);
-}
-
-bool parse(std::string_view text, size_t digits, uint64_t& value) {
-  if (text.size() != digits) return false;
-  auto [end, error] = std::from_chars(text.data(), text.data() + digits, value);
-  return error == std::errc() && end == text.data() + digits;
 }
 
 // A gloss is a definition and, from "; \"" on, usage examples.
@@ -36,7 +29,8 @@ void read_synset(std::string_view line, uint64_t offset, const std::string& wher
                  const std::string& split, TaskExamples& out) {
   uint64_t stated = 0, number = 0;
   check_format(line.size() > 14 && line[8] == ' ' && line[11] == ' ' && line[13] == ' ' &&
-                   parse(line.substr(0, 8), 8, stated) && parse(line.substr(9, 2), 2, number),
+                   parse_number(line.substr(0, 8), stated) &&
+                   parse_number(line.substr(9, 2), number),
                where, ": does not start like a synset (\"OFFSET FILE TYPE\")");
   check_format(stated == offset, where, ": synset offset ", stated, " at byte ", offset);
   check_format(number < out.labels.size(), where, ": lexicographer file ", number, ", there are ",

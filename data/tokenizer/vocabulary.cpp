@@ -7,7 +7,7 @@
 namespace brine::data {
 VocabularyMetadata gguf_vocabulary(const GgufMetadata& m) {
   VocabularyMetadata v;
-  v.model = m.required_string("tokenizer.ggml.model");
+  v.model = m.required("tokenizer.ggml.model", &GgufMetadata::string);
   v.pre = m.string("tokenizer.ggml.pre").value_or("");
   v.tokens = m.strings("tokenizer.ggml.tokens");
   check_format(!v.tokens.empty(), m.file(), ": has no tokens (tokenizer.ggml.tokens)");

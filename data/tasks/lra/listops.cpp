@@ -245,8 +245,7 @@ void LraData::describe(Schema& s) {
 
 Json write_lra_data(const LraData& what, uint64_t seed) {
   check(what.task == "listops", "lra: unknown task '", what.task, "'");
-  const Path out = std::filesystem::absolute(what.out).lexically_normal();
-  const Path target = out.has_filename() ? out : out.parent_path();
+  const Path target = without_slash(std::filesystem::absolute(what.out));
   const bool is_new = !std::filesystem::exists(target);
   check(is_new || (std::filesystem::is_directory(target) && std::filesystem::is_empty(target)),
         what.out, ": exists already and is not an empty directory");

@@ -140,7 +140,7 @@ TEST_CASE("gguf: a value is read by its own type and refused as another") {
   CHECK_REFUSES(m.number("bool"), "f", "bool", "a number");
   CHECK_REFUSES(m.string("i8"), "f", "i8", "i8", "a string");
   CHECK_REFUSES(m.strings("text"), "f", "text", "string", "an array");
-  CHECK_REFUSES(m.required_integer("none"), "f", "none");
+  CHECK_REFUSES(m.required("none", &GgufMetadata::integer), "f", "none");
   CHECK_REFUSES(add("i8", GgufValueType::u8, "1"), "f", "i8", "twice");
   CHECK(m.text(m.values().at("text")) == "two\\x0alines");
 }
