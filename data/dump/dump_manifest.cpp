@@ -130,13 +130,8 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
 void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, int64_t samples) {
   file.attribute("/", "format", std::string_view(kDumpFormat));
   file.attribute("/", "version", kDumpVersion);
-  for (const DumpField& field : stored_fields(spec)) {
-    if (field.is_text()) {
-      file.attribute("/", field.name, std::string_view(std::get<1>(field.value)));
-    } else {
-      file.attribute("/", field.name, std::get<0>(field.value));
-    }
-  }
+  for (const DumpField& field : stored_fields(spec))
+    std::visit([&](const auto& v) { file.attribute("/", field.name, v); }, field.value);
   file.attribute("/", "first_sample", first);
   file.attribute("/", "samples", samples);
 }

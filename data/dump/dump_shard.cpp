@@ -1,7 +1,6 @@
 // Writing a shard: samples into datasets, and an atomic commit.
 #include "data/dump/dump_shard.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,14 +12,6 @@
 
 namespace brine::data {
 namespace {
-
-void sync_file(const Path& path) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw_io(path, "open", errno);
-  int failed = ::fsync(fd) != 0 ? errno : 0;
-  ::close(fd);
-  if (failed) throw_io(path, "fsync", failed);
-}
 
 void remove_file(const Path& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_io(path, "remove", errno);
@@ -135,7 +126,7 @@ void ShardWriter::put_map(const std::string& dataset, const Tensor& x, int64_t i
 DumpShard ShardWriter::commit() {
   file_->close();
   file_.reset();
-  sync_file(temporary_);
+  sync_path(temporary_);
   DumpShard shard;
   shard.name = target_.filename().string();
   shard.bytes = std::filesystem::file_size(temporary_);

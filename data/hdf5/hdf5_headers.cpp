@@ -287,7 +287,7 @@ class HeaderChecker::Walk {
         check_dataspace(m, c_.length_bytes_);
         break;
       case 0x02:
-        link_info(m);
+        index_info(m, 8, "information on links does not fit its message");
         break;
       case 0x03:
         item_ = check_datatype(m);
@@ -334,7 +334,7 @@ class HeaderChecker::Walk {
         m.skip(8, "a time does not fit its message");
         break;
       case 0x15:
-        attribute_info(m);
+        index_info(m, 2, "information on attributes does not fit its message");
         break;
       case 0x16:
         m.skip(5, "a reference count does not fit its message");
@@ -353,7 +353,7 @@ class HeaderChecker::Walk {
     if (version >= 3 && kind != 2)
       refuse_header(where_, "messages are shared in a heap, which is refused");
     if (version == 1) m.skip(6 + uint64_t(c_.length_bytes_), kWhat);
-    return c_.item_of(where_, address(m, kWhat), depth_ + 1);
+    return c_.check_header(where_, address(m, kWhat), depth_ + 1);
   }
 
   void attribute(Cursor& m) const {
@@ -376,18 +376,11 @@ class HeaderChecker::Walk {
     m.skip(product(where_, *item, check_dataspace(space, c_.length_bytes_)), kWhat);
   }
 
-  void link_info(Cursor& m) const {
-    constexpr const char* kWhat = "information on links does not fit its message";
-    m.skip(1, kWhat);
-    const uint64_t flags = m.number(1, kWhat);
-    m.skip((flags & 1 ? 8 : 0) + uint64_t(c_.address_bytes_) * (flags & 2 ? 3 : 2), kWhat);
-  }
-
-  void attribute_info(Cursor& m) const {
-    constexpr const char* kWhat = "information on attributes does not fit its message";
-    m.skip(1, kWhat);
-    const uint64_t flags = m.number(1, kWhat);
-    m.skip((flags & 1 ? 2 : 0) + uint64_t(c_.address_bytes_) * (flags & 2 ? 3 : 2), kWhat);
+  // Information on links or attributes, with a counter of `counter` bytes.
+  void index_info(Cursor& m, uint64_t counter, const char* what) const {
+    m.skip(1, what);
+    const uint64_t flags = m.number(1, what);
+    m.skip((flags & 1 ? counter : 0) + uint64_t(c_.address_bytes_) * (flags & 2 ? 3 : 2), what);
   }
 
   void group_info(Cursor& m) const {
@@ -573,20 +566,16 @@ HeaderChecker::HeaderChecker(const std::string& path, const StoredFile& file) : 
   const uint64_t extension = s.number(address_bytes_, kWhat);
   s.skip((version < 2 ? 3 : 1) * uint64_t(address_bytes_), kWhat);
   root_ = s.number(address_bytes_, kWhat);
-  if (!BRINE_TRUST_HDF5 && version >= 2 && extension < file.size()) item_of(path, extension, 0);
+  if (!BRINE_TRUST_HDF5 && version >= 2 && extension < file.size()) check_header(path, extension);
 }
 
-std::optional<uint64_t> HeaderChecker::item_of(const std::string& where, uint64_t address,
-                                               int depth) {
+std::optional<uint64_t> HeaderChecker::check_header(const std::string& where, uint64_t address,
+                                                    int depth) {
   const auto known = good_.find(address);
   if (known != good_.end()) return known->second;
   const std::optional<uint64_t> item = Walk(*this, where, depth).header(address);
   good_.emplace(address, item);
   return item;
-}
-
-void HeaderChecker::check_header(const std::string& where, uint64_t address) {
-  item_of(where, address, 0);
 }
 
 }  // namespace brine::data::hdf5

@@ -25,12 +25,11 @@ class HeaderChecker {
   // Throws Error("WHERE: damaged object header: ...") unless every message of the header at
   // `address`, in all of its pieces, and the names of a group's members have the bytes that their
   // sizes require.
-  void check_header(const std::string& where, uint64_t address);
+  // Returns the size of an element of its datatype, if it has one.
+  std::optional<uint64_t> check_header(const std::string& where, uint64_t address, int depth = 0);
 
  private:
   class Walk;
-  // Checks a header that was not seen before; the size of an element of its datatype, if any.
-  std::optional<uint64_t> item_of(const std::string& where, uint64_t address, int depth);
 
   const StoredFile& file_;
   int address_bytes_ = 8, length_bytes_ = 8;

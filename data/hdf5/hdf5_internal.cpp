@@ -115,4 +115,12 @@ std::vector<hsize_t> to_hsize(const Shape& shape) {
   return std::vector<hsize_t>(shape.begin(), shape.end());
 }
 
+Shape shape_of_rows(const std::string& where, Shape shape, int64_t first, int64_t count) {
+  if (shape.rank() == 0) return shape;
+  check_format(first >= 0 && count >= 0 && first <= shape[0] - count, where, ": rows ", first,
+               " to ", first + count, " are outside ", shape);
+  shape[0] = count;
+  return shape;
+}
+
 }  // namespace brine::data::hdf5

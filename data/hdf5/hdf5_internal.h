@@ -85,4 +85,8 @@ std::vector<std::string> split_path(const std::string& where, const std::string&
 
 std::vector<hsize_t> to_hsize(const Shape& shape);
 
+// The shape of rows [first, first + count) of a dataset, that of the whole one without axes. Throws
+// unless it has these rows.
+Shape shape_of_rows(const std::string& where, Shape shape, int64_t first, int64_t count);
+
 }  // namespace brine::data::hdf5

@@ -336,20 +336,13 @@ Hdf5Info Hdf5Reader::info(const std::string& dataset) const {
 }
 
 Tensor Hdf5Reader::read(const std::string& dataset) const {
-  Hdf5Info of = info(dataset);
-  if (of.shape.rank() > 0) return read_rows(dataset, 0, of.shape[0]);
-  Tensor values = Tensor::empty(of.shape, of.dtype);
-  read_rows_into(dataset, 0, 1, of.dtype, values.raw(), item_size(of.dtype));
-  return values;
+  const Shape shape = info(dataset).shape;
+  return read_rows(dataset, 0, shape.rank() > 0 ? shape[0] : 1);
 }
 
 Tensor Hdf5Reader::read_rows(const std::string& dataset, int64_t first, int64_t count) const {
-  Hdf5Info of = info(dataset);
-  check_format(of.shape.rank() > 0, impl_->where(dataset), ": has no axes");
-  check_format(first >= 0 && count >= 0 && first <= of.shape[0] - count, impl_->where(dataset),
-               ": rows ", first, " to ", first + count, " are outside ", of.shape);
-  Shape shape = of.shape;
-  shape[0] = count;
+  const Hdf5Info of = info(dataset);
+  const Shape shape = shape_of_rows(impl_->where(dataset), of.shape, first, count);
   Tensor values = Tensor::empty(shape, of.dtype);
   read_rows_into(dataset, first, count, of.dtype, values.raw(),
                  size_t(shape.numel()) * item_size(of.dtype));
@@ -362,12 +355,7 @@ void Hdf5Reader::read_rows_into(const std::string& dataset, int64_t first, int64
   const OpenDataset& d = impl_->dataset(dataset);
   std::string where = impl_->where(dataset);
   check_format(d.info.dtype == dtype, where, ": holds ", d.info.dtype, ", wanted ", dtype);
-  Shape shape = d.info.shape;
-  if (shape.rank() > 0) {
-    check_format(first >= 0 && count >= 0 && first <= shape[0] - count, where, ": rows ", first,
-                 " to ", first + count, " are outside ", shape);
-    shape[0] = count;
-  }
+  const Shape shape = shape_of_rows(where, d.info.shape, first, count);
   check_format(size_t(shape.numel()) * item_size(dtype) == bytes, where, ": ", shape, " of ", dtype,
                " does not fill ", bytes, " bytes");
   if (bytes == 0) return;

@@ -60,6 +60,11 @@ struct Hdf5Writer::Impl {
     Handle id(H5Acreate2(on.id(), name.c_str(), type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
     must(id.ok() && H5Awrite(id.id(), type, value) >= 0, at, "cannot write");
   }
+  void number(const std::string& object, const std::string& name, Dtype dtype, const void* value) {
+    Lock lock;
+    Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+    attribute(object, name, file_type(dtype), space.id(), value);
+  }
 };
 
 Hdf5Writer::Hdf5Writer(const std::string& path) : impl_(std::make_unique<Impl>()) {
@@ -118,12 +123,7 @@ void Hdf5Writer::write_rows(const std::string& dataset, int64_t first, int64_t c
   auto found = impl_->open.find(dataset);
   check(found != impl_->open.end(), where, ": was not created");
   const Impl::OpenDataset& d = found->second;
-  Shape shape = d.shape;
-  if (shape.rank() > 0) {
-    check(first >= 0 && count >= 0 && first <= shape[0] - count, where, ": rows ", first, " to ",
-          first + count, " are outside ", shape);
-    shape[0] = count;
-  }
+  const Shape shape = shape_of_rows(where, d.shape, first, count);
   check(size_t(shape.numel()) * item_size(d.dtype) == bytes, where, ": ", shape, " of ", d.dtype,
         " is not filled by ", bytes, " bytes");
   if (bytes == 0) return;
@@ -155,15 +155,11 @@ void Hdf5Writer::write(const std::string& dataset, const Tensor& values, const H
 }
 
 void Hdf5Writer::attribute(const std::string& object, const std::string& name, int64_t value) {
-  Lock lock;
-  Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-  impl_->attribute(object, name, file_type(Dtype::i64), space.id(), &value);
+  impl_->number(object, name, Dtype::i64, &value);
 }
 
 void Hdf5Writer::attribute(const std::string& object, const std::string& name, double value) {
-  Lock lock;
-  Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-  impl_->attribute(object, name, file_type(Dtype::f64), space.id(), &value);
+  impl_->number(object, name, Dtype::f64, &value);
 }
 
 void Hdf5Writer::attribute(const std::string& object, const std::string& name,

@@ -253,16 +253,16 @@ void write_file_atomic(const Path& target, std::string_view bytes) {
   file.commit();
 }
 
-void sync_dir(const Path& dir) {
-  Descriptor in{open_retrying(dir, O_RDONLY | O_DIRECTORY)};
-  if (in.fd < 0) throw_io(dir, "open", errno);
+void sync_path(const Path& path) {
+  Descriptor in{open_retrying(path, O_RDONLY)};
+  if (in.fd < 0) throw_io(path, "open", errno);
   // EINVAL: this kind of file system cannot sync a directory.
-  if (::fsync(in.fd) != 0 && errno != EINVAL) throw_io(dir, "fsync", errno);
+  if (::fsync(in.fd) != 0 && errno != EINVAL) throw_io(path, "fsync", errno);
 }
 
 void sync_parent_of(const Path& renamed) {
   try {
-    sync_dir(directory_of(renamed));
+    sync_path(directory_of(renamed));
   } catch (const Error& e) {
     throw DurabilityUncertain(
         join(renamed.string(), ": written, but it may not survive a power failure: ", e.what()));

@@ -113,13 +113,13 @@ class AtomicFile {
 
 void write_file_atomic(const Path& target, std::string_view bytes);
 
-// Makes the names in a directory durable.
-void sync_dir(const Path& dir);
+// Makes the content of a file durable, or the names in a directory.
+void sync_path(const Path& path);
 // Where the file is; "." of a mere name.
 Path directory_of(const Path& path);
 // The path in its normal form, without a slash at its end.
 Path without_slash(const Path& path);
-// sync_dir() of the directory of `renamed`; a failure is DurabilityUncertain.
+// sync_path() of the directory of `renamed`; a failure is DurabilityUncertain.
 void sync_parent_of(const Path& renamed);
 
 // Bytes that an unprivileged user can still write at the location of `path`.

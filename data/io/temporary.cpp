@@ -76,7 +76,7 @@ TemporaryDir::~TemporaryDir() {
 }
 
 void TemporaryDir::publish() {
-  sync_dir(path_);
+  sync_path(path_);
   if (!occupied(target_)) {
     if (::rename(path_.c_str(), target_.c_str()) != 0) throw_io(target_, "create", errno);
     published_ = true;
@@ -89,7 +89,7 @@ void TemporaryDir::publish() {
 }
 
 void TemporaryDir::publish_new() {
-  sync_dir(path_);
+  sync_path(path_);
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) != 0)
     throw_io(target_, "create", errno);
   published_ = true;
