@@ -109,8 +109,7 @@ class Machine {
     const uint8_t protocol = byte();
     check_format(protocol >= 2 && protocol <= 5, where(0), ": protocol ", int(protocol),
                  " is not supported, only 2 to 5");
-    while (!step()) {
-    }
+    for (uint8_t op; (op = next()) != kStop;) run(op);
     check_format(at_ == all_.size(), where(at_), ": bytes after the pickle's end");
     check_format(stack_.size() == 1 && marks_.empty(), where(at_), ": ", stack_.size(),
                  " values at the pickle's end, wanted one");
@@ -144,6 +143,12 @@ class Machine {
     const std::string_view out = take(end - at_);
     ++at_;
     return out;
+  }
+
+  // The next instruction.
+  uint8_t next() {
+    op_at_ = at_;
+    return byte();
   }
 
   // Values.
@@ -193,44 +198,86 @@ class Machine {
     return out;
   }
 
-  // One instruction; true for the last.
-  bool step() {
-    op_at_ = at_;
-    const uint8_t op = byte();
-    if (op == kStop) return true;
-    if (constant(op) || collection(op) || memo(op) || object(op)) return false;
-    throw Error(join(where(op_at_), ": the instruction ", int(op),
-                     " is not one of a state dict; nothing was run"),
-                ErrorKind::format);
-  }
-
-  bool constant(uint8_t op) {
+  void run(uint8_t op) {
     switch (op) {
       case kNone:
-        return push({}), true;
+        return push({});
       case kTrue:
       case kFalse:
-        return push_number(Kind::truth, op == kTrue), true;
+        return push_number(Kind::truth, op == kTrue);
       case kInt:
-        return push_number(Kind::integer, number<int32_t>()), true;
+        return push_number(Kind::integer, number<int32_t>());
       case kInt1:
-        return push_number(Kind::integer, byte()), true;
+        return push_number(Kind::integer, byte());
       case kInt2:
-        return push_number(Kind::integer, number<uint16_t>()), true;
+        return push_number(Kind::integer, number<uint16_t>());
       case kLong1:
-        return push_number(Kind::integer, long_number()), true;
+        return push_number(Kind::integer, long_number());
       case kFloat:
-        return take(8), push({.kind = Kind::real}), true;
+        take(8);
+        return push({.kind = Kind::real});
       case kUnicode:
-        return push({.kind = Kind::text, .text = take(number<uint32_t>())}), true;
+        return push({.kind = Kind::text, .text = take(number<uint32_t>())});
       case kUnicode1:
-        return push({.kind = Kind::text, .text = take(byte())}), true;
+        return push({.kind = Kind::text, .text = take(byte())});
       case kUnicode8:
-        return push({.kind = Kind::text, .text = take(number<uint64_t>())}), true;
+        return push({.kind = Kind::text, .text = take(number<uint64_t>())});
       case kFrame:
-        return require(number<uint64_t>() <= all_.size() - at_, "a frame beyond the end"), true;
+        return require(number<uint64_t>() <= all_.size() - at_, "a frame beyond the end");
+      case kMark:
+        return set_mark();
+      case kPop:
+        pop();
+        return;
+      case kPopMark:
+        pop_to_mark();
+        return;
+      case kEmptyDict:
+        return push({.kind = Kind::dict});
+      case kEmptyList:
+        return push({.kind = Kind::list});
+      case kEmptyTuple:
+        return push({.kind = Kind::tuple});
+      case kTuple:
+        return push({.kind = Kind::tuple, .items = pop_to_mark()});
+      case kTuple1:
+      case kTuple2:
+      case kTuple3:
+        return push({.kind = Kind::tuple, .items = pop_some(op - kTuple1 + 1)});
+      case kAppend:
+      case kAppends:
+        return extend(Kind::list, op == kAppend ? pop_some(1) : pop_to_mark());
+      case kSetItem:
+      case kSetItems:
+        return extend(Kind::dict, op == kSetItem ? pop_some(2) : pop_to_mark());
+      case kPut:
+        return remember(byte());
+      case kLongPut:
+        return remember(number<uint32_t>());
+      case kMemoize:
+        return remember(uint32_t(memo_.size()));
+      case kGet:
+        return recall(byte());
+      case kLongGet:
+        return recall(number<uint32_t>());
+      case kGlobal: {
+        const std::string_view module = line();
+        return push_global(module, line());
+      }
+      case kStackGlobal: {
+        const Id name = pop(), module = pop();
+        return push_global(of(module, Kind::text, "a module").text,
+                           of(name, Kind::text, "a name").text);
+      }
+      case kPersistent:
+        return push_number(Kind::storage, storage(pop()));
+      case kReduce:
+        return reduce();
+      case kBuild:
+        pop();  // attributes of the dict, like the versions of its modules
+        return require(top().kind == Kind::dict, "attributes of ", name_of(top().kind));
       default:
-        return false;
+        require(false, "the instruction ", int(op), " is not one of a state dict; nothing was run");
     }
   }
 
@@ -243,37 +290,6 @@ class Machine {
     uint64_t out = negative ? UINT64_MAX : 0;
     std::memcpy(&out, bytes.data(), size);
     return int64_t(out);
-  }
-
-  bool collection(uint8_t op) {
-    switch (op) {
-      case kMark:
-        return set_mark(), true;
-      case kPop:
-        return pop(), true;
-      case kPopMark:
-        return pop_to_mark(), true;
-      case kEmptyDict:
-        return push({.kind = Kind::dict}), true;
-      case kEmptyList:
-        return push({.kind = Kind::list}), true;
-      case kEmptyTuple:
-        return push({.kind = Kind::tuple}), true;
-      case kTuple:
-        return push({.kind = Kind::tuple, .items = pop_to_mark()}), true;
-      case kTuple1:
-      case kTuple2:
-      case kTuple3:
-        return push({.kind = Kind::tuple, .items = pop_some(op - kTuple1 + 1)}), true;
-      case kAppend:
-      case kAppends:
-        return extend(Kind::list, op == kAppend ? pop_some(1) : pop_to_mark()), true;
-      case kSetItem:
-      case kSetItems:
-        return extend(Kind::dict, op == kSetItem ? pop_some(2) : pop_to_mark()), true;
-      default:
-        return false;
-    }
   }
 
   void set_mark() {
@@ -297,22 +313,6 @@ class Machine {
     to.items.insert(to.items.end(), items.begin(), items.end());
   }
 
-  bool memo(uint8_t op) {
-    switch (op) {
-      case kPut:
-        return remember(byte()), true;
-      case kLongPut:
-        return remember(number<uint32_t>()), true;
-      case kMemoize:
-        return remember(uint32_t(memo_.size())), true;
-      case kGet:
-        return recall(byte()), true;
-      case kLongGet:
-        return recall(number<uint32_t>()), true;
-      default:
-        return false;
-    }
-  }
   void remember(uint32_t index) {
     top();
     require(memo_.size() < kMaxValues, "more than ", kMaxValues, " stored values");
@@ -323,31 +323,6 @@ class Machine {
     require(found != memo_.end(), "uses the value ", index, ", which was not stored");
     require(stack_.size() < kMaxValues, "more than ", kMaxValues, " values");
     stack_.push_back(found->second);
-  }
-
-  bool object(uint8_t op) {
-    switch (op) {
-      case kGlobal: {
-        const std::string_view module = line();
-        return push_global(module, line()), true;
-      }
-      case kStackGlobal: {
-        const Id name = pop(), module = pop();
-        return push_global(of(module, Kind::text, "a module").text,
-                           of(name, Kind::text, "a name").text),
-               true;
-      }
-      case kPersistent:
-        return push_number(Kind::storage, storage(pop())), true;
-      case kReduce:
-        return reduce(), true;
-      case kBuild:
-        // Attributes of the dict, like the versions of its modules.
-        return pop(), require(top().kind == Kind::dict, "attributes of ", name_of(top().kind)),
-               true;
-      default:
-        return false;
-    }
   }
 
   void push_global(std::string_view module, std::string_view name) {
