@@ -164,8 +164,6 @@ bool is_named(const BenchRequest& request, const Suite& suite) {
 
 }  // namespace
 
-std::span<const Suite> suites() { return kSuites; }
-
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;
   for (const Suite& suite : kSuites) names.push_back(suite.name);

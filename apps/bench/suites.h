@@ -2,7 +2,6 @@
 // rows as a table and as JSON.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -44,7 +43,6 @@ struct Suite {
   bool needs_model = false;  // and the text `data`
   const char* about = "";    // what it measures
 };
-std::span<const Suite> suites();
 std::vector<std::string> suite_names();
 
 // Those that a request names, in order.

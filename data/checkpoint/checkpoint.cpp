@@ -66,7 +66,23 @@ void check_files(const Path& checkpoint, const CheckpointManifest& manifest, boo
   }
 }
 
-std::optional<std::string> defect(const Path& checkpoint, bool with_content) {
+// Removes checkpoints older than the newest `keep` intact ones up to `step`. Later steps belong to
+// an abandoned part of the run; they are kept until the run reaches them again.
+void remove_older(const Path& run_dir, int64_t step, int keep) {
+  int good = 0;
+  for (const Checkpoint& c : list_checkpoints(run_dir)) {
+    if (c.step > step) continue;
+    if (good >= keep) {
+      data::remove_atomic(c.path);
+    } else if (!checkpoint_defect(c.path, false)) {
+      ++good;
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> checkpoint_defect(const Path& checkpoint, bool with_content) {
   try {
     check_files(checkpoint, read_checkpoint_manifest(checkpoint), with_content);
   } catch (const NewerCheckpoint&) {
@@ -76,22 +92,6 @@ std::optional<std::string> defect(const Path& checkpoint, bool with_content) {
   }
   return {};
 }
-
-// Removes checkpoints older than the newest `keep` intact ones up to `step`. Later steps belong to
-// an abandoned part of the run; they are kept until the run reaches them again.
-void remove_older(const Path& run_dir, int64_t step, int keep) {
-  int good = 0;
-  for (const Checkpoint& c : list_checkpoints(run_dir)) {
-    if (c.step > step) continue;
-    if (good >= keep) {
-      data::remove_atomic(c.path);
-    } else if (!defect(c.path, false)) {
-      ++good;
-    }
-  }
-}
-
-}  // namespace
 
 Path checkpoint_path(const Path& run_dir, int64_t step) {
   char name[32];
@@ -130,7 +130,7 @@ Path save_checkpoint(const Path& run_dir, int64_t step, const std::vector<Checkp
   } catch (const DurabilityUncertain& e) {
     uncertain = e;
   }
-  std::optional<std::string> reason = defect(path, true);
+  std::optional<std::string> reason = checkpoint_defect(path);
   check(!reason, "checkpoint: just written, but not readable: ", reason.value_or(""));
   if (keep > 0) remove_older(run_dir, step, keep);
   if (uncertain) throw *uncertain;
@@ -175,10 +175,6 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   check_format(!step || *step == manifest.step, name, ": is of step ", manifest.step,
                ", unlike its directory");
   return manifest;
-}
-
-std::optional<std::string> checkpoint_defect(const Path& checkpoint) {
-  return defect(checkpoint, true);
 }
 
 std::vector<Checkpoint> list_checkpoints(const Path& run_dir) {

@@ -56,9 +56,9 @@ struct CheckpointManifest {
 // Reads and verifies only the manifest. Throws NewerCheckpoint, or Error for any other defect.
 CheckpointManifest read_checkpoint_manifest(const Path& checkpoint);
 
-// Verifies manifest, sizes and checksums: nothing when the checkpoint is intact, the reason
-// otherwise. NewerCheckpoint is thrown.
-std::optional<std::string> checkpoint_defect(const Path& checkpoint);
+// Verifies manifest, sizes and, with_content, checksums: nothing when the checkpoint is intact, the
+// reason otherwise. NewerCheckpoint is thrown.
+std::optional<std::string> checkpoint_defect(const Path& checkpoint, bool with_content = true);
 
 // All checkpoints of a run, newest first, unverified.
 std::vector<Checkpoint> list_checkpoints(const Path& run_dir);

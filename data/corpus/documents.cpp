@@ -62,15 +62,18 @@ class DocumentReader {
     bool begins = true, more = true;
     uint64_t base = 0;
     const size_t around = bytes_around(tokenizer_);
+    auto put_until = [&](size_t cut) {
+      put(std::string_view(held_).substr(0, cut), begins, false, source.name(), base);
+      begins = false;
+      drop(cut, base);
+    };
     while (more) {
       while (held_.size() <= options_.piece_bytes + around && (more = fill(source))) continue;
       if (may_be_marked && begins && base == 0)
         drop(held_.size() - without_mark(held_).size(), base);
       if (!more) break;
       if (const size_t cut = last_cut(held_, options_.piece_bytes, tokenizer_)) {
-        put(std::string_view(held_).substr(0, cut), begins, false, source.name(), base);
-        begins = false;
-        drop(cut, base);
+        put_until(cut);
         continue;
       }
       // There is no cut in a piece: search further.
@@ -78,10 +81,7 @@ class DocumentReader {
       const size_t cut = more ? last_cut(held_, held_.size() - around, tokenizer_) : 0;
       check_format(!more || cut > 0, source.name(), ": ", held_.size(), " bytes from offset ", base,
                    " on have no white space before which the text could be cut");
-      if (cut == 0) continue;
-      put(std::string_view(held_).substr(0, cut), begins, false, source.name(), base);
-      begins = false;
-      drop(cut, base);
+      if (cut > 0) put_until(cut);
     }
     if (!held_.empty() || !begins) put(held_, begins, true, source.name(), base);
   }

@@ -180,18 +180,9 @@ void TokenShards::copy(size_t shard, int64_t from, std::span<int32_t> out) const
 void TokenShards::read(int64_t from, std::span<int32_t> out) const {
   check(from >= 0 && from <= size() && int64_t(out.size()) <= size() - from, dir_.string(), ": ",
         out.size(), " tokens from ", from, " on are not within the ", size(), " that there are");
-  auto shard = size_t(std::upper_bound(ends_.begin(), ends_.end(), from) - ends_.begin());
-  while (!out.empty()) {
-    const int64_t begin = shard == 0 ? 0 : ends_[shard - 1];
-    const auto count = size_t(std::min(int64_t(out.size()), ends_[shard] - from));
-    if (manifest_.width == 2)
-      copy<uint16_t>(shard, from - begin, out.first(count));
-    else
-      copy<uint32_t>(shard, from - begin, out.first(count));
-    out = out.subspan(count);
-    from += int64_t(count);
-    ++shard;
-  }
+  read_parts(ends_, from, out, [&](size_t shard, int64_t at, std::span<int32_t> to) {
+    manifest_.width == 2 ? copy<uint16_t>(shard, at, to) : copy<uint32_t>(shard, at, to);
+  });
 }
 
 namespace {

@@ -34,15 +34,8 @@ JoinedTokens::JoinedTokens(std::vector<std::shared_ptr<const TokenSource>> parts
 
 void JoinedTokens::read(int64_t from, std::span<int32_t> out) const {
   check_range(from, out.size(), size());
-  auto part = size_t(std::upper_bound(ends_.begin(), ends_.end(), from) - ends_.begin());
-  while (!out.empty()) {
-    const int64_t begin = part == 0 ? 0 : ends_[part - 1];
-    const auto count = size_t(std::min(int64_t(out.size()), ends_[part] - from));
-    parts_[part]->read(from - begin, out.first(count));
-    out = out.subspan(count);
-    from += int64_t(count);
-    ++part;
-  }
+  read_parts(ends_, from, out,
+             [&](size_t part, int64_t at, std::span<int32_t> to) { parts_[part]->read(at, to); });
 }
 
 }  // namespace brine::data

@@ -5,15 +5,15 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstdint>
 #include <cstdio>
 
 namespace brine {
 namespace {
 
-std::string print(const char* format, double value, const char* unit) {
+template <class... Parts>
+std::string print(const char* format, Parts... parts) {
   char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, value, unit);
+  std::snprintf(buffer, sizeof buffer, format, parts...);
   return buffer;
 }
 
@@ -26,14 +26,6 @@ std::string scaled(double value, double step, const char* const* units, int coun
     ++unit;
   }
   return print(unit == 0 ? "%.0f%s" : "%.1f%s", value, units[unit]);
-}
-
-std::string two_units(int64_t large, const char* large_unit, int64_t small,
-                      const char* small_unit) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, "%lld%s%02d%s", static_cast<long long>(large), large_unit,
-                int(small), small_unit);
-  return buffer;
 }
 
 }  // namespace
@@ -50,12 +42,12 @@ std::string human_count(double count) {
 
 std::string human_seconds(double seconds) {
   if (!std::isfinite(seconds)) return "unknown";
-  if (seconds < 9.995) return print("%.2f%s", seconds, " s");
-  if (seconds < 59.95) return print("%.1f%s", seconds, " s");
-  const auto whole = int64_t(std::llround(std::fmin(seconds, 1e15)));
-  if (whole < 3600) return two_units(whole / 60, "m", whole % 60, "s");
-  if (whole < 86'400) return two_units(whole / 3600, "h", whole / 60 % 60, "m");
-  return two_units(whole / 86'400, "d", whole / 3600 % 24, "h");
+  if (seconds < 9.995) return print("%.2f s", seconds);
+  if (seconds < 59.95) return print("%.1f s", seconds);
+  const long long whole = std::llround(std::fmin(seconds, 1e15));
+  if (whole < 3600) return print("%lldm%02llds", whole / 60, whole % 60);
+  if (whole < 86'400) return print("%lldh%02lldm", whole / 3600, whole / 60 % 60);
+  return print("%lldd%02lldh", whole / 86'400, whole / 3600 % 24);
 }
 
 int terminal_columns(int descriptor) {

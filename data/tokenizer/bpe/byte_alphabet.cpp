@@ -1,8 +1,6 @@
 // The two tables of GPT-2's byte alphabet.
 #include "data/tokenizer/bpe/byte_alphabet.h"
 
-#include <algorithm>
-
 #include "data/unicode/unicode.h"
 
 namespace brine::data {
@@ -40,9 +38,9 @@ const std::array<uint32_t, 256>& byte_alphabet() {
 const std::array<uint8_t, 256>& bytes_by_character() {
   static const auto table = [] {
     std::array<uint8_t, 256> out;
-    for (int i = 0; i < 256; ++i) out[i] = uint8_t(i);
-    std::sort(out.begin(), out.end(),
-              [](uint8_t a, uint8_t b) { return byte_alphabet()[a] < byte_alphabet()[b]; });
+    auto next = out.begin();
+    for (const int16_t byte : bytes_of())
+      if (byte >= 0) *next++ = uint8_t(byte);
     return out;
   }();
   return table;
