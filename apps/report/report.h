@@ -38,19 +38,6 @@ using Charts = std::vector<Chart>;
 // Long lines become means of neighbours.
 data::Json to_json(const Chart& chart);
 
-// A chart for each value that any of the runs logged, and one for the values by layer of each run
-// ("layer.3.recall").
-void add_curves(Charts& charts, const std::string& run, const std::vector<distill::LogRecord>& log);
-
-// Mask recall by layer next to its floors and ceilings with as many keys; `name` is the student's.
-Chart health_chart(const std::string& name, const std::vector<distill::Recall>& layers);
-
-// Of a table that `brine sweep --out` wrote, with floors or without; `file` starts messages about
-// lines that are not of such a table.
-Charts sweep_charts(const std::string& file, const std::string& text);
-// Whether a text begins like such a table.
-bool is_sweep(const std::string& text);
-
 // The one text that goes through a model: given as text, as ids, or as a window of files.
 struct TextInput {
   std::string text;               // with the tokens that the tokenizer adds
@@ -83,11 +70,6 @@ struct Inputs {
   std::vector<ModelInput> models;  // that a text can go through, runs with a checkpoint too
   Charts sweeps;
 };
-
-// Reads everything but models. Names are the last parts of the paths, as many as
-// distinguish them. Throws in one line for a path that is none of these, and for a damaged log
-// or table.
-Inputs read_inputs(const std::vector<std::string>& paths);
 
 struct Request {
   std::vector<std::string> inputs;  // runs, models, tables of brine sweep
