@@ -1,4 +1,4 @@
-// Conversion of stored values, in loops that the compiler vectorises.
+// Conversion to stored values, in loops that the compiler vectorises.
 #include "data/dump/dump_convert.h"
 
 #include <cmath>
@@ -59,18 +59,6 @@ void store_values(const float* x, int64_t count, Dtype dtype, void* out, const s
       return store(x, count, static_cast<float*>(out), where);
     default:
       throw Error(join(where, ": ", dtype, " is not stored"));
-  }
-}
-
-void load_values(const void* stored, int64_t count, Dtype dtype, float* x) {
-  if (dtype == Dtype::f16) {
-    auto* from = static_cast<const f16*>(stored);
-    for (int64_t i = 0; i < count; ++i) x[i] = float(from[i]);
-  } else if (dtype == Dtype::bf16) {
-    auto* from = static_cast<const bf16*>(stored);
-    for (int64_t i = 0; i < count; ++i) x[i] = float(from[i]);
-  } else {
-    std::memcpy(x, stored, size_t(count) * sizeof(float));
   }
 }
 

@@ -1,4 +1,4 @@
-// Conversion between f32 and the stored types. Plain loops: they run in helper threads, which never
+// Conversion of f32 to the stored types. Plain loops: they run in helper threads, which never
 // enter an OpenMP region. Internal to data/dump/.
 #pragma once
 
@@ -14,7 +14,4 @@ namespace brine::data {
 void store_values(const float* x, int64_t count, Dtype dtype, void* out, const std::string& where);
 // The same of values that are of this type already.
 void copy_values(const void* x, int64_t count, Dtype dtype, void* out, const std::string& where);
-// x[i] = stored[i].
-void load_values(const void* stored, int64_t count, Dtype dtype, float* x);
-
 }  // namespace brine::data

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "data/codec/checksums.h"
-#include "data/dump/dump_convert.h"
 #include "data/hdf5/hdf5_file.h"
 #include "data/io/bounded_queue.h"
+#include "data/weights/weight_file.h"
 #include "tensor/functions/transfer.h"
 
 namespace brine::data {
@@ -46,7 +46,7 @@ class Rows {
     } else {
       stored_.resize(bytes);
       file.read_rows_into(dataset, first, rows, dtype_, stored_.data(), bytes);
-      load_values(stored_.data(), values, dtype_, reinterpret_cast<float*>(out));
+      convert_values(out, wanted_, stored_.data(), dtype_, values);
     }
     return out + values * int64_t(item_size(wanted_));
   }

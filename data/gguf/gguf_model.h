@@ -37,16 +37,6 @@ struct GgufArchitecture {
   std::vector<Name> outer, inner;  // without ".weight" and ".bias"; inner: of a block
 };
 
-// An Error starting with `file` for a name that is not supported.
-const GgufArchitecture& gguf_architecture(const std::string& file, const std::string& name);
-
-struct HfName {
-  std::string name;
-  GgufLayout layout = GgufLayout::same;
-};
-// Hugging Face's name of a tensor; an unknown one stays as it is.
-HfName hf_name(const GgufArchitecture& architecture, const std::string& name);
-
 // What the metadata does not say.
 struct GgufFacts {
   std::set<std::string> tensors;    // names in the file
@@ -60,13 +50,6 @@ struct GgufFacts {
 struct GgufHeads {
   int64_t queries, keys, size;
 };
-GgufHeads gguf_heads(const GgufMetadata& metadata, const std::string& architecture);
-
-// The keys of the config.json of Llama, Qwen 2, Qwen 3 or GPT-2. Throws an Error that names a
-// missing key, a setting that cannot be expressed, or a key that is not known and whose value is
-// not that without effect.
-Json gguf_config(const GgufMetadata& metadata, const GgufArchitecture& architecture,
-                 const GgufFacts& facts);
 
 // "rope_scaling" with the factors of rope_freqs.weight, null if these are all 1: Llama 3's scaling
 // with the constants of all of its models (low_freq_factor 1, high_freq_factor 4). Throws if they
@@ -83,7 +66,9 @@ class GgufModel : public WeightFile {
   explicit GgufModel(const Path& path);
 
   const GgufHeader& header() const { return header_; }
-  // The errors of gguf_config().
+  // The keys of the config.json of Llama, Qwen 2, Qwen 3 or GPT-2. Throws an Error that names a
+  // missing key, a setting that cannot be expressed, or a key that is not known and whose value is
+  // not that without effect.
   Json config() const;
 
   Dtype dtype_of(const WeightInfo& entry) const override;

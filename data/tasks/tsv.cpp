@@ -47,10 +47,6 @@ TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool sp
   }
 }
 
-bool TsvReader::has(const std::string& name) const {
-  return std::find(columns_.begin(), columns_.end(), name) != columns_.end();
-}
-
 size_t TsvReader::column(const std::string& name, const char* hint) const {
   auto found = std::find(columns_.begin(), columns_.end(), name);
   if (found == columns_.end()) {

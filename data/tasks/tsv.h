@@ -25,7 +25,6 @@ class TsvReader {
   // The index of a column in a row; a missing column is an error that lists the existing ones and
   // ends with `hint`.
   size_t column(const std::string& name, const char* hint = "") const;
-  bool has(const std::string& name) const;
 
   // The next row, valid until the next call; false at the end. A row with another number of fields
   // than there are columns is an error.
