@@ -17,19 +17,20 @@ namespace brine::data {
 namespace {
 
 std::unique_ptr<Tokenizer> load_json(const std::string& path) {
-  const SortedJson root = parse_json(read_file(path), path);
-  check_format(root.is_object(), path, ": must contain an object");
-  const SortedJson& model = object_member(root, "model", path);
+  TokenizerFile file{.path = path, .text = read_file(path), .root = {}};
+  file.root = parse_json(file.text, path);
+  check_format(file.root.is_object(), path, ": must contain an object");
+  const SortedJson& model = object_member(file.root, "model", path);
   const SortedJson& type = member(model, "type");
   check_format(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
   // Old files do not have the type.
   const bool old = type.is_null();
   const std::string name = old ? "BPE" : type.get<std::string>();
   if (name == "WordPiece" || (old && model.contains("max_input_chars_per_word")))
-    return load_wordpiece_json(path);
+    return load_wordpiece_json(std::move(file));
   check_format(name == "BPE", path, ": a model of type \"", name,
                "\" is not supported, wanted \"BPE\" or \"WordPiece\"");
-  return load_bpe_json(path);
+  return load_bpe_json(file);
 }
 
 }  // namespace

@@ -51,6 +51,12 @@ size_t count_tokens(const std::vector<std::string>& tokens);
 // A tokenizer.json without the vocabulary, the merges and the added tokens, its keys in order.
 std::string read_frame(const std::string& text, const std::string& path);
 
+// A tokenizer.json whose kind is known: its path, its text and its object.
+struct TokenizerFile {
+  std::string path, text;
+  SortedJson root;
+};
+
 // NAME in `dir`: its text and its object, both empty if it does not exist.
 struct SideFile {
   const SortedJson& object() const { return *parsed; }

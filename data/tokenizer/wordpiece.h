@@ -46,7 +46,7 @@ class WordPieceTokenizer : public PipelineTokenizer {
 // tokenizer.json of BERT without its contents.
 nlohmann::ordered_json wordpiece_frame();
 // From a tokenizer.json with the files next to it, or a directory with vocab.txt.
-std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path);
+std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(struct TokenizerFile file);
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir);
 
 }  // namespace brine::data

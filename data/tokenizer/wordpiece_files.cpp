@@ -181,14 +181,13 @@ std::string config_of(const WordPieceTokenizer& tokenizer) {
 
 Json wordpiece_frame() { return parse_ordered_json(kWordPieceFrame); }
 
-std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path) {
-  const std::string text = read_file(path);
-  SortedJson root = parse_json(text, path);
+std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(TokenizerFile file) {
+  const std::string& path = file.path;
+  SortedJson& root = file.root;
   return reading(path, [&] {
-    check_format(root.is_object(), path, ": must contain an object");
     const SideFiles sides(fs::path(path).parent_path());
     refuse_contradictions(root, sides, path);
-    Json frame = parse_ordered_json(read_frame(text, path));
+    Json frame = parse_ordered_json(read_frame(file.text, path));
     if (is_of_bert(sides)) root["normalizer"] = frame["normalizer"] = normalizer_of(sides.config);
     WordPieceModel model;
     read_model(root, path, model);

@@ -150,7 +150,7 @@ void add_merges(std::span<const std::string> lines, const std::string& where, Bp
 nlohmann::json template_around(const TokenizerModel& model, std::optional<int32_t> bos,
                                std::optional<int32_t> eos);
 // From a tokenizer.json (both spellings of merges), with the two configuration files next to it.
-std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path);
+std::unique_ptr<BpeTokenizer> load_bpe_json(const struct TokenizerFile& file);
 // From a directory with vocab.json and merges.txt.
 std::unique_ptr<BpeTokenizer> load_bpe_vocab(const std::string& dir);
 

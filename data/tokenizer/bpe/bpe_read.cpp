@@ -204,15 +204,11 @@ SortedJson template_around(const TokenizerModel& model, std::optional<int32_t> b
           {"special_tokens", tokens}};
 }
 
-std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
-  const std::string text = read_file(path);
-  const SortedJson root = parse_json(text, path);
+std::unique_ptr<BpeTokenizer> load_bpe_json(const TokenizerFile& file) {
+  const std::string& path = file.path;
+  const SortedJson& root = file.root;
   return reading(path, [&] {
-    check_format(root.is_object(), path, ": must contain an object");
-    const SortedJson& body = object_member(root, "model", path);
-    const SortedJson& type = member(body, "type");
-    check_format(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
-                 " is not supported, wanted \"BPE\"");
+    const SortedJson& body = root["model"];
     BpeModel model;
     model.tokens = read_vocab(member(body, "vocab"), path);
     read_settings(root, path, model);
@@ -222,7 +218,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     assign_added_ids(model, count_tokens(model.tokens), path);
     model.normalizer = Normalizer(member(root, "normalizer"), path);
     model.around = read_post_processor(member(root, "post_processor"), path);
-    model.frame = read_frame(text, path);
+    model.frame = read_frame(file.text, path);
     const SideFiles sides(fs::path(path).parent_path());
     read_roles(sides, model);
     // add_bos_token of tokenizer_config.json is not used: as in transformers, tokenizer.json alone

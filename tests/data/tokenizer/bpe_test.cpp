@@ -104,7 +104,8 @@ TEST_CASE("bpe: every single byte has a token") {
 }
 
 TEST_CASE("bpe: short and long words merge by the definition") {
-  const auto tokenizer = load_bpe_json(kTokenizerGolden + "tokenizer.json");
+  const auto loaded = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  const auto* tokenizer = dynamic_cast<const BpeTokenizer*>(loaded.get());
   MergeTable table;
   const BpeModel& model = tokenizer->model();
   table.reset(model.merges.size());

@@ -256,7 +256,8 @@ TEST_CASE("tokenizer files: of merges listed twice the later rank counts") {
   merges.push_back(merges[0]);
   const std::string path = scratch / "t.json";
   write_text(path, root.dump());
-  const auto tokenizer = load_bpe_json(path);
+  const auto loaded = load_tokenizer(path);
+  const auto* tokenizer = dynamic_cast<const BpeTokenizer*>(loaded.get());
   CHECK(tokenizer->model().merges.size() == merges.size() - 1);
   json written = json::parse(tokenizer->to_json());
   CHECK(written["model"]["merges"].back() == merges[0]);
