@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/terminal/terminal.h"
+#include "data/io/file_io.h"
 #include "data/io/human.h"
 #include "nn/attention/attention.h"
 #include "nn/io/model_io.h"
@@ -75,18 +75,10 @@ std::string cpu_model(const std::string& cpuinfo) {
   return join("arm64, implementer ", implementer, ", part ", part);
 }
 
-namespace {
-
-std::string this_cpu_model() {
-  std::ifstream in("/proc/cpuinfo");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return cpu_model(text.str());
-}
-
-}  // namespace
-
-Report::Report(Form form) : form_(form), cpu_(this_cpu_model()), threads_(threads()) {
+Report::Report(Form form)
+    : form_(form),
+      cpu_(cpu_model(data::read_start("/proc/cpuinfo", 1 << 20))),
+      threads_(threads()) {
   if (form_ == Form::json) return;
   std::printf("%s, %d threads; medians; share: of the rate of a product of matrices\n",
               cpu_.c_str(), threads_);

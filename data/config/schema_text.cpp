@@ -15,13 +15,6 @@ namespace brine::data {
 namespace {
 
 template <class T>
-std::string toml_list(const std::vector<T>& values) {
-  std::string out = "[";
-  for (size_t i = 0; i < values.size(); ++i) out += (i ? ", " : "") + toml_value(values[i]);
-  return out + "]";
-}
-
-template <class T>
 std::string digits(T value) {
   char buffer[32];
   auto [end, problem] = std::to_chars(buffer, buffer + sizeof buffer, value);
@@ -99,10 +92,6 @@ std::string toml_value(const std::string& value) {
   }
   return out + "\"";
 }
-
-std::string toml_value(const std::vector<int64_t>& values) { return toml_list(values); }
-std::string toml_value(const std::vector<double>& values) { return toml_list(values); }
-std::string toml_value(const std::vector<std::string>& values) { return toml_list(values); }
 
 Schema::Kind Schema::Field::kind() const {
   constexpr size_t kLists = 7;  // each alternative before the optional ones is a kind

@@ -20,8 +20,11 @@ std::string toml_value(bool value);
 std::string toml_value(int64_t value);
 std::string toml_value(double value);
 std::string toml_value(const std::string& value);
-std::string toml_value(const std::vector<int64_t>& values);
-std::string toml_value(const std::vector<double>& values);
-std::string toml_value(const std::vector<std::string>& values);
+template <class T>
+std::string toml_value(const std::vector<T>& values) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) out += (i ? ", " : "") + toml_value(values[i]);
+  return out + "]";
+}
 
 }  // namespace brine::data

@@ -285,41 +285,31 @@ class HeaderChecker::Walk {
     switch (type) {
       case 0x01:
         check_dataspace(m, c_.length_bytes_);
-        break;
+        return;
       case 0x02:
-        index_info(m, 8, "information on links does not fit its message");
-        break;
+        return index_info(m, 8, "information on links does not fit its message");
       case 0x03:
         item_ = check_datatype(m);
-        break;
+        return;
       case 0x04:
       case 0x05:
-        check_fill_value(m, type == 0x04);
-        break;
+        return check_fill_value(m, type == 0x04);
       case 0x06:
-        link(m);
-        break;
+        return link(m);
       case 0x07:
-        external_files(m);
-        break;
+        return external_files(m);
       case 0x08:
-        layout(m);
-        break;
+        return layout(m);
       case 0x0a:
-        group_info(m);
-        break;
+        return group_info(m);
       case 0x0b:
-        check_filters(m);
-        break;
+        return check_filters(m);
       case 0x0c:
-        attribute(m);
-        break;
+        return attribute(m);
       case 0x0d:
-        m.text(1, "a comment does not fit its message");
-        break;
+        return m.text(1, "a comment does not fit its message");
       case 0x0e:
-        m.skip(16, "a time does not fit its message");
-        break;
+        return m.skip(16, "a time does not fit its message");
       case 0x10: {
         Piece piece;
         piece.address = address(m, "a reference to a piece does not fit its message");
@@ -328,17 +318,13 @@ class HeaderChecker::Walk {
         break;
       }
       case 0x11:
-        symbol_table(m);
-        break;
+        return symbol_table(m);
       case 0x12:
-        m.skip(8, "a time does not fit its message");
-        break;
+        return m.skip(8, "a time does not fit its message");
       case 0x15:
-        index_info(m, 2, "information on attributes does not fit its message");
-        break;
+        return index_info(m, 2, "information on attributes does not fit its message");
       case 0x16:
-        m.skip(5, "a reference count does not fit its message");
-        break;
+        return m.skip(5, "a reference count does not fit its message");
       default:  // no size inside, or not used by supported groups and datasets
         break;
     }

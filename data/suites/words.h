@@ -26,7 +26,6 @@ class Draws {
     for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[below(i)]);
   }
 
- private:
   // FNV-1a of 64 bits (Fowler, Noll, Vo).
   static uint64_t hash_of(std::string_view name) {
     uint64_t h = 0xcbf29ce484222325u;
@@ -34,6 +33,7 @@ class Draws {
     return h;
   }
 
+ private:
   RandomSlice words_;
   uint64_t next_ = 0;
 };

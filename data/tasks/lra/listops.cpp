@@ -10,6 +10,7 @@
 #include "data/codec/checksums.h"
 #include "data/io/json.h"
 #include "data/io/temporary.h"
+#include "data/suites/words.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
@@ -75,13 +76,6 @@ int64_t value_of(const std::vector<uint8_t>& tokens) {
   Evaluation run;
   for (const uint8_t token : tokens) run.take(token);
   return run.value;
-}
-
-// FNV-1a.
-uint64_t hash_of_tokens(const std::vector<uint8_t>& tokens) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const uint8_t token : tokens) hash = (hash ^ token) * 0x100000001b3u;
-  return hash;
 }
 
 // Tokens of the longest expression, INT32_MAX when there are more.
@@ -162,7 +156,8 @@ ListOpsExample ListOpsGenerator::next(LraDraws& draws) {
   for (int64_t i = 0; i < kMaxDraws; ++i) {
     tokens_.clear();
     if (!add_list(draws, 1) || int64_t(tokens_.size()) < rules_.min_length) continue;
-    if (!seen_.insert(hash_of_tokens(tokens_)).second) continue;
+    const std::string_view bytes(reinterpret_cast<const char*>(tokens_.data()), tokens_.size());
+    if (!seen_.insert(Draws::hash_of(bytes)).second) continue;
     ListOpsExample out{
         .expression = {}, .value = value_of(tokens_), .length = int64_t(tokens_.size())};
     for (const uint8_t token : tokens_) {

@@ -287,14 +287,11 @@ class Compiler {
         for (const Part& p : part.parts) add(p);
         break;
       case Part::Kind::either:
-        either(part);
-        break;
+        return either(part);
       case Part::Kind::repeat:
-        repeat(part);
-        break;
+        return repeat(part);
       case Part::Kind::look:
-        look(part);
-        break;
+        return look(part);
     }
   }
 
