@@ -29,11 +29,6 @@ std::string figure(double x) {
   return text;
 }
 
-void print_title() {
-  std::printf("%-34s %-22s %10s %18s %7s %7s %11s\n", "name", "shape", "ms", "rate", "share",
-              "ratio", "peak memory");
-}
-
 void print_row(const BenchRow& row) {
   auto shown = [](double x, double scale = 1) { return x ? figure(x * scale) : std::string("-"); };
   std::printf("%-34s %-22s %10s %18s %7s %7s %11s", row.name.c_str(), row.shape.c_str(),
@@ -82,7 +77,8 @@ Report::Report(Form form)
   if (form_ == Form::json) return;
   std::printf("%s, %d threads; medians; share: of the rate of a product of matrices\n",
               cpu_.c_str(), threads_);
-  print_title();
+  std::printf("%-34s %-22s %10s %18s %7s %7s %11s\n", "name", "shape", "ms", "rate", "share",
+              "ratio", "peak memory");
 }
 
 // The rows and failures of one suite.

@@ -27,17 +27,13 @@ void Sha256::update(const void* bytes, size_t count) {
   if (count > 0) sha256_update(state, count, static_cast<const uint8_t*>(bytes));
 }
 
-std::array<uint8_t, 32> Sha256::digest() const {
+std::string Sha256::hex() const {
   State state;  // a copy: nettle resets the state after a digest
   std::memcpy(&state, state_.data(), sizeof state);
-  std::array<uint8_t, 32> out;
-  sha256_digest(&state, out.size(), out.data());
-  return out;
-}
-
-std::string Sha256::hex() const {
+  std::array<uint8_t, 32> digest;
+  sha256_digest(&state, digest.size(), digest.data());
   std::string out;
-  for (uint8_t byte : digest()) {
+  for (uint8_t byte : digest) {
     out += "0123456789abcdef"[byte >> 4];
     out += "0123456789abcdef"[byte & 15];
   }

@@ -15,9 +15,7 @@ class Sha256 {
   Sha256();
   void update(const void* bytes, size_t count);
   void update(std::string_view bytes) { update(bytes.data(), bytes.size()); }
-  // The digest of all bytes so far; more may be added afterwards.
-  std::array<uint8_t, 32> digest() const;
-  // The digest as 64 lower-case hex digits.
+  // The digest of all bytes so far as 64 lower-case hex digits; more may be added afterwards.
   std::string hex() const;
 
  private:

@@ -37,13 +37,6 @@ TokenShard read_shard(const std::string& where, const Json& entry, const char* c
   return shard;
 }
 
-const Json& list(const std::string& where, const Json& object, const char* key) {
-  auto found = object.find(key);
-  check_format(found != object.end() && found->is_array(), where, ": key \"", key,
-               "\" is not a list");
-  return *found;
-}
-
 void check_sums(const std::string& where, const TokenManifest& m) {
   int64_t tokens = 0;
   std::set<std::string> names = {kTokenManifest, kVerifiedFiles};
@@ -116,11 +109,11 @@ TokenManifest read_token_manifest(const Path& dir) {
                ": joined lines have no separator");
   m.tokens = get_count(where, json, "tokens");
   m.documents = get_count(where, json, "documents");
-  for (const Json& source : list(where, json, "sources")) {
+  for (const Json& source : list_at(where, json, "sources")) {
     check_format(source.is_string(), where, ": key \"sources\" contains a value that is not text");
     m.sources.push_back(source.get<std::string>());
   }
-  for (const Json& entry : list(where, json, "shards"))
+  for (const Json& entry : list_at(where, json, "shards"))
     m.shards.push_back(read_shard(where, entry, "tokens"));
   check_format(json.contains("starts"), where, ": key \"starts\" is missing");
   m.starts = read_shard(where, json["starts"], "documents");

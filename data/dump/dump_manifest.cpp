@@ -21,10 +21,8 @@ void check_version(const std::string& where, int64_t version) {
 }
 
 std::vector<int64_t> get_list(const std::string& where, const Json& object, const char* key) {
-  check_format(object.contains(key) && object[key].is_array(), where, ": key \"", key,
-               "\" is not a list");
   std::vector<int64_t> list;
-  for (const Json& number : object[key]) {
+  for (const Json& number : list_at(where, object, key)) {
     check_format(number.is_number_integer(), where, ": key \"", key,
                  "\" contains a value that is not an integer");
     list.push_back(number.get<int64_t>());
@@ -95,9 +93,8 @@ DumpManifest read_manifest(const Path& dir) {
   m.spec.windows = get_list(where, json, "windows");
   if (m.spec.ragged) m.spec.lengths = get_list(where, json, "lengths");
   check_spec(m.spec, where);
-  check_format(json.contains("shards") && json["shards"].is_array(), where,
-               ": key \"shards\" is not a list");
-  for (const Json& entry : json["shards"]) m.shards.push_back(read_shard(where, entry));
+  for (const Json& entry : list_at(where, json, "shards"))
+    m.shards.push_back(read_shard(where, entry));
   check_shards(where, m);
   return m;
 }

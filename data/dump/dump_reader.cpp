@@ -345,6 +345,12 @@ struct DumpPrefetch::Impl {
     }
     queue.close();
   }
+  // The batch of an item; nothing of none and of an error, which ends the reading.
+  std::optional<DumpBatch> batch_of(std::optional<Item> item) {
+    if (item) ended = item->second;
+    if (!item || ended) return {};
+    return std::move(item->first);
+  }
 };
 
 DumpPrefetch::DumpPrefetch(const DumpReader& reader, Order order, const DumpWants& wants,
@@ -367,20 +373,14 @@ DumpPrefetch::~DumpPrefetch() {
 
 std::optional<DumpBatch> DumpPrefetch::next() {
   if (impl_->ended) std::rethrow_exception(impl_->ended);
-  auto item = impl_->queue.pop();
-  if (!item) return {};
-  impl_->ended = item->second;
+  std::optional<DumpBatch> batch = impl_->batch_of(impl_->queue.pop());
   if (impl_->ended) std::rethrow_exception(impl_->ended);
-  return std::move(item->first);
+  return batch;
 }
 
 std::optional<DumpBatch> DumpPrefetch::next_if_read() {
   if (impl_->ended) return {};
-  auto item = impl_->queue.try_pop();
-  if (!item) return {};
-  impl_->ended = item->second;  // for next(), which reports it
-  if (impl_->ended) return {};
-  return std::move(item->first);
+  return impl_->batch_of(impl_->queue.try_pop());  // next() reports an error
 }
 
 namespace {

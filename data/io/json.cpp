@@ -109,22 +109,13 @@ class Builder {
   uint64_t comparisons_ = 0;
 };
 
-// Parses a text; `twice` becomes the first duplicate key of an object.
-template <class Json>
-Json parse(std::string_view text, bool throws, std::optional<std::string>& twice,
-           const std::string& where, int max_levels, const Drop& drop = {}) {
-  Builder<Json> builder(where, max_levels, drop, throws);
-  Json::sax_parse(text, &builder);
-  twice = builder.twice;
-  return std::move(builder.value);
-}
-
 template <class Json>
 Json parse_once(std::string_view text, bool throws, const std::string& where,
                 int max_levels = INT_MAX, const Drop& drop = {}) {
-  std::optional<std::string> twice;
-  Json value = parse<Json>(text, throws, twice, where, max_levels, drop);
-  if (!twice || value.is_discarded()) return value;
+  Builder<Json> builder(where, max_levels, drop, throws);
+  Json::sax_parse(text, &builder);
+  std::optional<std::string>& twice = builder.twice;
+  if (!twice || builder.value.is_discarded()) return std::move(builder.value);
   const bool cut = twice->size() > kMaxShown;
   if (cut) twice->resize(kMaxShown);
   const std::string key =
@@ -144,9 +135,11 @@ ordered_json parse_json_or_discard(std::string_view text, const std::string& whe
   return parse_once<ordered_json>(text, false, where);
 }
 ordered_json parse_json_or_discard(std::string_view text) {
-  std::optional<std::string> twice;
-  ordered_json value = parse<ordered_json>(text, false, twice, "JSON", INT_MAX);
-  return twice ? ordered_json(ordered_json::value_t::discarded) : value;
+  try {
+    return parse_json_or_discard(text, "JSON");
+  } catch (const Error&) {
+    return ordered_json::value_t::discarded;
+  }
 }
 
 std::string json_text(const json& value, int indent) { return value.dump(indent); }
@@ -196,6 +189,12 @@ int64_t integer_at(const std::string& where, const ordered_json& object, const c
   check_format(!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX, where, ": key \"",
                key, "\" is too large");
   return value.get<int64_t>();
+}
+
+const ordered_json& list_at(const std::string& where, const ordered_json& object, const char* key) {
+  const ordered_json& value = value_at(where, object, key);
+  check_format(value.is_array(), where, ": key \"", key, "\" is not a list");
+  return value;
 }
 
 }  // namespace brine

@@ -46,10 +46,12 @@ std::string number_not_finite(const nlohmann::ordered_json& value);
 nlohmann::ordered_json or_null(const std::optional<int64_t>& value);
 nlohmann::ordered_json or_null(const std::optional<double>& value);
 
-// The text and the whole number of a key; FormatError, which names the file `where`, if it is
-// missing or of another type.
+// The text, the whole number and the list of a key; FormatError, which names the file `where`, if
+// it is missing or of another type.
 std::string text_at(const std::string& where, const nlohmann::ordered_json& object,
                     const char* key);
 int64_t integer_at(const std::string& where, const nlohmann::ordered_json& object, const char* key);
+const nlohmann::ordered_json& list_at(const std::string& where,
+                                      const nlohmann::ordered_json& object, const char* key);
 
 }  // namespace brine

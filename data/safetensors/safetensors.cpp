@@ -75,10 +75,7 @@ Safetensors::Safetensors(const Path& path) : WeightFile(path) {
 }
 
 Dtype Safetensors::dtype_of(const SafetensorsEntry& e) const {
-  const SafetensorsType* type = find_safetensors_type(e.dtype);
-  check_format(type->dtype.has_value(), path().string(), ": tensor '", shown(e.name),
-               "' has dtype ", e.dtype, ", which Brine cannot use");
-  return *type->dtype;
+  return safetensors_dtype(path().string(), e.name, e.dtype);
 }
 
 void write_safetensors(const ByteSink& sink, const std::vector<NamedTensor>& tensors,

@@ -108,6 +108,13 @@ const SafetensorsType& safetensors_type(Dtype dtype) {
   return *found;
 }
 
+Dtype safetensors_dtype(const std::string& file, const std::string& name, std::string_view dtype) {
+  const SafetensorsType* type = find_safetensors_type(dtype);
+  check_format(type->dtype.has_value(), file, ": tensor '", shown(name), "' has dtype ", dtype,
+               ", which Brine cannot use");
+  return *type->dtype;
+}
+
 SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_view text) {
   check_format(text.starts_with('{'), file, ": header does not begin with '{'");
   // The JSON lexer would treat a NUL byte as the end of the text.

@@ -25,6 +25,8 @@ struct SafetensorsType {
 const std::vector<SafetensorsType>& safetensors_types();
 const SafetensorsType* find_safetensors_type(std::string_view name);
 const SafetensorsType& safetensors_type(Dtype dtype);
+// Brine's type of a known name; an Error about the tensor `name` of a file if it has none.
+Dtype safetensors_dtype(const std::string& file, const std::string& name, std::string_view dtype);
 
 struct SafetensorsRecord {
   std::string name, dtype;

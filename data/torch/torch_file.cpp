@@ -291,10 +291,7 @@ TorchFile::TorchFile(const Path& path) : WeightFile(path) {
 }
 
 Dtype TorchFile::dtype_of(const WeightInfo& e) const {
-  const SafetensorsType* type = find_safetensors_type(e.dtype);
-  check_format(type->dtype.has_value(), path().string(), ": tensor '", shown(e.name),
-               "' has dtype ", e.dtype, ", which Brine cannot use");
-  return *type->dtype;
+  return safetensors_dtype(path().string(), e.name, e.dtype);
 }
 
 void TorchFile::gather(const WeightInfo& e, const Tensor& to) const {

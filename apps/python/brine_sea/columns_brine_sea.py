@@ -188,17 +188,11 @@ def products_of_bands(q: Tensor, prefix: Tensor, begin: int, unit: int, columns:
 # ---- the mask and attention on it
 
 
-@dataclass
-class Entries:
-    """Entries of a sparse mask, sorted by row (b H + h) R + r, then by key."""
+def entries_of(selected: Tensor, widths: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The keys of the selected columns [B, H, R, K]; a column gives at most `limit` (section 2.4).
 
-    row: Tensor
-    key: Tensor
-    counts: Tensor  # [B H R]
-
-
-def entries_of(selected: Tensor, widths: Tensor, limit: int) -> Entries:
-    """The keys of the selected columns [B, H, R, K]; a column gives at most `limit` (section 2.4)."""
+    Of every entry, sorted, its row (b H + h) R + r and its key, and the numbers of the rows' entries [B H R].
+    """
     batch, heads, count, columns = selected.shape
     begins = column_begins(widths, columns)
     b, h, r, c = selected.nonzero(as_tuple=True)
@@ -211,23 +205,23 @@ def entries_of(selected: Tensor, widths: Tensor, limit: int) -> Entries:
     skipped = back * size.repeat_interleave(kept) // kept.repeat_interleave(kept)
     row = of_column.repeat_interleave(kept)
     counts = torch.bincount(row, minlength=batch * heads * count)
-    return Entries(row, end.repeat_interleave(kept) - 1 - skipped, counts)
+    return row, end.repeat_interleave(kept) - 1 - skipped, counts
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, widths: Tensor, kept: int) -> Tensor:
     """P V on the mask (section 3). q [B, H, R, d], k, v [B, G, S, d], selected [B, H, R, K] -> [B, H, R, d]."""
     batch, heads, count, d = q.shape
     groups, keys = k.shape[1], k.shape[2]
-    entries = entries_of(selected, widths, kept)
+    row, key, counts = entries_of(selected, widths, kept)
     # Of the entries' keys among those of all sequences and groups.
-    at = entries.row // (heads // groups * count) * keys + entries.key
-    scores = (q.reshape(-1, d)[entries.row] * k.reshape(-1, d)[at]).sum(-1) * d**-0.5
-    maxima = scores.new_full((len(entries.counts),), -math.inf)
-    maxima = maxima.scatter_reduce(0, entries.row, scores.detach(), "amax")
-    shares = (scores - maxima[entries.row]).exp()
-    total = shares.new_zeros(len(entries.counts)).index_add(0, entries.row, shares)
-    starts = entries.counts.cumsum(0) - entries.counts
-    sums = F.embedding_bag(at, v.reshape(-1, d), starts, mode="sum", per_sample_weights=shares / total[entries.row])
+    at = row // (heads // groups * count) * keys + key
+    scores = (q.reshape(-1, d)[row] * k.reshape(-1, d)[at]).sum(-1) * d**-0.5
+    maxima = scores.new_full((len(counts),), -math.inf)
+    maxima = maxima.scatter_reduce(0, row, scores.detach(), "amax")
+    shares = (scores - maxima[row]).exp()
+    total = shares.new_zeros(len(counts)).index_add(0, row, shares)
+    starts = counts.cumsum(0) - counts
+    sums = F.embedding_bag(at, v.reshape(-1, d), starts, mode="sum", per_sample_weights=shares / total[row])
     return sums.view(batch, heads, count, d)
 
 

@@ -249,8 +249,8 @@ def test_budgets():
 def test_a_capped_column_gives_spread_keys():
     selected = torch.zeros(1, 1, 1, 2, dtype=torch.bool)
     selected[..., 1] = True
-    entries = columns.entries_of(selected, torch.tensor([[20]]), 4)
-    assert entries.key.tolist() == [12, 14, 17, 19]
+    _, keys, _ = columns.entries_of(selected, torch.tensor([[20]]), 4)
+    assert keys.tolist() == [12, 14, 17, 19]
 
 
 def test_memory_is_linear(monkeypatch):
