@@ -10,7 +10,6 @@
 
 #include "autograd/compute_type.h"
 #include "data/io/json.h"
-#include "data/safetensors/safetensors.h"
 #include "distill/changed_settings.h"
 #include "distill/ranks/exchange.h"
 #include "nn/io/model_io.h"

@@ -6,7 +6,6 @@
 #include "autograd/ops.h"
 #include "nn/attention/block_lists.h"
 #include "nn/attention/chosen_keys.h"
-#include "sea/base/mask.h"
 #include "sea/paper/paper_estimator.h"
 #include "tensor/meter/cost_meter.h"
 

@@ -1,8 +1,6 @@
 // Handles, views and storage.
 #include "tensor/tensor.h"
 
-#include <cstring>
-
 #include "tensor/device/allocator.h"
 
 namespace brine {

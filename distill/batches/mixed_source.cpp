@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
-#include <string>
 
 #include "data/corpus/permutation.h"
 #include "data/io/utf8.h"

@@ -12,10 +12,8 @@
 #include "data/corpus/token_shards.h"
 #include "data/io/json.h"
 #include "data/tokenizer/prompt_tokens.h"
-#include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
-#include "distill/inputs/models.h"
 
 namespace brine::distill {
 namespace {

@@ -3,9 +3,6 @@
 
 #include <algorithm>
 
-#include "distill/evaluation/health/mask_health.h"
-#include "distill/teachers/teacher.h"
-
 namespace brine::distill {
 namespace {
 

@@ -7,15 +7,11 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "data/io/file_io.h"
-#include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/health/mask_health.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/tasks/task_report.h"
-#include "distill/inputs/models.h"
 #include "distill/ranks/exchange.h"
 #include "tensor/comm/shared_work.h"
 #include "tensor/device/allocator.h"

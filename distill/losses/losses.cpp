@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
-#include "tensor/functions/top_logits.h"
 #include "tensor/functions/transfer.h"
 
 namespace brine::distill {

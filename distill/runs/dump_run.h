@@ -1,7 +1,6 @@
 // Dumping a teacher: runs it over a text or a task once and stores what distillation needs in HDF5.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 

@@ -11,7 +11,6 @@
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/batches/task_source.h"
-#include "distill/ranks/exchange.h"
 #include "distill/runs/distillation.h"
 #include "distill/runs/stages/attention_stage.h"
 #include "distill/teachers/dump_teacher.h"

@@ -1,9 +1,7 @@
 // Runs on a task: its splits as tokens, a model with the task's head, and its evaluation.
 #pragma once
 
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "distill/evaluation/tasks/evaluate_task.h"
 #include "distill/inputs/task_split.h"

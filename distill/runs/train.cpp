@@ -1,7 +1,6 @@
 // Training from start to end: directory, resumption, log and summary.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
-#include "autograd/ops.h"
 #include "tensor/functions/top_logits.h"
 
 namespace brine::distill {

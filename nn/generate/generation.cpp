@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "autograd/ops.h"
 #include "tensor/base/error.h"

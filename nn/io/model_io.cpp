@@ -13,7 +13,6 @@
 #include "data/tokenizer/vocabulary.h"
 #include "data/weights/hub_cache.h"
 #include "nn/layers/low_rank.h"
-#include "nn/optim/parameter_store.h"
 
 namespace brine::nn {
 

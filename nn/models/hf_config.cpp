@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
-#include "tensor/base/error.h"
 
 namespace brine::nn {
 namespace {

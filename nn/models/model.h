@@ -3,8 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <map>
-#include <memory>
 #include <string>
 
 #include "nn/attention/attention.h"

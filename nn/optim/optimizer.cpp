@@ -1,9 +1,6 @@
 // AdamW: adjacent parameters with one rate and decay form one range, one kernel call.
 #include "nn/optim/optimizer.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "autograd/ops.h"
 
 namespace brine::nn {

@@ -2,7 +2,6 @@
 #include "nn/optim/parameter_store.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "autograd/ops.h"
 

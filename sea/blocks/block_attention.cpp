@@ -1,8 +1,6 @@
 // The settings of blocks, and attention over whole sequences.
 #include "sea/blocks/block_attention.h"
 
-#include <cmath>
-#include <numeric>
 #include <optional>
 
 #include "autograd/ops.h"

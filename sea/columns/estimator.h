@@ -2,7 +2,6 @@
 // stages that run in order.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "sea/columns/stage.h"

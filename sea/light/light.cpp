@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "autograd/ops.h"
 #include "sea/base/mask.h"
 #include "sea/columns/decode_state.h"
 #include "tensor/meter/cost_meter.h"

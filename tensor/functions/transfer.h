@@ -10,7 +10,6 @@
 //   another thread would otherwise give the memory to a kernel while the copy runs.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "tensor/device/copies.h"

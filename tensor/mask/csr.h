@@ -4,8 +4,6 @@
 // without keys is never selected. Nothing here is differentiated.
 #pragma once
 
-#include <string>
-
 #include "tensor/base/math.h"
 #include "tensor/types.h"
 

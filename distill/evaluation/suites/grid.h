@@ -1,7 +1,6 @@
 // The prompts of a suite, and the scores of attention methods on them.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

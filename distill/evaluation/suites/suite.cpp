@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/config/schema.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/utf8.h"

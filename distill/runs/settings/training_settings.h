@@ -1,7 +1,6 @@
 // The settings of a training run before all of them are decided.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>

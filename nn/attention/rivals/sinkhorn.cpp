@@ -7,7 +7,6 @@
 // O(T k + T^2 / k), memory O(T k) and maps of (T / k)^2.
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "autograd/ops.h"
 #include "nn/attention/attention.h"

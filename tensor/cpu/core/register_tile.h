@@ -5,8 +5,6 @@
 // depend neither on its position in a tile nor on the size of the tile.
 #pragma once
 
-#include <algorithm>
-
 #include "tensor/cpu/core/vectors.h"
 
 namespace brine::BRINE_CPU {

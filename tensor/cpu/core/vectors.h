@@ -1,7 +1,6 @@
 // Vectors as wide as the registers of the target CPU of a source, and how many registers it has.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 #include <utility>
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "tensor/base/parallel.h"
 #include "tensor/cpu/core/gemm.h"

@@ -2,7 +2,6 @@
 // at a time, in registers.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "tensor/cpu/core/fold.h"

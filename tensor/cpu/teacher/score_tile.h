@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <vector>
 
 #include "tensor/base/math.h"
 #include "tensor/cpu/core/gemm_f64.h"
