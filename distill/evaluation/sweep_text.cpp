@@ -136,19 +136,13 @@ int64_t k_of_mean(double read, int64_t T, int64_t block = 1) {
 // What a mask of chosen blocks has.
 constexpr const char* kBlockKeys[] = {"block", "tile", "sinks", "local"};
 
-data::Json settings_of(const nn::ModelConfig& config) {
-  data::Schema keys;
-  config.method().describe(keys);
-  return keys.to_json();
-}
-
 struct Table {
   const nn::LoadedModel& student;
   const WindowSource& windows;
   const SweepRequest& request;
   const std::function<void(const FloorRow&)>& measured;
   nn::LoadedModel teacher = nn::load_model(request.teacher);
-  data::Json student_settings = settings_of(student.config);
+  data::Json student_settings = data::schema_of(student.config.method()).to_json();
   double dense = 0;
 
   EvaluateCall call(int64_t k, int64_t skip = 1) const {

@@ -85,8 +85,7 @@ void use_attention(nn::LoadedModel& m, const std::string& method, const data::Js
         "--preset has no effect with the model's own attention");
   nn::attention_method(method);  // throws for an unknown name and lists the known ones
   m.config.attention = method;
-  data::Schema keys;
-  m.config.method().describe(keys);
+  data::Schema keys = data::schema_of(m.config.method());
   for (const auto& [key, value] : settings.items()) {
     check(keys.find(key), "attention '", method, "' has no setting ", key);
     keys.set(key, value);
@@ -100,9 +99,7 @@ void use_attention(nn::LoadedModel& m, const std::string& method) {
 
 void use_attention(nn::LoadedModel& m, OtherAttention& other) {
   if (other.config.attention.empty()) return;
-  data::Schema schema;
-  other.config.method().describe(schema);
-  const data::Json all = schema.to_json();
+  const data::Json all = data::schema_of(other.config.method()).to_json();
   data::Json settings = data::Json::object();
   for (const std::string& key : other.keys) {
     if (all.contains(key)) settings[key] = all.at(key);

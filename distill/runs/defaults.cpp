@@ -168,8 +168,7 @@ std::string Distillation::no_gain(const TeacherFacts& facts) const {
   const bool texts = facts.text_tokens > 0;
   const int64_t tokens = texts ? facts.text_tokens : training.sequence_length.value_or(0);
   nn::ModelConfig config = student;
-  data::Schema keys;
-  config.method().describe(keys);
+  data::Schema keys = data::schema_of(config.method());
   for (const Faster& faster : kFaster) {
     if (keys.to_json()["decoder"] != faster.decoder || tokens == 0 || tokens >= faster.tokens)
       continue;

@@ -33,8 +33,7 @@ nn::AttentionTraits traits_of(nn::ModelConfig& student, bool causal) {
 // Keys that were not set get the defaults, unless a preset was chosen.
 void choose_attention(Distillation& what, bool causal) {
   if (what.attention_keys.count("preset")) return;
-  data::Schema keys;
-  what.student.method().describe(keys);
+  data::Schema keys = data::schema_of(what.student.method());
   if (!keys.find("preset")) return;
   for (const auto& [key, value] : what.attention_defaults(causal)) {
     if (what.attention_keys.count(key) || !keys.find(key)) continue;
@@ -47,8 +46,7 @@ void choose_attention(Distillation& what, bool causal) {
 // A task's k of a new student, unless it was given or texts are long: most texts of GLUE have fewer
 // than 64 tokens.
 int64_t choose_task_k(Distillation& what, int64_t text_tokens) {
-  data::Schema keys;
-  what.student.method().describe(keys);
+  data::Schema keys = data::schema_of(what.student.method());
   if (text_tokens == 0 || !what.model.empty() || what.recipe == Recipe::paper ||
       what.attention_keys.count("k") || !keys.find("k"))
     return 0;

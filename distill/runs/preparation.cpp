@@ -295,8 +295,7 @@ void Preparation::continue_student() {
 std::shared_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source, int64_t window,
                                                     bool own_tokens) {
   // The columns of the student's estimate; 0 when its attention method has none.
-  data::Schema keys;
-  run.config.method().describe(keys);
+  data::Schema keys = data::schema_of(run.config.method());
   const int64_t columns = keys.find("columns") ? keys.to_json()["columns"].get<int64_t>() : 0;
   run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
   return std::make_shared<DumpTeacher>(what.dump, DumpTeacher::Expected{.source = source,

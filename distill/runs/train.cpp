@@ -33,8 +33,7 @@ std::string row(const std::string& name, const std::string& value) {
 
 // The method of the student with the settings that decide what it keeps.
 std::string attention_text(const nn::ModelConfig& config) {
-  data::Schema keys;
-  config.method().describe(keys);
+  data::Schema keys = data::schema_of(config.method());
   std::string out = config.attention;
   const char* scored = keys.find("candidates") ? "candidates" : "columns";
   for (const char* key : {"preset", "k", "block", scored})

@@ -137,8 +137,7 @@ void ModelConfig::copy_sizes(const ModelConfig& other) {
 ModelConfig make_config(const std::string& model_type, const data::Json& sizes) {
   ModelConfig config;
   config.model_type = model_type;
-  data::Schema keys;
-  config.family().describe(keys);
+  data::Schema keys = data::schema_of(config.family());
   keys.set_all(sizes);
   return config;
 }
@@ -205,11 +204,7 @@ ModelConfig from_hf_config(const data::Json& given, const std::string& source) {
   forget_first_blocks(attention, source);
   data::Schema keys;
   config.describe_attention(keys);
-  try {
-    keys.set_all(attention);
-  } catch (const Error& e) {
-    throw Error(source + ": " + e.what());
-  }
+  naming(source, [&] { keys.set_all(attention); });
   return config;
 }
 

@@ -21,8 +21,7 @@ namespace brine::distill {
 namespace {
 
 void apply(const Contender& contender, nn::AttentionMethod& method) {
-  data::Schema schema;
-  method.describe(schema);
+  data::Schema schema = data::schema_of(method);
   for (const auto& [key, value] : contender.settings) {
     schema.set_text(key, {value}, contender.name + ": " + key);
   }

@@ -63,8 +63,7 @@ data::Json BlocksConfig::to_json() const {
 }
 
 void BlocksConfig::read(const data::Json& json, const std::string& source) {
-  data::Schema schema;
-  describe(schema);
+  data::Schema schema = data::schema_of(*this);
   read_fields(schema, json, source,
               {"num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
                "max_position_embeddings", "causal"});
