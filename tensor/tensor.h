@@ -74,6 +74,16 @@ class Tensor {
     fill(t);
     return t.to(device);
   }
+  // The same of f32 or f64, where element i in row-major order is value(i).
+  template <class F>
+  static Tensor computed(const Shape& shape, Dtype dtype, Device device, F value) {
+    return filled(shape, dtype, device, [&](const Tensor& t) {
+      dispatch_float(dtype, [&]<class T>() {
+        T* values = t.data<T>();
+        for (int64_t i = 0; i < t.numel(); ++i) values[i] = T(value(i));
+      });
+    });
+  }
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl_->shape; }

@@ -23,16 +23,11 @@ void check_summary(const char* op, const Tensor& scores, const TeacherSummary& s
 // by_length also over the length of the row's sequence: [B, 1, T].
 Tensor mean_weights(const Tensor& x, const Visibility& visible, bool by_length) {
   const int64_t B = x.dim(0), H = x.dim(1), T = x.dim(2);
-  return Tensor::filled({B, 1, T}, x.dtype(), x.device(), [&](const Tensor& y) {
-    const RowWidths widths(visible, T);
-    const double count = double(H * widths.valid_rows(B));
-    dispatch_float(y.dtype(), [&]<class F>() {
-      for (int64_t r = 0; r < B * T; ++r) {
-        const bool valid = widths(r / T, r % T) > 0;
-        const double of_row = by_length ? double(widths.length(r / T)) : 1;
-        y.data<F>()[r] = valid ? F(1 / (count * of_row)) : F(0);
-      }
-    });
+  const RowWidths widths(visible, T);
+  const double count = double(H * widths.valid_rows(B));
+  return Tensor::computed({B, 1, T}, x.dtype(), x.device(), [&](int64_t r) {
+    const double of_row = by_length ? double(widths.length(r / T)) : 1;
+    return widths(r / T, r % T) > 0 ? 1 / (count * of_row) : 0;
   });
 }
 

@@ -12,16 +12,12 @@ namespace {
 Tensor row_weights(const Batch& batch, double per_row, const Tensor& like, int64_t first,
                    int64_t rows) {
   const int64_t T = batch.ids.dim(1);
-  Tensor w = Tensor::zeros({rows}, like.dtype());
   const double value = 1 / (double(batch.tokens) * per_row);
-  dispatch_float(like.dtype(), [&]<class S>() {
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t b = (first + r) / T, t = (first + r) % T;
-      if (!batch.lengths.defined() || t < batch.lengths.data<int64_t>()[b])
-        w.data<S>()[r] = S(value);
-    }
+  return Tensor::computed({rows}, like.dtype(), like.device(), [&](int64_t r) {
+    const int64_t b = (first + r) / T, t = (first + r) % T;
+    const bool valid = !batch.lengths.defined() || t < batch.lengths.data<int64_t>()[b];
+    return valid ? value : 0;
   });
-  return w.to(like.device());
 }
 
 // {KL, MSE} -> kl KL + mse MSE

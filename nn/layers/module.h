@@ -49,14 +49,8 @@ struct Init {
     if (device.is_meta()) return Tensor::empty(shape, dtype, device);  // nothing is drawn
     RandomSlice slice = random.take(uint64_t(shape.numel()));
     if (!base_values) return Tensor::empty(shape, dtype, device);
-    return Tensor::filled(shape, dtype, device, [&](const Tensor& t) {
-      dispatch_float(dtype, [&]<class T>() {
-        T* values = t.data<T>();
-        for (int64_t i = 0; i < t.numel(); ++i) {
-          double u = gaussian ? slice.normal(uint64_t(i)) : 2 * slice.uniform(uint64_t(i) * 4) - 1;
-          values[i] = T(size * u);
-        }
-      });
+    return Tensor::computed(shape, dtype, device, [&](int64_t i) {
+      return size * (gaussian ? slice.normal(uint64_t(i)) : 2 * slice.uniform(uint64_t(i) * 4) - 1);
     });
   }
 };

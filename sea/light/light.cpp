@@ -14,13 +14,9 @@ namespace {
 // R / 2 [heads, m, d] of a projection R [m, d].
 Tensor half_in_every_head(const nn::Init& init, int64_t heads, const Tensor& R) {
   const Shape shape{heads, R.dim(0), R.dim(1)};
-  return Tensor::filled(shape, init.dtype, init.device, [&](const Tensor& y) {
-    dispatch_float(y.dtype(), [&]<class F>() {
-      for (int64_t i = 0; i < y.numel(); ++i) {
-        y.data<F>()[i] = F(R.data<double>()[i % R.numel()] / 2);
-      }
-    });
-  });
+  const double* values = R.data<double>();
+  return Tensor::computed(shape, init.dtype, init.device,
+                          [&](int64_t i) { return values[i % R.numel()] / 2; });
 }
 
 // Sums of units are kept in bf16 unless all is to be exact: that moves a share by a thousandth,

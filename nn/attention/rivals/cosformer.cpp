@@ -35,12 +35,8 @@ struct Angles {
 template <class F>
 Angles angles_of(const Shape& shape, const Tensor& like, int64_t positions, F f) {
   auto values = [&](double (*function)(double)) {
-    return Tensor::filled(shape, like.dtype(), like.device(), [&](const Tensor& y) {
-      dispatch_float(y.dtype(), [&]<class T>() {
-        for (int64_t i = 0; i < y.numel(); ++i) {
-          y.data<T>()[i] = T(function(std::numbers::pi / 2 * double(f(i)) / double(positions)));
-        }
-      });
+    return Tensor::computed(shape, like.dtype(), like.device(), [&](int64_t i) {
+      return function(std::numbers::pi / 2 * double(f(i)) / double(positions));
     });
   };
   return {values([](double x) { return std::cos(x); }),

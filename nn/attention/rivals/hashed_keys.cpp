@@ -43,11 +43,8 @@ struct Buckets {
 // Gaussian columns, [d, columns].
 Tensor rotations(int64_t d, int64_t columns, const Hashing& h, Dtype dtype, Device device) {
   const RandomSlice slice{h.seed, kRotations, 0};
-  return Tensor::filled({d, columns}, dtype, device, [&](const Tensor& x) {
-    dispatch_float(dtype, [&]<class F>() {
-      for (int64_t i = 0; i < x.numel(); ++i) x.data<F>()[i] = F(slice.normal(uint64_t(i)));
-    });
-  });
+  return Tensor::computed({d, columns}, dtype, device,
+                          [&](int64_t i) { return slice.normal(uint64_t(i)); });
 }
 
 // The product of n random queries [n, d] with R [d, columns], by plain loops, so that the meter

@@ -45,11 +45,8 @@ struct TokenBuckets {
   }
   // The mean of each bucket of x [H, buckets, size, d]: [H, buckets, d].
   Tensor means(const Tensor& x) const {
-    const Tensor share = Tensor::filled({count, 1}, x.dtype(), x.device(), [&](const Tensor& y) {
-      dispatch_float(y.dtype(), [&]<class F>() {
-        for (int64_t i = 0; i < count; ++i)
-          y.data<F>()[i] = F(1 / double(std::min(size, length - i * size)));
-      });
+    const Tensor share = Tensor::computed({count, 1}, x.dtype(), x.device(), [&](int64_t i) {
+      return 1 / double(std::min(size, length - i * size));
     });
     return sum(x, {2}) * share;
   }
@@ -148,11 +145,8 @@ class Sinkhorn : public Attention {
 
   static Tensor gumbel_noise(const Tensor& like, RandomStream& random) {
     const RandomSlice slice = random.take(uint64_t(like.numel()));
-    return Tensor::filled(like.shape(), like.dtype(), like.device(), [&](const Tensor& x) {
-      dispatch_float(x.dtype(), [&]<class F>() {
-        for (int64_t i = 0; i < x.numel(); ++i)
-          x.data<F>()[i] = F(-std::log(-std::log(slice.uniform(uint64_t(i)))));
-      });
+    return Tensor::computed(like.shape(), like.dtype(), like.device(), [&](int64_t i) {
+      return -std::log(-std::log(slice.uniform(uint64_t(i))));
     });
   }
 

@@ -29,23 +29,16 @@ struct TdsaConfig {
 // P P^T is the identity (Achlioptas 2001).
 Tensor sparse_signs(Init& init, int64_t d, int64_t r) {
   const RandomSlice slice = init.random.take(uint64_t(d * r));
-  return Tensor::filled({d, r}, init.dtype, init.device, [&](const Tensor& x) {
-    dispatch_float(x.dtype(), [&]<class F>() {
-      for (int64_t i = 0; i < x.numel(); ++i) {
-        const double u = 6 * slice.uniform(uint64_t(i)), size = std::sqrt(3 / double(r));
-        x.data<F>()[i] = F(u < 1 ? -size : u < 2 ? size : 0);
-      }
-    });
+  return Tensor::computed({d, r}, init.dtype, init.device, [&](int64_t i) {
+    const double u = 6 * slice.uniform(uint64_t(i)), size = std::sqrt(3 / double(r));
+    return u < 1 ? -size : u < 2 ? size : 0;
   });
 }
 
 // The identity for each of n heads, [n, r, r].
 Tensor identities(const Init& init, int64_t n, int64_t r) {
-  return Tensor::filled({n, r, r}, init.dtype, init.device, [&](const Tensor& x) {
-    dispatch_float(x.dtype(), [&]<class F>() {
-      for (int64_t i = 0; i < x.numel(); ++i) x.data<F>()[i] = F(i / r % r == i % r);
-    });
-  });
+  return Tensor::computed({n, r, r}, init.dtype, init.device,
+                          [&](int64_t i) { return i / r % r == i % r; });
 }
 
 class Tdsa : public CachedAttention {
