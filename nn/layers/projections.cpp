@@ -3,30 +3,19 @@
 
 namespace brine::nn {
 
-namespace {
-
-// all [B, T, (heads + 2 kv_heads) d]
-Projections::Heads cut(const Tensor& all, int64_t heads, int64_t kv_heads) {
-  const int64_t of = heads + 2 * kv_heads;
-  return {split_heads(all, heads, 0, of), split_heads(all, kv_heads, heads, of),
-          split_heads(all, kv_heads, heads + kv_heads, of)};
-}
-
-}  // namespace
-
 Projections::Heads Projections::operator()(const Tensor& x, int64_t heads, int64_t kv_heads) const {
-  if (&query == &key && &query == &value) return cut(query(x), heads, kv_heads);
-  if (!weight || !weight->value.defined()) {
+  const bool one = &query == &key && &query == &value;
+  if (!one && (!weight || !weight->value.defined())) {
     return {split_heads(query(x), heads), split_heads(key(x), kv_heads),
             split_heads(value(x), kv_heads)};
   }
-  check(!query.bias || (bias && bias->value.defined()),
+  check(one || !query.bias || (bias && bias->value.defined()),
         "projections: the weights are packed, the biases are not");
-  const Tensor all = linear(x, weight->value, bias ? bias->value : Tensor());
+  const Tensor all = one ? query(x) : linear(x, weight->value, bias ? bias->value : Tensor());
   const int64_t of = heads + 2 * kv_heads;  // all [B, T, of d]
   auto part = [&](const Linear& map, int64_t count, int64_t first) {
     Tensor y = split_heads(all, count, first, of);
-    if (!map.lora_a) return y;
+    if (one || !map.lora_a) return y;
     const Tensor low = linear(linear(x, *map.lora_a, {}), *map.lora_b, {});
     return add(y, split_heads(low, count));
   };
