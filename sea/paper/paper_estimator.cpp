@@ -36,12 +36,7 @@ struct MixtureState : StageState {
 };
 
 struct DecoderState : StageState {
-  RowDecoder rows() const {
-    RowDecoder out;
-    for (const Tensor* w : windows) out.windows.push_back(*w);
-    return out;
-  }
-  std::vector<Tensor*> windows;  // see RowDecoder
+  std::vector<Tensor*> windows;  // as in MapDecoder::step()
 };
 
 }  // namespace
@@ -263,8 +258,10 @@ void DecodedScores::fill(StageState& kept, const SeaState& state, const Prompts&
 
 Tensor DecodedScores::step(const Tensor& /*scores*/, const Estimate& e, const NewTokens& /*tokens*/,
                            int64_t first, int64_t count, StageState& kept) const {
-  return decoder_.step(linear_step(nu_, e.features.slice(0, first, count)),
-                       static_cast<DecoderState&>(kept).rows().slots(first, count));
+  std::vector<Tensor> windows;
+  for (const Tensor* w : static_cast<DecoderState&>(kept).windows)
+    windows.push_back(w->slice(0, first, count));
+  return decoder_.step(linear_step(nu_, e.features.slice(0, first, count)), windows);
 }
 
 namespace {
@@ -325,20 +322,14 @@ Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
   return norms_.empty() ? scores : (*norms_[1])(scores);
 }
 
-RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
-  RowDecoder out;
-  for (const Tensor& w : windows) out.windows.push_back(w.slice(0, first, count));
-  return out;
-}
-
-Tensor MapDecoder::step(const Tensor& x, const RowDecoder& rows) const {
+Tensor MapDecoder::step(const Tensor& x, const std::vector<Tensor>& windows) const {
   const int64_t B = x.dim(0);
   const size_t last = convs_.size() - 1;
   // Of the last rows of image i, of which `row` [B, columns, channels] is the newest.
   auto convolved = [&](size_t i, const Tensor& row) {
-    push_row(rows.windows[i], row, (rows.windows[i].dim(2) - row.dim(1)) / 2);
+    push_row(windows[i], row, (windows[i].dim(2) - row.dim(1)) / 2);
     const nn::Conv2d& conv = *convs_[i];
-    return convolve_row(rows.windows[i], conv.weight.value, conv.bias ? conv.bias->value : Tensor(),
+    return convolve_row(windows[i], conv.weight.value, conv.bias ? conv.bias->value : Tensor(),
                         {.relu = i != last});
   };
   auto row_of = [B](const Tensor& image) { return image.view({B, image.dim(2), image.dim(3)}); };

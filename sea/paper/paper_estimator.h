@@ -11,14 +11,6 @@
 
 namespace brine::sea {
 
-// The decoder's convolutions by rows: for each its last rows.
-struct RowDecoder {
-  std::vector<Tensor> windows;  // [B, rows that it reads, columns + margins, channels]
-
-  // The state of `count` sequences from `first` on, in the same memory.
-  RowDecoder slots(int64_t first, int64_t count) const;
-};
-
 // The decoder's convolutions: the output of nu [B, H, T, c_h W] to scores [B, H, T, K].
 class MapDecoder : public nn::Module {
  public:
@@ -27,9 +19,10 @@ class MapDecoder : public nn::Module {
   Tensor operator()(const Tensor& x, const Tensor& lengths,
                     std::vector<Tensor>* images = nullptr) const;
 
-  // The next row of every sequence, without a tape (map_decoder_step.cpp): x [B, H, 1, c_h W],
-  // whose earlier rows were given to `rows` -> scores [B, H, 1, K]. Of causal models.
-  Tensor step(const Tensor& x, const RowDecoder& rows) const;
+  // The next row of every sequence, without a tape: x [B, H, 1, c_h W] -> scores [B, H, 1, K].
+  // `windows` have the last rows of each convolution's input [B, rows that it reads, columns +
+  // margins, channels] and move on. Of causal models.
+  Tensor step(const Tensor& x, const std::vector<Tensor>& windows) const;
 
   int64_t columns() const { return K_; }
   // All convolutions, in order.
