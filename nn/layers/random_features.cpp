@@ -42,8 +42,6 @@ int64_t feature_count(int64_t d, double divisor) {
   return std::max<int64_t>(1, int64_t(std::floor(double(d) * std::log(double(d)) / divisor)));
 }
 
-int64_t random_projection_draws(int64_t m, int64_t d) { return blocks_of(m, d) * d * d + m * d; }
-
 Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, Dtype dtype) {
   check(m > 0 && d > 0, "random_projection: ", m, " features of ", d, " numbers");
   Tensor R = Tensor::empty({m, d}, Dtype::f64);
@@ -63,11 +61,12 @@ Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, Dtype d
   return R.to(dtype);
 }
 
+Tensor random_projection(Init& init, int64_t m, int64_t d, Dtype dtype) {
+  const int64_t draws = blocks_of(m, d) * d * d + m * d;
+  return random_projection(m, d, init.random.take(uint64_t(draws)), dtype);
+}
+
 RandomProjection::RandomProjection(Init& init, int64_t m, int64_t d)
-    : projection(
-          buffer("projection",
-                 random_projection(m, d, init.random.take(uint64_t(random_projection_draws(m, d))),
-                                   init.dtype)
-                     .to(init.device))) {}
+    : projection(buffer("projection", random_projection(init, m, d, init.dtype).to(init.device))) {}
 
 }  // namespace brine::nn

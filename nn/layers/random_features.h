@@ -12,8 +12,8 @@ int64_t feature_count(int64_t d, double divisor);
 // R [m, d]: blocks of d orthogonal directions (rows of an orthogonal matrix drawn uniformly, the
 // last block cut off), each row scaled by the length of a separate Gaussian d-vector.
 Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, Dtype dtype);
-// The number of draws that random_projection() takes from the slice.
-int64_t random_projection_draws(int64_t m, int64_t d);
+// The same from the stream of `init`, on the CPU.
+Tensor random_projection(Init& init, int64_t m, int64_t d, Dtype dtype);
 
 // R as a buffer.
 struct RandomProjection : Module {

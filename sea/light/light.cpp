@@ -67,12 +67,6 @@ Tensor PriorFeatures::operator()(const Tensor& x, const Tensor& x_content,
       lengths);
 }
 
-Tensor PriorPair::projection(nn::Init& init, const nn::AttentionShape& shape, int64_t features) {
-  const int64_t d = shape.head_size;
-  const RandomSlice slice = init.random.take(uint64_t(nn::random_projection_draws(features, d)));
-  return nn::random_projection(features, d, slice, Dtype::f64);
-}
-
 void HeadGates::run(Estimate& e, const Pass& pass) const {
   const CostScope part("gates");
   e.gates = gates_of_heads(gates_, pass.batch(), pass.tokens());

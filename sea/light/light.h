@@ -31,7 +31,8 @@ struct PriorFeatures : nn::Module {
 // Of the queries and of the keys of a layer.
 struct PriorPair : nn::Module {
   PriorPair(nn::Init& init, const nn::AttentionShape& shape, int64_t features)
-      : PriorPair(init, shape, projection(init, shape, features)) {}
+      : PriorPair(init, shape, nn::random_projection(init, features, shape.head_size, Dtype::f64)) {
+  }
 
   PriorFeatures &query, &key;
 
@@ -39,7 +40,6 @@ struct PriorPair : nn::Module {
   PriorPair(nn::Init& init, const nn::AttentionShape& shape, const Tensor& R)
       : query(child<PriorFeatures>("query", init, shape.heads, R, shape.rotary)),
         key(child<PriorFeatures>("key", init, shape.groups(), R, shape.rotary)) {}
-  static Tensor projection(nn::Init& init, const nn::AttentionShape& shape, int64_t features);
 };
 
 // Two gates for each head, the same of every token: parameter "gates" [H, 2].

@@ -25,7 +25,11 @@ struct ScatterbrainConfig : HashingConfig {
 class Scatterbrain : public Attention {
  public:
   Scatterbrain(Init& init, const AttentionShape& shape, const ScatterbrainConfig& config)
-      : config_(config), shape_(shape), projection_(buffer("features", drawn(init))) {}
+      : config_(config),
+        shape_(shape),
+        projection_(buffer(
+            "features",
+            random_projection(init, features(), shape.head_size, init.dtype).to(init.device))) {}
 
   AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
 
@@ -36,11 +40,7 @@ class Scatterbrain : public Attention {
   }
 
  private:
-  Tensor drawn(Init& init) const {
-    const int64_t d = shape_.head_size, m = feature_count(d, config_.feature_divisor);
-    const RandomSlice slice = init.random.take(uint64_t(random_projection_draws(m, d)));
-    return random_projection(m, d, slice, init.dtype).to(init.device);
-  }
+  int64_t features() const { return feature_count(shape_.head_size, config_.feature_divisor); }
 
   // Softmax features of keys depend on the whole sequence, so a causal model takes ReLU features.
   Tensor low_rank(const AttentionInput& in) const {
