@@ -71,6 +71,20 @@ Tensor record(const char* op, Tensor y, std::initializer_list<Tensor> inputs, Ba
 Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backward backward,
               std::initializer_list<Tensor> saved = {});
 
+// The same of one input: write(dx, dy) gives its gradient to dx, new memory of x's shape.
+template <class F>
+Tensor record_one(const char* op, Tensor y, const Tensor& x, F write,
+                  std::initializer_list<Tensor> saved = {}) {
+  return record(
+      op, std::move(y), {x},
+      [write = std::move(write), shape = x.shape()](const Tensor& dy, Gradients& grads) {
+        const Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+        write(dx, dy);
+        grads.set(0, dx);
+      },
+      saved);
+}
+
 // Gradients of y with cotangent dy (default: 1 for a one-element y) into every leaf below it.
 void backward(const Tensor& y, Tensor dy = {});
 

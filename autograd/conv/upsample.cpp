@@ -19,12 +19,8 @@ Tensor upsample(const Tensor& x, const Upsampling& conf) {
       {x.dim(0), conf.halo_before + conf.tokens + conf.halo_after, conf.columns, x.dim(3)},
       x.dtype(), x.device());
   BRINE_CALL(y, upsample, y, in, conf);
-  Shape shape = x.shape();
-  return record("upsample", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    if (!grads.wanted(0)) return;
-    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+  return record_one("upsample", y, x, [=](const Tensor& dx, const Tensor& dy) {
     BRINE_CALL(dx, upsample_backward, dx, dy, conf);
-    grads.set(0, dx);
   });
 }
 

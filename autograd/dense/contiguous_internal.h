@@ -12,4 +12,7 @@ inline Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
 // h G / H. Off the tape.
 void add_groups(const Tensor& to, const Tensor& heads);
 
+// Puts y = softmax(scale scores) over any of its last axis on the tape; 0 elsewhere.
+Tensor record_softmax(const char* op, const Tensor& y, const Tensor& scores, double scale);
+
 }  // namespace brine

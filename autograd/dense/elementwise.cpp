@@ -54,10 +54,8 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 Tensor scale(const Tensor& x, double factor) {
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, axpby, y, dense(x), factor, 0.0);
-  return record("scale", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::like(dy);
+  return record_one("scale", y, x, [=](const Tensor& dx, const Tensor& dy) {
     BRINE_CALL(dx, axpby, dx, dy, factor, 0.0);
-    grads.set(0, dx);
   });
 }
 
@@ -66,13 +64,11 @@ Tensor activate(const Tensor& x, Activation f) {
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, activation, y, in, f);
   const Tensor saved = f == Activation::relu ? y : in;
-  return record("activate", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, activation_backward, dx, dy, saved, f);
-                  grads.set(0, dx);
-                },
-                {saved});
+  return record_one("activate", y, x,
+                    [=](const Tensor& dx, const Tensor& dy) {
+                      BRINE_CALL(dx, activation_backward, dx, dy, saved, f);
+                    },
+                    {saved});
 }
 
 Tensor dropout(const Tensor& x, double p, RandomStream& random) {
@@ -81,10 +77,8 @@ Tensor dropout(const Tensor& x, double p, RandomStream& random) {
   const RandomSlice slice = random.take(uint64_t(x.numel()));
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, dropout, y, dense(x), p, slice);
-  return record("dropout", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::like(dy);
+  return record_one("dropout", y, x, [=](const Tensor& dx, const Tensor& dy) {
     BRINE_CALL(dx, dropout, dx, dy, p, slice);
-    grads.set(0, dx);
   });
 }
 
@@ -102,13 +96,10 @@ Tensor zero_padding(const Tensor& x, const Tensor& lengths) {
         " ", lengths.shape());
   Tensor kept = dense(lengths), y = Tensor::like(x);
   BRINE_CALL(y, zero_padding, y, dense(x), kept);
-  return record("zero_padding", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, zero_padding, dx, dy, kept);
-                  grads.set(0, dx);
-                },
-                {kept});
+  return record_one(
+      "zero_padding", y, x,
+      [=](const Tensor& dx, const Tensor& dy) { BRINE_CALL(dx, zero_padding, dx, dy, kept); },
+      {kept});
 }
 
 Tensor attach_loss(const Tensor& y, const Tensor& loss) {

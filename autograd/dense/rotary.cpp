@@ -28,10 +28,8 @@ Tensor rotary(const Tensor& x, const Tensor& frequencies, const Tensor& first) {
   const Tensor turns = frequencies.contiguous();
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, rotary, y, x.detach().contiguous(), start, turns, 1.0);
-  return record("rotary", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::like(dy);
+  return record_one("rotary", y, x, [=](const Tensor& dx, const Tensor& dy) {
     BRINE_CALL(dx, rotary, dx, dy, start, turns, -1.0);
-    grads.set(0, dx);
   });
 }
 

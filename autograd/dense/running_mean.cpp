@@ -8,10 +8,8 @@ Tensor running_mean(const Tensor& x) {
   check(x.rank() >= 2, "running_mean: x ", x.shape(), " is not [..., T, C]");
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, running_mean, y, x.detach().contiguous());
-  return record("running_mean", y, {x}, [](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::like(dy);
+  return record_one("running_mean", y, x, [](const Tensor& dx, const Tensor& dy) {
     BRINE_CALL(dx, running_mean_backward, dx, dy);
-    grads.set(0, dx);
   });
 }
 

@@ -1,8 +1,17 @@
 // Softmax over the visible keys, or over the entries of a mask.
+#include "autograd/dense/contiguous_internal.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
+
+Tensor record_softmax(const char* op, const Tensor& y, const Tensor& scores, double scale) {
+  return record_one(op, y, scores,
+                    [=](const Tensor& dx, const Tensor& dy) {
+                      BRINE_CALL(dx, softmax_backward, dx, dy, y, scale);
+                    },
+                    {y});
+}
 
 Tensor softmax(const Tensor& scores, double scale, const Visibility& visible) {
   check(scores.rank() == 4, "softmax: scores ", scores.shape(), " are not [B, H, T, S]");
@@ -15,13 +24,7 @@ Tensor softmax(const Tensor& scores, double scale, const Visibility& visible) {
   }
   Tensor y = Tensor::like(scores);
   BRINE_CALL(y, softmax, y, scores.detach().contiguous(), scale, kept);
-  return record("softmax", y, {scores},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, softmax_backward, dx, dy, y, scale);
-                  grads.set(0, dx);
-                },
-                {y});
+  return record_softmax("softmax", y, scores, scale);
 }
 
 Tensor masked_softmax(const Tensor& scores, const Tensor& mask, double scale) {
@@ -30,14 +33,7 @@ Tensor masked_softmax(const Tensor& scores, const Tensor& mask, double scale) {
         mask.shape());
   Tensor x = scores.contiguous(), y = Tensor::like(x);
   BRINE_CALL(x, masked_softmax, y, x, mask.contiguous(), scale);
-  Tensor p = y.detach();
-  return record("masked_softmax", y, {scores},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(p);
-                  BRINE_CALL(p, softmax_backward, dx, dy, p, scale);
-                  grads.set(0, dx);
-                },
-                {p});
+  return record_softmax("masked_softmax", y, scores, scale);
 }
 
 }  // namespace brine

@@ -40,17 +40,15 @@ Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tens
         " rows");
   check_visibility(op, {.causal = false, .lengths = lengths}, x.dim(0), x.dim(2));
   const int64_t B = x.dim(0), H = x.dim(1), T = x.dim(2), before = halo.before;
-  const Shape shape = x.shape(), split{B, H, T, x.dim(3) / W, W};
+  const Shape split{B, H, T, x.dim(3) / W, W};
   Tensor y = Tensor::empty({B, before + T + halo.after, W, H * split[3]}, x.dtype(), x.device());
   fill(y.slice(1, 0, before), 0);
   fill(y.slice(1, before + T, halo.after), 0);
   copy_into(rows_of_image(y, split, before), rows_of_heads(dense(x), split));
   clear_padding(y, lengths, 1, before);
-  return record(op, y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+  return record_one(op, y, x, [=](const Tensor& dx, const Tensor& dy) {
     copy_into(rows_of_heads(dx, split), rows_of_image(dy, split, before));
-    clear_padding(dx.view({B * H, T, shape[3]}), lengths, H, 0);
-    grads.set(0, dx);
+    clear_padding(dx.view({B * H, T, dx.dim(3)}), lengths, H, 0);
   });
 }
 
@@ -77,14 +75,7 @@ Tensor column_softmax(const Tensor& scores, const Visibility& visible) {
   const Tensor x = scores.detach().contiguous();
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, column_softmax, y, x, visible);
-  const Tensor p = y.detach();
-  return record("column_softmax", y, {scores},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(p);
-                  BRINE_CALL(p, softmax_backward, dx, dy, p, 1.0);
-                  grads.set(0, dx);
-                },
-                {p});
+  return record_softmax("column_softmax", y, scores, 1);
 }
 
 Tensor column_softmax_step(const Tensor& scores, const Tensor& width) {

@@ -73,10 +73,8 @@ Tensor cumsum(const Tensor& x, int axis) {
   const int a = axis_of("cumsum", x, axis);
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, cumsum, y, x.detach(), a, false);
-  return record("cumsum", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = Tensor::like(dy);
+  return record_one("cumsum", y, x, [=](const Tensor& dx, const Tensor& dy) {
     BRINE_CALL(dx, cumsum, dx, dy, a, true);
-    grads.set(0, dx);
   });
 }
 

@@ -39,13 +39,11 @@ Tensor approx_loss(const Tensor& scores, const TeacherSummary& summary, const Vi
   TeacherSummary kept{summary.tau.contiguous(), summary.t_log_t.contiguous(),
                       summary.t_square.contiguous()};
   BRINE_CALL(x, approx_loss, y, x, kept, visible);
-  return record("approx_loss", y, {scores},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(x);
-                  BRINE_CALL(x, approx_loss_backward, dx, dy, x, kept, visible);
-                  grads.set(0, dx);
-                },
-                {x, kept.tau});
+  return record_one("approx_loss", y, scores,
+                    [=](const Tensor& dx, const Tensor& dy) {
+                      BRINE_CALL(x, approx_loss_backward, dx, dy, x, kept, visible);
+                    },
+                    {x, kept.tau});
 }
 
 Tensor approx_loss_of_logs(const Tensor& log_estimate, const TeacherSummary& summary,
