@@ -106,13 +106,13 @@ void walk_tiles(const Walk& w, Byte* y, const Byte* x, int64_t size_y, int64_t s
   });
 }
 
-// Runs `run` over all elements of y and x, which have one shape.
-void walk(const Tensor& y, const Tensor& x, Run run) {
+// Runs `run` over all elements of y and of the memory px, whose elements have size_x bytes and
+// whose strides are those of a tensor of y's shape.
+void walk(const Tensor& y, const Byte* px, int64_t size_x, const Shape& strides_x, Run run) {
   if (y.numel() == 0) return;
-  Walk w = merged(y.shape(), y.strides(), x.strides());
-  const int64_t size_y = int64_t(item_size(y.dtype())), size_x = int64_t(item_size(x.dtype()));
+  Walk w = merged(y.shape(), y.strides(), strides_x);
+  const int64_t size_y = int64_t(item_size(y.dtype()));
   Byte* py = y.raw();
-  const Byte* px = x.raw();
   if (make_transposition(w)) return walk_tiles(w, py, px, size_y, size_x, run);
   const size_t last = w.size.size() - 1;
   const int64_t step_y = w.y[last], step_x = w.x[last];
@@ -124,6 +124,10 @@ void walk(const Tensor& y, const Tensor& x, Run run) {
   each_offset(w, last, w.size[last], [&](int64_t at_y, int64_t at_x, int64_t) {
     run(py + at_y * size_y, px + at_x * size_x, w.size[last], step_y, step_x);
   });
+}
+
+void walk(const Tensor& y, const Tensor& x, Run run) {
+  walk(y, x.raw(), int64_t(item_size(x.dtype())), x.strides(), run);
 }
 
 // Copies bits, elements of the size of T.
@@ -194,21 +198,8 @@ void fill(Tensor y, double value) {
     const T v = converted<T>(value);
     std::memcpy(element, &v, sizeof v);
   });
-  if (y.numel() == 0) return;
-  const Run run = bits_of_size(item_size(y.dtype()));
-  const int64_t size = int64_t(item_size(y.dtype()));
-  Walk w = merged(y.shape(), y.strides(), y.strides());
-  const size_t last = w.size.size() - 1;
-  const int64_t step = w.y[last];
-  Byte* py = y.raw();
-  if (last == 0) {
-    return parallel_for(w.size[0], kGrain, [&](int64_t begin, int64_t end) {
-      run(py + begin * step * size, element, end - begin, step, 0);
-    });
-  }
-  each_offset(w, last, w.size[last], [&](int64_t at, int64_t, int64_t) {
-    run(py + at * size, element, w.size[last], step, 0);
-  });
+  walk(y, element, 0, Shape(std::vector<int64_t>(size_t(y.rank()), 0)),
+       bits_of_size(item_size(y.dtype())));
 }
 
 }  // namespace brine::BRINE_CPU
