@@ -11,7 +11,7 @@ namespace brine {
 // undefined -> [B, before + R + after, W, O]. See tensor/types.h for the geometry.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convolution& conf = {});
 
-// ---- conv_row.cpp: a causal convolution of one new row, off the tape
+// A causal convolution of one new row, off the tape:
 // window [B, R, W + 2 margin, C] moves up by one row and gets row [B, W, C] as its last row; its
 // margins stay 0. `window` may be a part of a larger tensor.
 void push_row(const Tensor& window, const Tensor& row, int64_t margin);

@@ -1,5 +1,5 @@
 // Argument checks that ops share: rows of one new token, positions of sequences, queries and keys
-// whose sums over columns are multiplied.
+// whose sums over columns are multiplied, images.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -24,5 +24,9 @@ void check_scores(const char* op, const Tensor& scores, const Tensor& gain, cons
 // with `units` > 0 one for each unit of the sums.
 void check_borders(const char* op, const Tensor& borders, const Tensor& at, const Tensor& q,
                    const Tensor& k, int64_t K, const Tensor& width, int64_t units = 0);
+// Throws unless x is an f32 or f64 image [B, tokens, columns, channels].
+void check_image(const char* op, const Tensor& x);
+// Throws unless lengths is undefined or contiguous i64 [B].
+void check_lengths(const char* op, const Tensor& lengths, int64_t B);
 
 }  // namespace brine

@@ -1,6 +1,6 @@
 // Upsampling of images.
-#include "autograd/conv/image_checks.h"
 #include "autograd/ops_conv.h"
+#include "autograd/step_checks.h"
 #include "tensor/kernels/conv.h"
 
 namespace brine {
