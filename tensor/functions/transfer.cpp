@@ -26,9 +26,9 @@ void settle(cuda::Ticket& ticket) noexcept {
 
 }  // namespace
 
-Downloads::~Downloads() { settle(last_); }
+OpenCopies::~OpenCopies() { settle(last_); }
 
-Downloads& Downloads::operator=(Downloads&& other) noexcept {
+OpenCopies& OpenCopies::operator=(OpenCopies&& other) noexcept {
   settle(last_);
   last_ = std::move(other.last_);
   ends_ = std::move(other.ends_);
@@ -52,16 +52,6 @@ void Downloads::finish() {
   if (last_) cuda::wait(last_);
   last_.reset();
   ends_.clear();
-}
-
-Uploads::~Uploads() { settle(last_); }
-
-Uploads& Uploads::operator=(Uploads&& other) noexcept {
-  settle(last_);
-  last_ = std::move(other.last_);
-  device_ = other.device_;
-  ends_ = std::move(other.ends_);
-  return *this;
 }
 
 Tensor Uploads::start(const Tensor& x, Device device) {

@@ -17,33 +17,33 @@
 
 namespace brine {
 
-// Tensors that are being copied from a device to the CPU. May be moved to another thread.
-class Downloads {
+// Copies that may be in flight, in the order of their end, and the memory that they keep alive.
+class OpenCopies {
  public:
-  Downloads() = default;
-  Downloads(Downloads&&) = default;
-  Downloads& operator=(Downloads&& other) noexcept;
-  ~Downloads();
+  OpenCopies() = default;
+  OpenCopies(OpenCopies&&) = default;
+  OpenCopies& operator=(OpenCopies&& other) noexcept;
+  ~OpenCopies();  // waits for the copies
 
+ protected:
+  cuda::Ticket last_;
+  std::vector<Tensor> ends_;
+};
+
+// Tensors that are being copied from a device to the CPU. May be moved to another thread.
+class Downloads : OpenCopies {
+ public:
   // The tensor on the CPU: x itself if it is there, else one in pinned memory that has the values
   // when finish() has returned. x must not be changed until then.
   Tensor start(const Tensor& x);
   // Waits for the copies and releases the device's tensors. Throws errors of the device.
   void finish();
-
- private:
-  cuda::Ticket last_;  // copies end in the order of their start
-  std::vector<Tensor> ends_;
 };
 
-// Tensors that are being copied from the CPU to a device.
-class Uploads {
+// Tensors that are being copied from the CPU to a device. If a kernel of the device used them, the
+// copies have ended.
+class Uploads : OpenCopies {
  public:
-  Uploads() = default;
-  Uploads(Uploads&&) = default;
-  Uploads& operator=(Uploads&& other) noexcept;
-  ~Uploads();  // waits for the copies; if a kernel of the device used them, they have already ended
-
   // The tensor on the device, for kernels that are launched after admit(). x must be in pinned
   // memory and is kept alive; it must not be changed.
   Tensor start(const Tensor& x, Device device);
@@ -51,9 +51,7 @@ class Uploads {
   void admit() const;
 
  private:
-  cuda::Ticket last_;
   Device device_;
-  std::vector<Tensor> ends_;
 };
 
 // The single elements of tensors, all on one device, with one wait for it.
