@@ -73,14 +73,11 @@ std::vector<std::string> Communicator::gather(const std::string& what, const std
   return all;
 }
 
-void Communicator::broadcast(const std::string& what, void* bytes, size_t size) {
-  if (!is_first()) {
-    exchange(what, {}, {{0, bytes, size}});
-    return;
-  }
+void Communicator::broadcast(const std::string& what, void* bytes, size_t size, Device where) {
+  if (!is_first()) return exchange(what, {}, {{0, bytes, size}}, 1, where);
   std::vector<Outgoing> out;
   for (int r = 1; r < size_; ++r) out.push_back({r, bytes, size});
-  exchange(what, out, {});
+  exchange(what, out, {}, 1, where);
 }
 
 void Communicator::refuse_other(const std::string& what, const Tensor& values) const {
@@ -92,14 +89,8 @@ void Communicator::refuse_other(const std::string& what, const Tensor& values) c
 void Communicator::broadcast(const std::string& what, const Tensor& values) {
   refuse_other(what, values);
   if (size_ == 1 || values.numel() == 0) return;
-  std::vector<Outgoing> out;
-  for (int r = 1; is_first() && r < size_; ++r) out.push_back({r, values.raw(), bytes_of(values)});
-  std::vector<Incoming> in;
-  if (!is_first()) {
-    values.bump_version();
-    in.push_back({0, values.raw(), bytes_of(values)});
-  }
-  exchange(what, out, in, 1, values.device());
+  if (!is_first()) values.bump_version();
+  broadcast(what, values.raw(), bytes_of(values), values.device());
 }
 
 void SelfCommunicator::abort(int status) { ::_exit(status); }

@@ -79,8 +79,8 @@ class Communicator {
   void barrier(const std::string& what, double patience = 1);
   // The bytes of every rank, by rank; their lengths may differ.
   std::vector<std::string> gather(const std::string& what, const std::string& local);
-  // The bytes of rank 0, on all ranks.
-  void broadcast(const std::string& what, void* bytes, size_t size);
+  // The bytes of rank 0, on all ranks, in memory of one device.
+  void broadcast(const std::string& what, void* bytes, size_t size, Device where = {});
 
   // Collectives on flat tensors [n]: contiguous, of one size and type on all ranks, in memory that
   // moves(). With one rank they do nothing. Errors as of exchange().

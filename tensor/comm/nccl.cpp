@@ -54,7 +54,7 @@ class Nccl : public Communicator {
     const auto init =
         library().function<int(Comm*, int, UniqueId, int, Config*)>("ncclCommInitRankConfig");
     verify(init(&comm_, size(), id, rank(), &config), wait);
-    settle(wait);
+    finish(wait, {}, false);
   }
 
   ~Nccl() override {
@@ -95,29 +95,18 @@ class Nccl : public Communicator {
     std::set<int> others;
     for (const Incoming& i : in) others.insert(i.from);
     for (const Outgoing& o : out) others.insert(o.to);
-    finish(wait, {others.begin(), others.end()});
+    finish(wait, {others.begin(), others.end()}, true);
   }
 
-  // Until the library has queued what it was given.
-  void settle(const Wait& wait) {
-    Patience patience(wait.seconds);
-    for (;;) {
-      int state = kSuccess;
-      verify(state_of_(comm_, &state), wait);
-      if (state == kSuccess) return;
-      verify(state, wait);
-      rest(patience, wait, {});
-    }
-  }
-
-  // Until the device has done it. `others` are those it may wait for.
-  void finish(const Wait& wait, const std::vector<int>& others) {
+  // Until the library has queued what it was given, or also the device has done it. `others` are
+  // those it may wait for.
+  void finish(const Wait& wait, const std::vector<int>& others, bool on_device) {
     Patience patience(wait.seconds);
     for (;;) {
       int state = kSuccess;
       verify(state_of_(comm_, &state), wait);
       verify(state, wait);  // errors of the network
-      if (state == kSuccess && cuda::is_idle(device_)) return;
+      if (state == kSuccess && (!on_device || cuda::is_idle(device_))) return;
       rest(patience, wait, others);
     }
   }
