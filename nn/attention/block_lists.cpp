@@ -41,6 +41,14 @@ Tensor PromptPart::attend(const BlockMask& mask, const BlockConfig& config) cons
       block_attention(in.q, k, v, mask, visible, (config.chosen + config.fixed()) * config.block));
 }
 
+Tensor attend_window(const AttentionInput& in, const BlockConfig& config) {
+  const PromptPart part(in, config);
+  dynamic_cast<KeyValueState&>(*in.state).extend(in.slot, in.k, in.v);
+  return part.attend(select_blocks({.q = in.q, .groups = in.k.dim(1)}, config, part.visible,
+                                   part.tokens, part.tiles),
+                     config);
+}
+
 void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys) {
   const int64_t T = in.k.dim(2);
   in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept_keys(mask, in.visible, T)}, {1}));

@@ -27,6 +27,9 @@ struct PromptPart {
 };
 // Whether the input is such a part.
 bool continues(const AttentionInput& in);
+// Attention of such a part, with which the state is extended, to the blocks that every row keeps
+// without a choice -> [1, n, H d].
+Tensor attend_window(const AttentionInput& in, const BlockConfig& config);
 
 // Tap entries of a mask with all tiles: "kept_keys" f64 [1], the mean number of keys of a row, and
 // if `keys`, the mask by keys as "row_pointers", "head_offsets" and "columns" (FlatCsr), for which

@@ -85,13 +85,7 @@ class Recent : public CachedAttention {
     CostScope part("attention");
     if (!shape_.causal) return nearest(in);
     const BlockConfig config = blocks(in.options);
-    if (continues(in)) {
-      const PromptPart part(in, config);
-      dynamic_cast<KeyValueState&>(*in.state).extend(in.slot, in.k, in.v);
-      return part.attend(select_blocks({.q = in.q, .groups = shape_.groups()}, config, part.visible,
-                                       part.tokens, part.tiles),
-                         config);
-    }
+    if (continues(in)) return attend_window(in, config);
     fill(in);
     const BlockMask mask = select_blocks({.q = in.q.detach(), .groups = shape_.groups()}, config,
                                          in.visible, in.q.dim(2));
