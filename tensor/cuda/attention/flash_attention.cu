@@ -10,13 +10,6 @@
 namespace brine::cuda {
 namespace {
 
-// Rows of a product that a thread owns: with more, wide heads in f64 would not fit in registers.
-template <class T>
-struct Plain {
-  template <int D>
-  using Tile = PlainTile<T, D, sizeof(T) == 4 ? 8 : 4>;
-};
-
 template <class T>
 struct Operands {
   T *y, *lse;  // [B, T, H d], [B, H, T]

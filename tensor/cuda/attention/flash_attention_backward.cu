@@ -18,13 +18,6 @@ struct BackwardOperands {
   T scale;
 };
 
-// Rows of a product that a thread owns: with more, the sums would not fit in registers.
-template <class T>
-struct BackwardPlain {
-  template <int D>
-  using Tile = PlainTile<T, D, sizeof(T) == 4 && D <= 64 ? 8 : 4>;
-};
-
 // The rows of one head in a pass: the stationary and the moving ones. The scores are the products
 // of `along`, their gradients the products of `across`.
 template <class T>

@@ -19,6 +19,19 @@ bool packed_rows(int64_t d, P*... data) {
   return d % kWide<T> == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);
 }
 
+// Tiles on CUDA cores. Rows of a product that a thread owns: with more, wide heads in f64, and the
+// sums of gradients, would not fit in registers.
+template <class T>
+struct Plain {
+  template <int D>
+  using Tile = PlainTile<T, D, sizeof(T) == 4 ? 8 : 4>;
+};
+template <class T>
+struct BackwardPlain {
+  template <int D>
+  using Tile = PlainTile<T, D, sizeof(T) == 4 && D <= 64 ? 8 : 4>;
+};
+
 // Calls f<Layout>() with the layout of the smallest tiles for d, which returns whether the device
 // has enough shared memory; if not, with that of tiles half as high. False if neither fits or d is
 // too large. Plain<D> is the layout on CUDA cores. `given` is the type in which the factors are

@@ -7,13 +7,6 @@
 namespace brine::cuda {
 namespace {
 
-// As in flash_attention.cu.
-template <class T>
-struct Plain {
-  template <int D>
-  using Tile = PlainTile<T, D, sizeof(T) == 4 ? 8 : 4>;
-};
-
 template <class T>
 struct Operands {
   T *y, *lse;  // [B, H, rows, d], [B, H, rows]

@@ -22,13 +22,6 @@ struct BackwardOperands {
   T scale;
 };
 
-// As in flash_attention_backward.cu.
-template <class T>
-struct BackwardPlain {
-  template <int D>
-  using Tile = PlainTile<T, D, sizeof(T) == 4 && D <= 64 ? 8 : 4>;
-};
-
 // A warp for each row of q; rows of padding are not read. dy is rounded as in the products from
 // which dot is subtracted.
 template <class Layout, class T = typename Layout::T>
