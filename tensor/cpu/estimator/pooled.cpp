@@ -1,8 +1,11 @@
-// The scores of mean keys: a row's query times the mean key of each of its columns.
+// The scores of mean keys: a row's query times the mean key of each of its columns;
+// of all rows, or of one new token.
 #include <cmath>
 #include <vector>
 
+#include "tensor/base/stored.h"
 #include "tensor/cpu/estimator/column_passes.h"
+#include "tensor/cpu/estimator/column_step.h"
 #include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/kernels/estimator.h"
 
@@ -63,6 +66,19 @@ void pooled_prior_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor
           apply_gain(gains[n % at.heads], q.data<T>() + n * size, dq.data<T>() + n * size, size);
     });
     for (int64_t n = 0; n < at.all(); ++n) dgain.data<T>()[n % at.heads] += T(parts[size_t(n)]);
+  });
+}
+
+void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width,
+                        int64_t units) {
+  dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class S>() {
+    const int64_t K = y.dim(3);
+    const double scale = 1 / std::sqrt(double(q.dim(3)));
+    column_products_step<T, S>(
+        borders, at, q, k, width, units, StepRows::keys,
+        [&](int64_t n, const BorderMove& move, int64_t w, const T* products) {
+          take_means(move.begin.data(), w, K, move.unit, scale, products, y.data<T>() + n * K);
+        });
   });
 }
 

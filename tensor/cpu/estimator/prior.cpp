@@ -1,7 +1,10 @@
-// The prior of the scores: each column's share of a row's linear attention.
+// The prior of the scores: each column's share of a row's linear attention; of all
+// rows, or of one new token.
 #include <vector>
 
+#include "tensor/base/stored.h"
 #include "tensor/cpu/estimator/column_passes.h"
+#include "tensor/cpu/estimator/column_step.h"
 #include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/kernels/estimator.h"
 
@@ -41,6 +44,19 @@ void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor
     for (int64_t i = 0; i < at.all() * at.parts; ++i) {
       dgain.data<T>()[i / at.parts % at.heads] += T(sums[size_t(i)]);
     }
+  });
+}
+
+void performer_prior_step(Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
+                          Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units) {
+  dispatch_stored(y.dtype(), phi_k.dtype(), [&]<class T, class S>() {
+    const int64_t H = phi_q.dim(1), K = scores.dim(3);
+    column_products_step<T, S>(
+        borders, at, phi_q, phi_k, width, units, StepRows::units,
+        [&](int64_t n, const BorderMove& move, int64_t w, const T* products) {
+          ShareRow<T>{move.begin.data(), w, K, move.unit, floor}.add_logs(
+              products, scores.data<T>() + n * K, gain.data<T>()[n % H], y.data<T>() + n * K);
+        });
   });
 }
 

@@ -1,7 +1,10 @@
-// The scores of mean keys: a row's query times the mean key of each of its columns.
+// The scores of mean keys: a row's query times the mean key of each of its columns;
+// of all rows, or of one new token.
 #include <cmath>
 
+#include "tensor/base/stored.h"
 #include "tensor/cuda/estimator/column_products.cuh"
+#include "tensor/cuda/estimator/column_step.cuh"
 #include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
@@ -52,6 +55,17 @@ struct MeanSlopes {
   }
 };
 
+template <class T>
+struct StepMeans {
+  T* y;  // [B H, K]
+  double scale;
+
+  __device__ void operator()(const columns::StepRow& row, int64_t c) const {
+    const int64_t keys = row.keys(c);
+    y[row.head * row.K + c] = keys ? T(row.product(c) * scale / double(keys)) : T(0);
+  }
+};
+
 }  // namespace
 
 void pooled_prior(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
@@ -79,6 +93,15 @@ void pooled_prior_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor
         MeanSlopes<T>{dy.data<T>(), gain.data<T>(), 1 / std::sqrt(double(at.m)),
                       parts.data<double>()});
     columns::add_gains(name, dgain, parts, B, at);
+  });
+}
+
+void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width,
+                        int64_t units) {
+  dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class S>() {
+    columns::column_step<T, S>("pooled_scores_step", borders, at, q, k, width, units,
+                               columns::StepRows::keys,
+                               StepMeans<T>{y.data<T>(), 1 / std::sqrt(double(q.dim(3)))});
   });
 }
 
