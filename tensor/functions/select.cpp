@@ -1,7 +1,6 @@
 // Selection of columns: the checked function over its kernel, and the names of its modes.
-#include "tensor/functions/select.h"
-
 #include "tensor/kernels/attention.h"
+#include "tensor/mask/csr.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {

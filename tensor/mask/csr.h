@@ -59,6 +59,12 @@ struct Selection {
 // Visibility::first, as build_csr() does.
 Selection select_columns(const Tensor& estimate, const Visibility& visible,
                          const SelectConfig& config);
+// The most keys that a selection from [B, H, T, K] gives, from the sizes alone: the memory of a
+// mask on a device, whose number of entries is not read back. Rows of causal sequences are not
+// visited one by one: the sum has a term for each of the at most about k + 2 sqrt(2 H k K) sizes
+// that their groups take.
+int64_t max_selected_entries(const Visibility& visible, const SelectConfig& config, int64_t B,
+                             int64_t H, int64_t T, int64_t K);
 
 // The keys of the selected columns. A row with w <= k sees every visible key; otherwise a column of
 // n > k keys gives the k keys b(c+1) - 1 - floor(i n / k), i = 0..k-1. `keys` = 0 means T. With

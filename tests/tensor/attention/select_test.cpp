@@ -2,7 +2,6 @@
 #include "tensor/kernels/select.h"
 
 #include "tensor/base/math.h"
-#include "tensor/functions/select.h"
 #include "tests/refusals.h"
 #include "tests/sparse_oracle.h"
 
