@@ -11,8 +11,7 @@
 namespace brine::distill {
 namespace {
 
-template <class T>
-void check_sizes(std::span<const T> predicted, std::span<const T> truth) {
+void check_sizes(Scores predicted, Scores truth) {
   check(!truth.empty() && predicted.size() == truth.size(), "metrics: ", predicted.size(),
         " predictions for ", truth.size(), " rows");
 }
@@ -34,8 +33,8 @@ std::vector<double> ranks_of(Scores values) {
 class Counts {
  public:
   explicit Counts(size_t classes) : predicted_(classes), truth_(classes), both_(classes) {}
-  Counts(Classes predicted, Classes truth) : Counts(classes_of(predicted, truth)) {
-    for (size_t i = 0; i < truth.size(); ++i) add(predicted[i], truth[i]);
+  Counts(Scores predicted, Scores truth) : Counts(classes_of(predicted, truth)) {
+    for (size_t i = 0; i < truth.size(); ++i) add(int32_t(predicted[i]), int32_t(truth[i]));
   }
 
   size_t classes() const { return truth_.size(); }
@@ -47,6 +46,7 @@ class Counts {
     ++texts_;
   }
   double accuracy() const { return right_ / texts_; }
+  // 2 TP / (2 TP + FP + FN) of one class against the others.
   double f1(size_t c) const {
     const bool occurs = c < truth_.size() && predicted_[c] + truth_[c] > 0;
     return occurs ? 2 * both_[c] / (predicted_[c] + truth_[c]) : 0;
@@ -60,6 +60,7 @@ class Counts {
     }
     return sum / classes;
   }
+  // Matthews correlation for any number of classes (R_K of Gorodkin, 2004; two classes: phi).
   double matthews() const {
     const double n = texts_, spread = std::sqrt((n * n - dot(predicted_, predicted_)) *
                                                 (n * n - dot(truth_, truth_)));
@@ -71,13 +72,13 @@ class Counts {
   static double dot(const Numbers& a, const Numbers& b) {
     return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
   }
-  static size_t classes_of(Classes predicted, Classes truth) {
+  static size_t classes_of(Scores predicted, Scores truth) {
     check_sizes(predicted, truth);
     int32_t classes = 0;
-    for (const Classes side : {predicted, truth}) {
-      for (const int32_t c : side) {
+    for (const Scores side : {predicted, truth}) {
+      for (const double c : side) {
         check(c >= 0, "metrics: a class is negative");
-        classes = std::max(classes, c + 1);
+        classes = std::max(classes, int32_t(c) + 1);
       }
     }
     return size_t(classes);
@@ -101,21 +102,6 @@ Values score_classes(const data::Task& task, const Counts& counts) {
   return out;
 }
 
-Counts counts_of(Scores predicted, Scores truth) {
-  const std::vector<int32_t> p(predicted.begin(), predicted.end()), t(truth.begin(), truth.end());
-  return Counts(p, t);
-}
-
-}  // namespace
-
-double accuracy(Classes predicted, Classes truth) { return Counts(predicted, truth).accuracy(); }
-
-double f1(Classes predicted, Classes truth, int32_t positive) {
-  return Counts(predicted, truth).f1(size_t(positive));
-}
-
-double matthews(Classes predicted, Classes truth) { return Counts(predicted, truth).matthews(); }
-
 double pearson(Scores predicted, Scores truth) {
   check_sizes(predicted, truth);
   double n = double(truth.size());
@@ -132,13 +118,15 @@ double pearson(Scores predicted, Scores truth) {
   return spread > 0 ? std::clamp(pt / spread, -1.0, 1.0) : 0;
 }
 
+// Pearson correlation of the ranks; equal values share their mean rank.
 double spearman(Scores predicted, Scores truth) {
-  check_sizes(predicted, truth);
   return pearson(ranks_of(predicted), ranks_of(truth));
 }
 
+}  // namespace
+
 Values score_task(const data::Task& task, Scores predicted, Scores truth) {
-  if (!task.regression()) return score_classes(task, counts_of(predicted, truth));
+  if (!task.regression()) return score_classes(task, Counts(predicted, truth));
   Values out;
   for (const data::Metric metric : task.metrics) {
     if (metric == data::Metric::pearson)
@@ -153,7 +141,7 @@ std::vector<Interval> score_intervals(const data::Task& task, Scores predicted, 
   constexpr size_t kSamples = 1000, kOutside = 25;  // on each side
   const Values scores = score_task(task, predicted, truth);
   const size_t n = truth.size();
-  const size_t classes = task.regression() ? 0 : counts_of(predicted, truth).classes();
+  const size_t classes = task.regression() ? 0 : Counts(predicted, truth).classes();
   std::vector<std::vector<double>> drawn(scores.size());
   std::vector<double> p(n), t(n);
   const bool all_shares = scores.size() == 1 && scores[0].first == "accuracy";

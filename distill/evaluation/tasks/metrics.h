@@ -20,22 +20,12 @@ struct Interval {
 // and misses. n = 0: [0, 1].
 Interval wilson(double mean, int64_t n);
 
-// Classes as numbers from 0 on. Both spans of a metric have the same size, at least 1.
-using Classes = std::span<const int32_t>;
+// Scores of a regression, or classes as numbers from 0 on. Both spans of a metric have the same
+// size, at least 1.
 using Scores = std::span<const double>;
 
-double accuracy(Classes predicted, Classes truth);
-// 2 TP / (2 TP + FP + FN) of one class against the others.
-double f1(Classes predicted, Classes truth, int32_t positive = 1);
-// Matthews correlation for any number of classes (R_K of Gorodkin, 2004; two classes: phi).
-double matthews(Classes predicted, Classes truth);
-double pearson(Scores predicted, Scores truth);
-// Pearson correlation of the ranks; equal values share their mean rank.
-double spearman(Scores predicted, Scores truth);
-
 // The metrics of a task under their usual names (accuracy, f1, matthews_correlation, pearson,
-// spearmanr). Predictions are classes, or scores of a regression. f1 is of class 1 where there are
-// two, else the mean over the classes.
+// spearmanr). f1 is of class 1 where there are two, else the mean over the classes.
 Values score_task(const data::Task& task, Scores predicted, Scores truth);
 // The 95 % interval of each of them: Wilson's of an accuracy, else between the 2.5th and the 97.5th
 // percentile of 1,000 samples of as many texts, drawn with replacement by a fixed seed.

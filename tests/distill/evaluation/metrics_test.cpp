@@ -13,56 +13,61 @@ using namespace brine::distill;
 
 namespace {
 
-using Ints = std::vector<int32_t>;
 using Reals = std::vector<double>;
+using enum data::Metric;
 
 doctest::Approx approx(double value) { return doctest::Approx(value).epsilon(1e-13); }
+
+// One metric of a task of two classes, or of a regression.
+double score(data::Metric metric, const Reals& p, const Reals& t) {
+  data::Task task;
+  task.metrics = {metric == spearman ? pearson : metric, metric};
+  return score_task(task, p, t).back().second;
+}
 
 }  // namespace
 
 TEST_CASE("metrics: counted manually") {
   // TP 2 (rows 0, 1), FP 1 (row 2), FN 1 (row 3), TN 1 (row 4).
-  Ints p = {1, 1, 1, 0, 0}, t = {1, 1, 0, 1, 0};
-  CHECK(accuracy(p, t) == approx(3.0 / 5));
-  CHECK(f1(p, t) == approx(4.0 / 6));
-  CHECK(f1(p, t, 0) == approx(2.0 / 4));
+  Reals p = {1, 1, 1, 0, 0}, t = {1, 1, 0, 1, 0};
+  CHECK(score(accuracy, p, t) == approx(3.0 / 5));
+  CHECK(score(f1, p, t) == approx(4.0 / 6));
   // (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)) = (2 - 1) / sqrt(3 3 2 2)
-  CHECK(matthews(p, t) == approx(1.0 / 6));
-  Ints wrong = {0, 0, 1, 0, 1};
-  CHECK(matthews(wrong, t) == approx(-1));
-  CHECK(f1(wrong, t) == 0);
-  CHECK(matthews(t, t) == 1);
+  CHECK(score(matthews, p, t) == approx(1.0 / 6));
+  Reals wrong = {0, 0, 1, 0, 1};
+  CHECK(score(matthews, wrong, t) == approx(-1));
+  CHECK(score(f1, wrong, t) == 0);
+  CHECK(score(matthews, t, t) == 1);
   // x = 1 2 3, y = 1 3 2: covariance 1, variances 2 and 2.
-  CHECK(pearson(Reals{1, 2, 3}, Reals{1, 3, 2}) == approx(0.5));
+  CHECK(score(pearson, {1, 2, 3}, {1, 3, 2}) == approx(0.5));
   // Ranks 1.5 1.5 3 and 1 2 3: 1.5 / sqrt(1.5 2).
-  CHECK(spearman(Reals{7, 7, 100}, Reals{-1, 0, 50}) == approx(1.5 / std::sqrt(3.0)));
-  CHECK(spearman(Reals{1, 10, 100}, Reals{3, 2, 1}) == approx(-1));
+  CHECK(score(spearman, {7, 7, 100}, {-1, 0, 50}) == approx(1.5 / std::sqrt(3.0)));
+  CHECK(score(spearman, {1, 10, 100}, {3, 2, 1}) == approx(-1));
 }
 
 TEST_CASE("metrics: as scikit-learn and scipy compute them") {
-  Ints p, t, p3, t3;
+  Reals p, t, p3, t3;
   for (int32_t i = 0; i < 37; ++i) {
     p.push_back(i * i / 4 % 2);
     t.push_back((i * i / 4 + (i % 4 == 0)) % 2);
   }
-  CHECK(accuracy(p, t) == approx(0.7297297297297297));
-  CHECK(f1(p, t) == approx(0.6428571428571429));
-  CHECK(f1(p, t, 0) == approx(0.782608695652174));
-  CHECK(matthews(p, t) == approx(0.5518254055364692));
+  CHECK(score(accuracy, p, t) == approx(0.7297297297297297));
+  CHECK(score(f1, p, t) == approx(0.6428571428571429));
+  CHECK(score(matthews, p, t) == approx(0.5518254055364692));
   for (int32_t i = 0; i < 41; ++i) {
     p3.push_back(i * i / 3 % 3);
     t3.push_back((i * i / 3 + (i % 5 == 0)) % 3);
   }
-  CHECK(accuracy(p3, t3) == approx(0.7804878048780488));
-  CHECK(matthews(p3, t3) == approx(0.6484313026604842));
+  CHECK(score(accuracy, p3, t3) == approx(0.7804878048780488));
+  CHECK(score(matthews, p3, t3) == approx(0.6484313026604842));
   Reals x, y;  // 11 and 19 different values among 29
   for (int i = 0; i < 29; ++i) {
     x.push_back(i * 37 % 11 / 4.0);
     y.push_back(std::nearbyint((i * 23 % 13 / 3.0 + i * 37 % 11 * 0.2) * 4) / 4);
   }
-  CHECK(pearson(x, y) == approx(0.459452689036625));
-  CHECK(spearman(x, y) == approx(0.43598449691147756));
-  CHECK(spearman(y, x) == spearman(x, y));
+  CHECK(score(pearson, x, y) == approx(0.459452689036625));
+  CHECK(score(spearman, x, y) == approx(0.43598449691147756));
+  CHECK(score(spearman, y, x) == score(spearman, x, y));
 }
 
 TEST_CASE("metrics: of a task, with 95 % intervals and counts by class") {
@@ -95,18 +100,18 @@ TEST_CASE("metrics: of a task, with 95 % intervals and counts by class") {
 }
 
 TEST_CASE("metrics: where nothing is defined they are 0; sizes must agree") {
-  Ints zeros(4, 0), ones(4, 1), mixed = {0, 1, 1, 0};
-  CHECK(matthews(zeros, mixed) == 0);
-  CHECK(matthews(mixed, ones) == 0);
-  CHECK(matthews(zeros, zeros) == 0);
-  CHECK(f1(zeros, zeros) == 0);
-  CHECK(accuracy(zeros, zeros) == 1);
-  CHECK(pearson(Reals{1, 1, 1}, Reals{1, 2, 3}) == 0);
-  CHECK(spearman(Reals{1, 2, 3}, Reals{5, 5, 5}) == 0);
+  Reals zeros(4, 0), ones(4, 1), mixed = {0, 1, 1, 0};
+  CHECK(score(matthews, zeros, mixed) == 0);
+  CHECK(score(matthews, mixed, ones) == 0);
+  CHECK(score(matthews, zeros, zeros) == 0);
+  CHECK(score(f1, zeros, zeros) == 0);
+  CHECK(score(accuracy, zeros, zeros) == 1);
+  CHECK(score(pearson, {1, 1, 1}, {1, 2, 3}) == 0);
+  CHECK(score(spearman, {1, 2, 3}, {5, 5, 5}) == 0);
   // A large mean must not drown the differences.
-  CHECK(pearson(Reals{1e8 + 1, 1e8 + 2, 1e8 + 3}, Reals{1, 3, 2}) == approx(0.5));
-  CHECK_THROWS_WITH_AS(accuracy(zeros, Ints{1}), "metrics: 4 predictions for 1 rows", Error);
-  CHECK_THROWS_WITH_AS(pearson(Reals{}, Reals{}), "metrics: 0 predictions for 0 rows", Error);
+  CHECK(score(pearson, {1e8 + 1, 1e8 + 2, 1e8 + 3}, {1, 3, 2}) == approx(0.5));
+  CHECK_THROWS_WITH_AS(score(accuracy, zeros, {1}), "metrics: 4 predictions for 1 rows", Error);
+  CHECK_THROWS_WITH_AS(score(pearson, {}, {}), "metrics: 0 predictions for 0 rows", Error);
 }
 
 TEST_CASE("metrics: each task has its own, under the usual names") {
