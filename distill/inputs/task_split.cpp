@@ -132,10 +132,8 @@ std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::st
 
 bool is_of_other_task(const nn::ClassHead& head, const data::Task& task) {
   if (head.task == task.name || head.task == recorded_name(task)) return false;
-  const std::vector<data::Task>& known = data::tasks();
   return head.task.starts_with(kUserFiles) ||
-         std::any_of(known.begin(), known.end(),
-                     [&](const auto& other) { return other.name == head.task; });
+         std::ranges::find(data::tasks(), head.task, &data::Task::name) != data::tasks().end();
 }
 
 std::vector<int64_t> class_map(const nn::ClassHead& head, const ClassNames& of,

@@ -156,8 +156,7 @@ TeacherNeeds LossConfig::needs() const {
   for (size_t i = 0; i < losses().size(); ++i) {
     if (weights_[i] == 0) continue;
     for (const std::string& part : losses()[i].needs) {
-      auto it = std::find_if(needs.begin(), needs.end(),
-                             [&](const TeacherNeed& need) { return need.part == part; });
+      auto it = std::ranges::find(needs, part, &TeacherNeed::part);
       if (it == needs.end()) it = needs.insert(needs.end(), {part, {}});
       it->losses.push_back(losses()[i].name);
     }

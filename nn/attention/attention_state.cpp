@@ -89,8 +89,7 @@ int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
   check(tokens >= 0 && tokens <= capacity_, source, ": a sequence of ", tokens,
         " tokens, there is room for ", capacity_);
   for (const NamedTensor& t : tensors) {
-    const bool known =
-        std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == t.name; });
+    const bool known = std::ranges::find(parts_, t.name, &Part::name) != parts_.end();
     check(known || t.name == "length", source, ": a tensor ", t.name,
           " that this attention does not have");
   }

@@ -81,11 +81,8 @@ std::string how_to_untie(const data::Json& json) {
 void resolve_ties(std::vector<Weight>& weights, const ModelConfig& config, const data::Json& json,
                   const std::string& source) {
   for (const auto& [alias, original_name] : config.family().ties()) {
-    auto find = [&](const std::string& name) {
-      return std::find_if(weights.begin(), weights.end(),
-                          [&](const Weight& w) { return w.name == name; });
-    };
-    auto copy = find(alias), original = find(original_name);
+    auto copy = std::ranges::find(weights, alias, &Weight::name),
+         original = std::ranges::find(weights, original_name, &Weight::name);
     if (copy == weights.end()) continue;
     if (original == weights.end()) {
       copy->name = original_name;

@@ -224,15 +224,13 @@ std::vector<Contender> contenders_of(const SuiteGrid& grid, int64_t step) {
 }
 
 bool has_dense(const std::vector<Contender>& contenders) {
-  return std::any_of(contenders.begin(), contenders.end(),
-                     [](const Contender& c) { return c.name == kDense; });
+  return std::ranges::find(contenders, kDense, &Contender::name) != contenders.end();
 }
 
 // Throws when k would have no effect.
 void check_k(const SuiteCall& call, const nn::LoadedModel& m,
              const std::vector<Contender>& contenders) {
-  const bool full = std::all_of(contenders.begin(), contenders.end(),
-                                [](const Contender& c) { return nn::is_full_attention(c.method); });
+  const bool full = std::ranges::all_of(contenders, nn::is_full_attention, &Contender::method);
   check(call.k.empty() || !full || m.model->attention_traits().sparse,
         "suite: --k has no effect on attention '", m.config.attention,
         "' next to full attention only");
