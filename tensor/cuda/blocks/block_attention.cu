@@ -1,8 +1,13 @@
 // Attention over lists of key blocks, forward: the arithmetic of flash_attention.cu with the rows
-// of several heads as the lanes of a tile, and the keys of a list instead of consecutive ones.
+// of several heads as the lanes of a tile, and the keys of a list instead of consecutive ones; and
+// that of one new query per sequence over the cached keys of its list.
+#include "tensor/base/stored.h"
+#include "tensor/cuda/attention/cached_spans.cuh"
 #include "tensor/cuda/attention/online_softmax.cuh"
 #include "tensor/cuda/blocks/block_tile.cuh"
+#include "tensor/cuda/core/packs.cuh"
 #include "tensor/kernels/blocks.h"
+#include "tensor/mask/blocks.h"
 
 namespace brine::cuda {
 namespace {
@@ -150,6 +155,25 @@ __global__ void attend_wide_kernel(const Operands<T> in, const BlockSizes at) {
   if (threadIdx.x == 0) in.lse[row] = tile.rows ? max_score * in.scale + math::log(sum) : T(0);
 }
 
+// Positions in the list of a group; every block before the last is complete.
+struct CachedBlocks {
+  const int32_t *counts, *entries;
+  const int64_t* width;  // of a sequence
+  int64_t H, group, S, capacity, block;
+
+  __device__ Positions positions(int64_t head) const {
+    const int64_t bg = head / group, count = counts[bg];
+    if (count == 0) return {0, 0};
+    const int64_t last = entry_block(entries[bg * capacity + count - 1]) * block;
+    const int64_t left = width[head / H] - last;
+    return {0, (count - 1) * block + (left < block ? left : block)};
+  }
+  __device__ int64_t row(int64_t head, int64_t position) const {
+    const int64_t bg = head / group, e = quotient(position, block);
+    return bg * S + entry_block(entries[bg * capacity + e]) * block + position - e * block;
+  }
+};
+
 }  // namespace
 
 void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMask mask,
@@ -183,6 +207,24 @@ void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMa
     const BlockSizes at = call.sizes(1, packed);
     launch(name, attend_wide_kernel<T>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
            dim3(threads), size_t(2 * d + threads) * sizeof(T), in, at);
+  });
+}
+
+void block_attention_step(Tensor y, Tensor q, Tensor k, Tensor v, BlockMask mask, Tensor width,
+                          double scale) {
+  if (q.numel() == 0) return;
+  const int64_t H = q.dim(1), S = k.dim(2), max_keys = mask.capacity() * mask.block;
+  const OnDevice widths(width, y.device());
+  const CachedBlocks keys{.counts = mask.counts.data<int32_t>(),
+                          .entries = mask.entries.data<int32_t>(),
+                          .width = widths.data<int64_t>(),
+                          .H = H,
+                          .group = H / k.dim(1),
+                          .S = S,
+                          .capacity = mask.capacity(),
+                          .block = mask.block};
+  dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class Stored>() {
+    attend_spans<T, Stored>("block_attention_step", y, q, k, v, keys, std::min(S, max_keys), scale);
   });
 }
 
