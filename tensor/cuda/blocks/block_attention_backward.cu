@@ -1,7 +1,7 @@
 // The gradients of attention over lists of key blocks: the probabilities are recomputed from the
 // scores and the log-sum-exp.
 //
-// As in flash_attention_backward.cu there are two passes, so that one thread block computes each
+// As in flash_attention.cu there are two passes, so that one thread block computes each
 // sum, in a fixed order. That of queries goes over the list of a tile. That of keys goes over the
 // tiles that keep a block (block_lists.cuh), in slices.
 #include "tensor/cuda/blocks/block_lists.cuh"
