@@ -247,17 +247,23 @@ struct ChunkedInputs {
   }
 };
 
-// Calls f(at) for turns of as many groups as memory allows.
+// Calls f(ChunkedInputs) for turns of as many groups as memory allows; phi_q may be undefined.
 template <class F>
-void each_turn(Chunks at, int64_t all, size_t item, F&& f) {
+void each_turn(const char* name, const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
+               const Tensor& v, const Visibility& visible, F&& f) {
+  const DeviceWidths widths(visible, phi_k.dim(2), v.device());
+  Chunks at = chunks_of(phi_q.defined() ? phi_q : phi_k, phi_k, identity, v, widths.get());
   const int64_t rows = at.chunks * at.rows, lines = rows * at.heads;
   const int64_t numbers =
       (rows + lines) * (at.m + at.wide()) + lines * at.rows + 2 * at.chunks * at.m * at.wide();
-  const int64_t turn = heads_per_turn(all, numbers * int64_t(item));
-  for (at.first = 0; at.first < all; at.first += turn) {
-    at.count = std::min(turn, all - at.first);
-    f(at);
-  }
+  const int64_t all = phi_k.dim(0) * phi_k.dim(1);
+  dispatch_float(v.dtype(), [&]<class T>() {
+    const int64_t turn = heads_per_turn(all, numbers * int64_t(sizeof(T)));
+    for (at.first = 0; at.first < all; at.first += turn) {
+      at.count = std::min(turn, all - at.first);
+      f(ChunkedInputs<T>(name, at, phi_q, phi_k, identity, v));
+    }
+  });
 }
 
 }  // namespace
@@ -265,44 +271,36 @@ void each_turn(Chunks at, int64_t all, size_t item, F&& f) {
 void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
                       Visibility visible, double eps) {
   if (y.numel() == 0) return;
-  const DeviceWidths widths(visible, phi_q.dim(2), y.device());
-  const Chunks sizes = chunks_of(phi_q, phi_k, identity, v, widths.get());
-  dispatch_float(y.dtype(), [&]<class T>() {
-    each_turn(sizes, phi_k.dim(0) * phi_k.dim(1), sizeof(T), [&](const Chunks& at) {
-      const ChunkedInputs<T> in("linear_attention", at, phi_q, phi_k, identity, v);
-      const Tensor sums =
-          in.result(in.q, in.state(eps), false, in.triangle(in.q, in.k), false, in.z);
-      launch_each(in.name, sums.numel(), outputs_kernel<T>, y.data<T>(), den.data<T>(),
-                  sums.data<T>(), at, sums.numel());
-    });
-  });
+  auto outputs = [&]<class T>(const ChunkedInputs<T>& in) {
+    const Tensor sums = in.result(in.q, in.state(eps), false, in.triangle(in.q, in.k), false, in.z);
+    launch_each(in.name, sums.numel(), outputs_kernel<T>, y.data<T>(), den.data<T>(),
+                sums.data<T>(), in.at, sums.numel());
+  };
+  each_turn("linear_attention", phi_q, phi_k, identity, v, visible, outputs);
 }
 
 void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv, Tensor dy,
                                Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
                                Tensor v, Visibility visible, double eps) {
   if (y.numel() == 0) return;
-  const DeviceWidths widths(visible, phi_q.dim(2), y.device());
-  const Chunks sizes = chunks_of(phi_q, phi_k, identity, v, widths.get());
-  dispatch_float(y.dtype(), [&]<class T>() {
-    each_turn(sizes, phi_k.dim(0) * phi_k.dim(1), sizeof(T), [&](const Chunks& at) {
-      const ChunkedInputs<T> in("linear_attention_backward", at, phi_q, phi_k, identity, v);
-      const Tensor g = at.lines(at.heads, at.wide(), dy);
-      launch_each(in.name, g.rows() * kWarp, numerators_kernel<T>, g.data<T>(), dy.data<T>(),
-                  y.data<T>(), den.data<T>(), at, g.rows());
-      const Tensor later = in.seen_sums(in.q, g, true);
-      {
-        const Tensor w = in.triangle(g, in.z);
-        in.write_rows(dphi_q, in.result(g, in.state(eps), true, w, false, in.k), at.heads);
-        in.write_rows(dphi_k, in.result(in.z, later, true, w, true, in.q), 1);
-      }
-      const Tensor dz = in.result(in.k, later, false, in.triangle(in.q, in.k), true, g);
-      in.write_rows(dv, dz, 1, at.i);
-      if (!didentity.defined() || at.i == 0) return;
-      launch_each(in.name, at.tokens * at.i, add_identity_kernel<T>, didentity.data<T>(),
-                  dz.data<T>(), at, at.tokens * at.i);
-    });
-  });
+  auto gradients = [&]<class T>(const ChunkedInputs<T>& in) {
+    const Chunks& at = in.at;
+    const Tensor g = at.lines(at.heads, at.wide(), dy);
+    launch_each(in.name, g.rows() * kWarp, numerators_kernel<T>, g.data<T>(), dy.data<T>(),
+                y.data<T>(), den.data<T>(), at, g.rows());
+    const Tensor later = in.seen_sums(in.q, g, true);
+    {
+      const Tensor w = in.triangle(g, in.z);
+      in.write_rows(dphi_q, in.result(g, in.state(eps), true, w, false, in.k), at.heads);
+      in.write_rows(dphi_k, in.result(in.z, later, true, w, true, in.q), 1);
+    }
+    const Tensor dz = in.result(in.k, later, false, in.triangle(in.q, in.k), true, g);
+    in.write_rows(dv, dz, 1, at.i);
+    if (!didentity.defined() || at.i == 0) return;
+    launch_each(in.name, at.tokens * at.i, add_identity_kernel<T>, didentity.data<T>(),
+                dz.data<T>(), at, at.tokens * at.i);
+  };
+  each_turn("linear_attention_backward", phi_q, phi_k, identity, v, visible, gradients);
 }
 
 void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
@@ -311,23 +309,20 @@ void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor iden
     fill(state, 0);
     return fill(sums, 0);
   }
-  const DeviceWidths widths({.causal = false, .lengths = visible.lengths}, phi_k.dim(2),
-                            v.device());
-  const Chunks sizes = chunks_of(phi_k, phi_k, identity, v, widths.get());
-  dispatch_float(v.dtype(), [&]<class T>() {
-    each_turn(sizes, phi_k.dim(0) * phi_k.dim(1), sizeof(T), [&](const Chunks& at) {
-      const ChunkedInputs<T> in("linear_attention_state", at, {}, phi_k, identity, v);
-      const Tensor parts = in.sums(in.k, in.z);
-      const Tensor all = Tensor::empty({at.count, at.m, at.wide()}, Dtype::f64, v.device());
-      sum_chunks(in.name, all.data<double>(), parts.data<T>(), at.count, at.chunks,
-                 at.m * at.wide(), v.device());
-      auto part = [&](const Tensor& x, int64_t columns) {
-        return x.view({-1, at.m, columns}).slice(0, at.first, at.count);
-      };
-      copy(part(state, at.e()), all.slice(2, 0, at.e()));
-      copy(part(sums, 1), all.slice(2, at.e(), 1));
-    });
-  });
+  auto store = [&]<class T>(const ChunkedInputs<T>& in) {
+    const Chunks& at = in.at;
+    const Tensor parts = in.sums(in.k, in.z);
+    const Tensor all = Tensor::empty({at.count, at.m, at.wide()}, Dtype::f64, v.device());
+    sum_chunks(in.name, all.data<double>(), parts.data<T>(), at.count, at.chunks, at.m * at.wide(),
+               v.device());
+    auto part = [&](const Tensor& x, int64_t columns) {
+      return x.view({-1, at.m, columns}).slice(0, at.first, at.count);
+    };
+    copy(part(state, at.e()), all.slice(2, 0, at.e()));
+    copy(part(sums, 1), all.slice(2, at.e(), 1));
+  };
+  each_turn("linear_attention_state", {}, phi_k, identity, v,
+            {.causal = false, .lengths = visible.lengths}, store);
 }
 
 }  // namespace brine::cuda
