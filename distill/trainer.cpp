@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_map>
@@ -390,15 +389,6 @@ std::vector<std::string> Trainer::resume() {
   return latest.skipped;
 }
 
-namespace {
-
-bool equal_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.raw(), b.raw(), size_t(a.numel()) * item_size(a.dtype())) == 0;
-}
-
-}  // namespace
-
 void load_weights(const data::Safetensors& file, nn::Model& model, const nn::ParameterStore& store,
                   const std::function<bool(const std::string&)>& may_be_missing) {
   std::unordered_map<std::string, Tensor> constants;
@@ -412,7 +402,7 @@ void load_weights(const data::Safetensors& file, nn::Model& model, const nn::Par
       tensors.push_back({e.name, saved});
       continue;
     }
-    check(equal_bits(constant->second.to(Device{}).contiguous(), saved), file.path().string(), ": ",
+    check(bits_equal(constant->second.to(Device{}).contiguous(), saved), file.path().string(), ": ",
           e.name, " differs from the teacher's, which this run does not train");
   }
   nn::load_state(model, tensors, file.path().string(), [&](const std::string& name) {

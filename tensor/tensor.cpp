@@ -1,6 +1,8 @@
 // Handles, views and storage.
 #include "tensor/tensor.h"
 
+#include <cstring>
+
 #include "tensor/device/allocator.h"
 
 namespace brine {
@@ -198,6 +200,11 @@ Tensor Tensor::detach() const {
   t.impl_ = std::make_shared<Impl>(*impl_);
   t.impl_->node = nullptr;
   return t;
+}
+
+bool bits_equal(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.raw(), b.raw(), size_t(a.numel()) * item_size(a.dtype())) == 0;
 }
 
 }  // namespace brine

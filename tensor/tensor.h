@@ -172,6 +172,9 @@ T* data_or_null(const Tensor& t) {
 // devices.
 void assign(const Tensor& to, const Tensor& from);
 
+// Whether shapes, types and bits are the same, of contiguous tensors on the CPU.
+bool bits_equal(const Tensor& a, const Tensor& b);
+
 // Shape, type, device and values, at most 24 lines of 100 columns: the middle of long axes is
 // omitted. Reads only the printed values; waits for a device.
 std::ostream& operator<<(std::ostream& os, const Tensor& x);

@@ -1,6 +1,5 @@
 // Exporting a model to a directory: the whole model, or an adapter.
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -28,11 +27,6 @@ Tensor stored(const std::string& name, const Tensor& t, Dtype dtype) {
   return out;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.raw(), b.raw(), size_t(a.numel()) * item_size(a.dtype())) == 0;
-}
-
 // Refuses a base whose tensors are not bit for bit those of the model; returns its hash.
 std::string check_base(Model& model, const std::string& path) {
   check(!is_full_attention(model.attention_name()), "export: ", model.attention_name(),
@@ -48,7 +42,7 @@ std::string check_base(Model& model, const std::string& path) {
     if (model.is_attention_tensor(t.name)) continue;
     ++compared;
     auto it = theirs.find(t.name);
-    if (it != theirs.end() && same_bits(it->second, t.tensor)) continue;
+    if (it != theirs.end() && bits_equal(it->second, t.tensor)) continue;
     if (changed++ == 0) first = t.name;
   }
   check(changed == 0 && compared == int64_t(theirs.size()), "export: ", changed, " of ", compared,
