@@ -70,18 +70,20 @@ std::vector<int64_t> ks_of(const nn::LoadedModel& model, const SweepRequest& req
   return request.k.empty() ? std::vector{kept_keys_of(model.config, 0).value()} : request.k;
 }
 
+EvaluateCall call_of(const SweepRequest& request, int64_t k, int64_t skip = 1) {
+  return {.batch_size = request.batch_size,
+          .max_windows = request.max_windows,
+          .options = {.k = k, .query_skip = skip},
+          .ranks = request.ranks};
+}
+
 // Every cell, passed on as soon as it is measured: for each k every query_skip.
 void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
            const std::function<void(const SweepCell&)>& measured) {
   SweepTeacher teacher{.path = request.teacher};
   for (int64_t keys : ks_of(model, request)) {
     for (int64_t skip : request.query_skip) {
-      measured(measure(model, windows,
-                       {.batch_size = request.batch_size,
-                        .max_windows = request.max_windows,
-                        .options = {.k = keys, .query_skip = skip},
-                        .ranks = request.ranks},
-                       teacher));
+      measured(measure(model, windows, call_of(request, keys, skip), teacher));
     }
   }
 }
@@ -145,13 +147,6 @@ struct Table {
   data::Json student_settings = data::schema_of(student.config.method()).to_json();
   double dense = 0;
 
-  EvaluateCall call(int64_t k, int64_t skip = 1) const {
-    return {.batch_size = request.batch_size,
-            .max_windows = request.max_windows,
-            .options = {.k = k, .query_skip = skip},
-            .ranks = request.ranks};
-  }
-
   void row(const std::string& name, int64_t k, std::optional<double> perplexity,
            std::optional<double> recall, double keys_read,
            std::optional<MaskHealth> health = {}) const {
@@ -167,7 +162,7 @@ struct Table {
   }
 
   void measure_dense() {
-    dense = evaluate(*teacher.model, windows, call(0)).value();
+    dense = evaluate(*teacher.model, windows, call_of(request, 0)).value();
     row("teacher, dense", 0, dense, {}, keys_of_all(teacher.config.shape(), windows.window()));
   }
 
@@ -175,7 +170,7 @@ struct Table {
   void measure_student(int64_t k, int64_t skip, Recall& all) const {
     std::string name = "student";
     if (skip > 1) name += join(", query_skip ", skip);
-    measure_mask(name, student, nn::load_model(request.teacher), call(k, skip), all);
+    measure_mask(name, student, nn::load_model(request.teacher), call_of(request, k, skip), all);
   }
 
   // The best blocks that could be chosen, in the form of the student's.
@@ -184,7 +179,8 @@ struct Table {
     for (const char* key : kBlockKeys) settings[key] = student_settings.at(key);
     use_attention(teacher, "best-blocks", settings);
     Recall all;
-    measure_mask("teacher, best blocks", teacher, nn::load_model(request.teacher), call(k), all);
+    measure_mask("teacher, best blocks", teacher, nn::load_model(request.teacher),
+                 call_of(request, k), all);
   }
 
   // The perplexity of `model` and its mask next to a dense one.
@@ -206,7 +202,7 @@ struct Table {
                      const data::Json& settings, const Recall& all) {
     if (!floor.method) return row(name, k, {}, all.mean(floor.way), mean_read(k, windows.window()));
     use_attention(teacher, floor.method, settings);
-    const double perplexity = evaluate(*teacher.model, windows, call(k)).value();
+    const double perplexity = evaluate(*teacher.model, windows, call_of(request, k)).value();
     const double read = keys_read(*teacher.model, windows.in_order(0, 1).ids, {.k = k});
     row(name, k, perplexity, all.mean(floor.way), read);
   }

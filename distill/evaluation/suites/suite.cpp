@@ -118,11 +118,13 @@ struct SuiteRun {
   }
 };
 
+// Of the tasks, and "all".
 std::vector<std::string> task_names(const SuiteRun& run) {
   std::vector<std::string> out;
   for (const PromptBlock& block : run.blocks) {
     if (out.empty() || out.back() != block.task->name) out.push_back(block.task->name);
   }
+  out.push_back(kAll);
   return out;
 }
 
@@ -144,12 +146,9 @@ std::vector<SuiteRow> cells_of(const SuiteRun& run) {
   return out;
 }
 
-// The tasks and "all".
 std::vector<SuiteRow> tasks_of(const SuiteRun& run) {
   std::vector<SuiteRow> out;
-  std::vector<std::string> names = task_names(run);
-  names.push_back(kAll);
-  for (const std::string& name : names) {
+  for (const std::string& name : task_names(run)) {
     const Selection which{.task = name == kAll ? "" : name};
     for (const MethodScores& row : run.rows) {
       out.push_back({.task = name,
@@ -175,9 +174,7 @@ std::vector<SuiteFloor> floors_of(const SuiteRun& run) {
   }
   std::vector<SuiteFloor> out;
   if (!dense) return out;
-  std::vector<std::string> names = task_names(run);
-  names.push_back(kAll);
-  for (const std::string& name : names) {
+  for (const std::string& name : task_names(run)) {
     const Selection which{.task = name == kAll ? "" : name};
     const MeanScore full = mean_of(*dense, run.blocks, which);
     SuiteFloor floor{.task = name,
