@@ -1,7 +1,6 @@
 // The training loop, its checkpoints and its log.
 #include "distill/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -17,11 +16,6 @@
 
 namespace brine::distill {
 namespace {
-
-double steady_seconds() {
-  auto since = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(since).count();
-}
 
 // Moments are named after their parameters, so that a checkpoint does not depend on the layout of
 // the flat buffers.

@@ -14,12 +14,12 @@ namespace {
 constexpr double kBarSeconds = 0.1;  // between redraws
 constexpr int kBarCells = 20;
 
-double system_clock_seconds() {
+}  // namespace
+
+double steady_seconds() {
   using namespace std::chrono;
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
-
-}  // namespace
 
 std::string describe_values(const Values& values) {
   std::string text;
@@ -33,7 +33,7 @@ std::string describe_values(const Values& values) {
 
 Progress::Progress(std::ostream& out, ProgressConfig config)
     : out_(out), config_(std::move(config)) {
-  if (!config_.clock) config_.clock = system_clock_seconds;
+  if (!config_.clock) config_.clock = steady_seconds;
   check(config_.every_seconds >= 0 && config_.every_steps >= 0 && config_.columns >= 0,
         "progress: intervals and columns must not be negative");
   mark_ = config_.clock();

@@ -1,7 +1,6 @@
 // A distillation from its settings to a run that is ready: what is read, checked and decided before
 // training starts.
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -447,7 +446,7 @@ void Preparation::use_dumped_texts() {
 
 // Of a new student, by keys of the teacher.
 void Preparation::calibrate() {
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   nn::move_buffers(*run.model, default_device());
   std::string source;
   if (dump) {
@@ -462,8 +461,7 @@ void Preparation::calibrate() {
     const int64_t tokens = nn::calibrate_attention(*run.model, *teacher.model, start);
     source = join(where, tokens, " tokens of ", what.data.front());
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  host.messages.info("calibrated in ", human_seconds(seconds.count()));
+  host.messages.info("calibrated in ", human_seconds(steady_seconds() - begin));
   const std::string done = join("student ", run.config.attention, ", calibrated on ", source);
   if (is_joint()) {
     host.messages.info(done);

@@ -1,6 +1,5 @@
 // Training from start to end: directory, resumption, log and summary.
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -108,12 +107,11 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
   };
   const RunBatches batches = batches_of(run);
   reset_peak();
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start = Clock::now();
-  auto seconds = [&start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  double start = steady_seconds();
+  auto seconds = [&start] { return steady_seconds() - start; };
   for (const int64_t number : {batches.longest, batches.usual}) {
     if (!parts.empty() && !batches.differ && seconds() > 10) break;
-    start = Clock::now();
+    start = steady_seconds();
     const Batch batch = run.train->batch(number, config.batch_size);
     LossTerms terms;
     read_terms({objective.accumulate(
