@@ -8,7 +8,6 @@
 
 #include "tensor/cpu/estimator/column_products.h"
 #include "tensor/cpu/estimator/column_sums.h"
-#include "tensor/cpu/estimator/column_tile.h"
 
 namespace brine::BRINE_CPU {
 

@@ -7,7 +7,7 @@
 // units from every start that the band needs are differences of f64 prefix sums, rounded once, so
 // that a column of small mass among large ones keeps its digits and the products need no wider
 // type. A band makes up to W sums of each kind for its rows: where columns have many units they
-// cost more than they save, and the rows take the prefix sums themselves (column_tile.h).
+// cost more than they save, and the rows take the prefix sums themselves (column_products.h).
 #pragma once
 
 #include <algorithm>
