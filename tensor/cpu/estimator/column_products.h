@@ -107,7 +107,7 @@ inline void column_spread(T* dq, const T* q, const T* slope, const T* from, T* g
 
 // Products of a few neighbouring rows with the sums of keys over columns, from f64 prefix sums at
 // the borders of columns: for rows of a causal model whose columns are so long that sums over
-// windows (column_sums.h) would be made for too few rows. All rows visit a group of borders
+// windows (column_group.h) would be made for too few rows. All rows visit a group of borders
 // together: they share most of their prefixes, which thus stay in L1.
 
 inline void store_prior(double* p, PriorVector v) { store(p, v); }
