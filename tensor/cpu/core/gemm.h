@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tensor/cpu/core/strided.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/vectors.h"
 #include "tensor/kernels/kernel.h"
 

@@ -2,9 +2,16 @@
 #pragma once
 
 #include "tensor/cpu/core/onednn.h"
-#include "tensor/cpu/core/strided.h"
 
 namespace brine {
+
+// A matrix anywhere in memory: element (i, j) is data[i row + j column].
+template <class T>
+struct Strided {
+  T* data = nullptr;
+  int64_t row = 0, column = 0;
+  T* at(int64_t i, int64_t j) const { return data + i * row + j * column; }
+};
 
 // c [M, N] = alpha a [M, K] b [K, N] + beta c; c is not read when beta = 0, and its columns are
 // contiguous. a and b have any strides. f64 is for tests: this shares no code with products in f32.
