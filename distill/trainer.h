@@ -91,7 +91,6 @@ class Trainer {
   // Trains until the steps or the seconds are used up or stop() gives a reason, saves and returns.
   // The log is null on every rank but the first.
   TrainOutcome run(RunLog* log);
-  TrainOutcome run(RunLog& log) { return run(&log); }
 
   int64_t step() const { return step_; }
   double max_seconds() const { return config_.max_seconds.value_or(0); }  // 0: no limit

@@ -351,10 +351,7 @@ void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
   const std::unique_ptr<WindowSource> windows =
       windows_of(load_texts(what.data, tokenizer, window, messages), window, 0);
   calibrate_on(model, windows->in_order(0, 1).ids, messages);
-  if (what.floors) {
-    write_floors(model, *windows, what, table);
-    return;
-  }
+  if (what.floors) return write_floors(model, *windows, what, table);
   const bool recall = !what.grid.teacher.empty();
   std::string tsv = tsv_title(recall);
   table << table_title(recall) << std::flush;

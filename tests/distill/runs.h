@@ -45,7 +45,7 @@ inline Ran run_in(const fs::path& dir, Trainer& trainer, bool resume) {
   }
   std::ostringstream terminal;
   RunLog log(dir, terminal, log_config);
-  return {trainer.run(log), terminal.str()};
+  return {trainer.run(&log), terminal.str()};
 }
 
 // The same of a new student.

@@ -41,7 +41,7 @@ Steps run_steps(Pair& pair, Teacher& teacher, int64_t accumulate, const LossConf
       {.run_dir = scratch.path().string(), .configuration = "{}", .seed = 11, .seconds = clock});
   std::ostringstream terminal;
   RunLog log(scratch.path(), terminal, {});
-  out.last = trainer.run(log).last;
+  out.last = trainer.run(&log).last;
   check(out.waits.size() == 5, "a step looks at the clock twice");
   out.waits.erase(out.waits.begin());
   out.waits.pop_back();
