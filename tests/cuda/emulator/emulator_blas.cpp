@@ -44,6 +44,17 @@ cublasStatus_t take(T& to, const void* from, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+template <class T>
+cublasStatus_t set(T** to, T* made) {
+  *to = made;
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class T>
+cublasStatus_t deleted(T* it) {
+  delete it;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 bool aligned(const void* data, uint64_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
 
 uint64_t item_size(cudaDataType type) {
@@ -137,20 +148,13 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
   }
 }
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* made) {
-  *made = new EmulatedBlas;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* made) { return set(made, new EmulatedBlas); }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
-  *made = new EmulatedOperation{compute, scale};
-  return CUBLAS_STATUS_SUCCESS;
+  return set(made, new EmulatedOperation{compute, scale});
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t it) {
-  delete it;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t it) { return deleted(it); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t it,
                                               cublasLtMatmulDescAttributes_t what,
                                               const void* value, size_t bytes) {
@@ -169,13 +173,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t it,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
-  *made = new EmulatedLayout{type, rows, columns, ld};
-  return CUBLAS_STATUS_SUCCESS;
+  return set(made, new EmulatedLayout{type, rows, columns, ld});
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t it) {
-  delete it;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t it) { return deleted(it); }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t it,
                                                 cublasLtMatrixLayoutAttribute_t what,
                                                 const void* value, size_t bytes) {
@@ -184,12 +184,10 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t it,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-  *made = new EmulatedPreference;
-  return CUBLAS_STATUS_SUCCESS;
+  return set(made, new EmulatedPreference);
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t it) {
-  delete it;
-  return CUBLAS_STATUS_SUCCESS;
+  return deleted(it);
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t it,
                                                     cublasLtMatmulPreferenceAttributes_t what,
