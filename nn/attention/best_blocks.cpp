@@ -12,7 +12,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
 #include "nn/attention/block_lists.h"
-#include "tensor/kernels/dense.h"
+#include "tensor/functions/top_logits.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
@@ -59,34 +59,23 @@ class BestBlocks : public Attention {
   }
 
  private:
-  // Rows of x [rows, n] -> [rows].
-  static Tensor log_sum_exp_of(const Tensor& x) {
-    Tensor y = Tensor::empty({x.dim(0)}, x.dtype(), x.device());
-    BRINE_CALL(x, log_sum_exp, y, x);
-    return y;
-  }
-
-  // The shares of rows [first, first + count), all of one block, of the blocks before it.
+  // The shares of rows [first, first + count), those of one block, of the blocks before it.
   static Tensor shares_of(const AttentionInput& in, int64_t block, int64_t first, int64_t count) {
-    const Tensor q = in.q.detach().slice(2, first, count) * (1 / std::sqrt(double(in.q.dim(3)))),
-                 k = in.k.detach();
-    const int64_t B = q.dim(0), H = q.dim(1), before = first / block * block;
-    const int64_t own = first + count - before, blocks = before / block, rows = B * H * count;
+    const Tensor q = in.q.detach().slice(2, first, count) * (1 / std::sqrt(double(in.q.dim(3))));
+    const int64_t B = q.dim(0), H = q.dim(1), blocks = first / block, rows = B * H * count;
     const int64_t later = (in.q.dim(2) - 1) / block - blocks;
     const Tensor none = Tensor::zeros({B, H, count, later}, q.dtype(), q.device());
     if (blocks == 0) return none;
     auto scores = [&](int64_t from, int64_t n) {
-      return group_matmul(q, k.slice(2, from, n).contiguous(), true);
+      return group_matmul(q, in.k.detach().slice(2, from, n).contiguous(), true);
     };
-    std::vector<uint8_t> visible;
-    for (int64_t i = 0; i < count * own; ++i) visible.push_back(i % own <= own - count + i / own);
-    const Tensor mask = Tensor::from(visible, {1, 1, count, own}).to(q.device());
-    const Tensor last =
-        log_sum_exp_of(where(mask, scores(before, own), -std::numeric_limits<double>::infinity())
-                           .view({rows, own}));
-    const Tensor each = log_sum_exp_of(scores(0, before).view({rows * blocks, block}));
+    const Tensor row = arange(count, q.dtype(), q.device());
+    const Tensor own = where(less_equal(row, row.view({count, 1})), scores(first, count),
+                             -std::numeric_limits<double>::infinity());
+    const Tensor each = log_sum_exp(scores(0, first).view({rows, blocks, block})),
+                 last = log_sum_exp(own.view({rows, count}));
     const Tensor all = concat({each.view({rows, blocks}), last.view({rows, 1})}, 1);
-    const Tensor shares = exp(each.view({rows, blocks}) - log_sum_exp_of(all).view({rows, 1}));
+    const Tensor shares = exp(each.view({rows, blocks}) - log_sum_exp(all).view({rows, 1}));
     return concat({shares.view({B, H, count, blocks}), none}, 3);
   }
 

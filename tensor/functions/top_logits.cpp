@@ -18,13 +18,16 @@ TopLogits largest_logits(const Tensor& logits, int64_t n) {
 }
 
 TopLogits top_logits(const Tensor& logits, int64_t n) {
-  const int64_t R = logits.rows(), V = logits.dim(-1);
-  if (n > 0 && n < V) return largest_logits(logits, n);
-  TopLogits all{.values = logits.view({R, V}),
-                .ids = {},
-                .lse = Tensor::empty({R}, logits.dtype(), logits.device())};
-  BRINE_CALL(logits, log_sum_exp, all.lse, all.values);
-  return all;
+  if (n > 0 && n < logits.dim(-1)) return largest_logits(logits, n);
+  return {.values = logits.view({logits.rows(), logits.dim(-1)}),
+          .ids = {},
+          .lse = log_sum_exp(logits)};
+}
+
+Tensor log_sum_exp(const Tensor& x) {
+  Tensor y = Tensor::empty({x.rows()}, x.dtype(), x.device());
+  BRINE_CALL(x, log_sum_exp, y, x);
+  return y;
 }
 
 }  // namespace brine

@@ -9,5 +9,7 @@ namespace brine {
 TopLogits largest_logits(const Tensor& logits, int64_t n);
 // As above if 0 < n < V, otherwise the logits [R, V] themselves, without ids.
 TopLogits top_logits(const Tensor& logits, int64_t n);
+// [R] of the rows of x [R..., V], f32 or f64.
+Tensor log_sum_exp(const Tensor& x);
 
 }  // namespace brine
