@@ -14,4 +14,5 @@ namespace brine::data {
 void store_values(const float* x, int64_t count, Dtype dtype, void* out, const std::string& where);
 // The same of values that are of this type already.
 void copy_values(const void* x, int64_t count, Dtype dtype, void* out, const std::string& where);
+
 }  // namespace brine::data

@@ -116,9 +116,9 @@ std::vector<hsize_t> to_hsize(const Shape& shape) {
 }
 
 Shape shape_of_rows(const std::string& where, Shape shape, int64_t first, int64_t count) {
-  if (shape.rank() == 0) return shape;
-  check_format(first >= 0 && count >= 0 && first <= shape[0] - count, where, ": rows ", first,
-               " to ", first + count, " are outside ", shape);
+  if (shape.rank() == 0 && first == 0 && count == 1) return shape;
+  check_format(shape.rank() > 0 && first >= 0 && count >= 0 && first <= shape[0] - count, where,
+               ": rows ", first, " to ", first + count, " are outside ", shape);
   shape[0] = count;
   return shape;
 }

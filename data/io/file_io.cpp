@@ -256,8 +256,10 @@ void write_file_atomic(const Path& target, std::string_view bytes) {
 void sync_path(const Path& path) {
   Descriptor in{open_retrying(path, O_RDONLY)};
   if (in.fd < 0) throw_io(path, "open", errno);
+  if (::fsync(in.fd) == 0) return;
+  const int error = errno;
   // EINVAL: this kind of file system cannot sync a directory.
-  if (::fsync(in.fd) != 0 && errno != EINVAL) throw_io(path, "fsync", errno);
+  if (error != EINVAL || !std::filesystem::is_directory(path)) throw_io(path, "fsync", error);
 }
 
 void sync_parent_of(const Path& renamed) {

@@ -49,7 +49,7 @@ std::vector<KeyValue> pairs_of(const std::vector<std::string>& keys,
 
 }  // namespace
 
-// The first value is asked for at a depth, otherwise all values of the keys.
+// A task with a depth asks for the first key's value, the others for all values.
 Prompt niah(const PromptTask& task, const PromptSource& source, const PromptRequest& r) {
   return fitted(task, source, r, [&](size_t size) {
     Draws draws = draws_of(task, r);

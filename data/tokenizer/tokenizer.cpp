@@ -18,9 +18,9 @@ namespace {
 
 std::unique_ptr<Tokenizer> load_json(const std::string& path) {
   TokenizerFile file{.path = path, .text = read_file(path), .root = {}};
-  file.root = parse_json(file.text, path);
-  check_format(file.root.is_object(), path, ": must contain an object");
-  const SortedJson& model = object_member(file.root, "model", path);
+  file.root = std::make_shared<SortedJson>(parse_json(file.text, path));
+  check_format(file.root->is_object(), path, ": must contain an object");
+  const SortedJson& model = object_member(*file.root, "model", path);
   const SortedJson& type = member(model, "type");
   check_format(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
   // Old files do not have the type.

@@ -54,7 +54,7 @@ std::string read_frame(const std::string& text, const std::string& path);
 // A tokenizer.json whose kind is known: its path, its text and its object.
 struct TokenizerFile {
   std::string path, text;
-  SortedJson root;
+  std::shared_ptr<SortedJson> root;
 };
 
 // NAME in `dir`: its text and its object, both empty if it does not exist.

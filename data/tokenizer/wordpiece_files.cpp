@@ -183,7 +183,7 @@ Json wordpiece_frame() { return parse_ordered_json(kWordPieceFrame); }
 
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(TokenizerFile file) {
   const std::string& path = file.path;
-  SortedJson& root = file.root;
+  SortedJson& root = *file.root;
   return reading(path, [&] {
     const SideFiles sides(fs::path(path).parent_path());
     refuse_contradictions(root, sides, path);

@@ -1,7 +1,7 @@
 // Attention to the blocks of keys with the largest true attention mass, chosen and shared by the
 // rules of attention blocks (docs/method.md section 8): the best mask that an estimate of the
 // blocks' masses could give. The masses are exact, so the time is quadratic in T (about twice that
-// of exact attention on a CPU), the memory is not.
+// of exact attention on a CPU, with blocks of 32), the memory is not.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -60,12 +60,15 @@ class BestBlocks : public Attention {
 
  private:
   // The shares of rows [first, first + count), those of one block, of the blocks before it.
-  static Tensor shares_of(const AttentionInput& in, int64_t block, int64_t first, int64_t count) {
+  static Tensor shares_of(const AttentionInput& in, const BlockConfig& config, int64_t first,
+                          int64_t count) {
+    const int64_t block = config.block;
     const Tensor q = in.q.detach().slice(2, first, count) * (1 / std::sqrt(double(in.q.dim(3))));
     const int64_t B = q.dim(0), H = q.dim(1), blocks = first / block, rows = B * H * count;
     const int64_t later = (in.q.dim(2) - 1) / block - blocks;
-    const Tensor none = Tensor::zeros({B, H, count, later}, q.dtype(), q.device());
-    if (blocks == 0) return none;
+    if (config.chosen == 0 || config.free_blocks(blocks) <= config.chosen) {
+      return Tensor::zeros({B, H, count, blocks + later}, q.dtype(), q.device());  // no choice
+    }
     auto scores = [&](int64_t from, int64_t n) {
       return group_matmul(q, in.k.detach().slice(2, from, n).contiguous(), true);
     };
@@ -76,7 +79,9 @@ class BestBlocks : public Attention {
                  last = log_sum_exp(own.view({rows, count}));
     const Tensor all = concat({each.view({rows, blocks}), last.view({rows, 1})}, 1);
     const Tensor shares = exp(each.view({rows, blocks}) - log_sum_exp(all).view({rows, 1}));
-    return concat({shares.view({B, H, count, blocks}), none}, 3);
+    return concat({shares.view({B, H, count, blocks}),
+                   Tensor::zeros({B, H, count, later}, q.dtype(), q.device())},
+                  3);
   }
 
   // The rows of a block at a time, which have a share of every block.
@@ -91,7 +96,7 @@ class BestBlocks : public Attention {
       std::vector<int32_t> numbers(static_cast<size_t>(count));
       std::iota(numbers.begin(), numbers.end(), int32_t(first));
       const BlockScores shares{
-          .shares = shares_of(in, blocks.block, first * R, std::min(count * R, T - first * R)),
+          .shares = shares_of(in, blocks, first * R, std::min(count * R, T - first * R)),
           .groups = in.k.dim(1)};
       const BlockMask chosen =
           select_blocks(shares, blocks, in.visible, T, Tensor::from(numbers, {count}));

@@ -26,7 +26,7 @@ TopLogits top_logits(const Tensor& logits, int64_t n) {
 
 Tensor log_sum_exp(const Tensor& x) {
   Tensor y = Tensor::empty({x.rows()}, x.dtype(), x.device());
-  BRINE_CALL(x, log_sum_exp, y, x);
+  BRINE_CALL(x, log_sum_exp, y, x.detach().contiguous());
   return y;
 }
 

@@ -40,8 +40,8 @@ class Downloads : OpenCopies {
   void finish();
 };
 
-// Tensors that are being copied from the CPU to a device. If a kernel of the device used them, the
-// copies have ended.
+// Tensors that are being copied from the CPU to a device. The destructor seldom waits: copies that
+// a finished kernel used have ended.
 class Uploads : OpenCopies {
  public:
   // The tensor on the device, for kernels that are launched after admit(). x must be in pinned

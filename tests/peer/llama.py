@@ -56,7 +56,8 @@ def llama_times(model, text, tokens, cache, threads, flash):
 
 def brine_times(brine, model, text, tokens, kind, threads, attention):
     out = subprocess.run([brine, "bench", "generate", "--json", "--quiet", "--model", model, "--data", text, "--tokens", str(tokens),
-                          "--weights", kind, "--compute", kind, "--threads", str(threads), *(["--attention", attention] if attention else [])], check=True, capture_output=True, text=True).stdout
+                          "--weights", kind, "--compute", kind, "--threads", str(threads),
+                          *(["--attention", attention] if attention else [])], check=True, capture_output=True, text=True).stdout
     return {row["name"]: row["ms"] for row in json.loads(out)["rows"]}
 
 

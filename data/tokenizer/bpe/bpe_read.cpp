@@ -206,7 +206,7 @@ SortedJson template_around(const TokenizerModel& model, std::optional<int32_t> b
 
 std::unique_ptr<BpeTokenizer> load_bpe_json(const TokenizerFile& file) {
   const std::string& path = file.path;
-  const SortedJson& root = file.root;
+  const SortedJson& root = *file.root;
   return reading(path, [&] {
     const SortedJson& body = root["model"];
     BpeModel model;

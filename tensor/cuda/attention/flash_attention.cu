@@ -1,6 +1,6 @@
-// Tiled softmax attention: each tile of queries iterates over the keys with a running maximum and
-// sum (online softmax), so no map is stored. Heads beyond the widest tile use a kernel with one
-// block per query.
+// Tiled softmax attention in both directions, in 16 bits by cuDNN: each tile of queries iterates
+// over the keys with a running maximum and sum (online softmax), so no map is stored. Heads beyond
+// the widest tile use a kernel with one block per query.
 #include <limits>
 
 #include "tensor/cuda/attention/cudnn.h"

@@ -1,5 +1,6 @@
-// Attention on the entries of a flat CSR mask: scores, softmax and the product with V by one warp
-// for every head and row. The rows of one head are consecutive, so its K and V stay in the cache.
+// Attention on the entries of a flat CSR mask and its gradients: scores, softmax and the product
+// with V by one warp for every head and row. The rows of one head are consecutive, so its K and V
+// stay in the cache.
 #include "tensor/base/stored.h"
 #include "tensor/cuda/attention/transposed_entries.cuh"
 #include "tensor/cuda/core/row_strip.cuh"

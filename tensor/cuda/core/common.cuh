@@ -191,7 +191,7 @@ class DeviceWidths {
   bool causal_;
 };
 
-// ---- a group of lanes for tensor/kernels/select.h (see group.h): one warp
+// ---- a group of lanes for tensor/kernels/select.h (see LaneGroup there): one warp
 struct WarpGroup {
   static constexpr int size = kWarp;
 
