@@ -13,25 +13,53 @@ namespace {
 // are then loaded once into L1. More warps would leave registers unused.
 constexpr int kRowWarps = 8;
 
-template <class T, class S>
-struct Forward {
-  T *y, *p;
-  const T* q;
+// The entries of all rows and the keys and values that they are on.
+template <class S>
+struct Entries {
   const S *k, *v;
   MaskRows rows;
   int64_t pieces, d, group;  // group = heads that share keys and values
-  T scale;
 
   // Where the keys of row r begin, in k and in v.
   __device__ int64_t keys_of(int64_t r) const { return r / (rows.T * group) * rows.S * d; }
 };
 
+template <class T, class S>
+struct Forward {
+  T *y, *p;
+  const T* q;
+  Entries<S> of;
+  T scale;
+};
+
+// y = factor sum_e weight_e x_key(e) over the entries of a row; x is of its keys. A lane reads only
+// those weights that it wrote.
+template <int D, bool Whole, class T, class S>
+__device__ void sum_rows(T* y, const S* x, const RowEntries& at, const T* weights, T factor,
+                         int64_t d) {
+  const int lane = int(threadIdx.x) % kWarp;
+  Strip<T, S, D, Whole> strip{d};
+  for (; strip.first < strip.width(); strip.first += D) {
+    T sums[Strip<T, S, D, Whole>::kSize] = {};
+    for (int64_t e = 0; e < at.count; e += kWarp) {
+      const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
+      const auto key = int32_t(lane < count ? at.columns[e + lane] - at.base : 0);
+      strip.add(sums, x, key, lane < count ? weights[e + lane] : T(0), count);
+    }
+    strip.join(sums);
+#pragma unroll
+    for (T& sum : sums) sum *= factor;
+    strip.store(y, sums);
+  }
+}
+
 // p = scale q k over the entries of row r; returns the largest.
 template <int D, bool Whole, class T, class S>
 __device__ T score(const Forward<T, S>& a, const RowEntries& at, int64_t r) {
-  const S* keys = a.k + a.keys_of(r);
+  const S* keys = a.of.k + a.of.keys_of(r);
+  const int64_t d = a.of.d;
   T max_score = -INFINITY;
-  each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d, [&](int64_t e, T product) {
+  each_product<D, Whole>(at, a.q + r * (Whole ? D : d), keys, d, [&](int64_t e, T product) {
     product *= a.scale;
     a.p[at.first + e] = product;
     max_score = product > max_score ? product : max_score;
@@ -44,8 +72,8 @@ template <int D, bool Whole, class T, class S>
 __global__ void __launch_bounds__(kRowWarps* kWarp, kStripBlocks<T>)
     forward_kernel(Forward<T, S> a) {
   const int64_t r = piece() / kWarp;
-  if (r >= a.pieces) return;
-  const RowEntries at = a.rows(r);
+  if (r >= a.of.pieces) return;
+  const RowEntries at = a.of.rows(r);
   const int lane = int(threadIdx.x) % kWarp;
   T* p = a.p + at.first;
   const T max_score = score<D, Whole>(a, at, r);
@@ -56,21 +84,8 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kStripBlocks<T>)
   }
   sum = warp_sum(sum);
   const T share = at.count > 0 ? 1 / sum : T(0);
-  const S* values = a.v + a.keys_of(r);
-  Strip<T, S, D, Whole> strip{a.d};
-  for (; strip.first < strip.width(); strip.first += D) {
-    T sums[Strip<T, S, D, Whole>::kSize] = {};
-    for (int64_t e = 0; e < at.count; e += kWarp) {
-      const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
-      const auto key = int32_t(lane < count ? at.columns[e + lane] - at.base : 0);
-      const T weight = lane < count ? p[e + lane] : T(0);
-      strip.add(sums, values, key, weight, count);
-    }
-    strip.join(sums);
-#pragma unroll
-    for (T& sum : sums) sum *= share;
-    strip.store(a.y + r * strip.width(), sums);
-  }
+  sum_rows<D, Whole>(a.y + r * (Whole ? D : a.of.d), a.of.v + a.of.keys_of(r), at, p, share,
+                     a.of.d);
   for (int64_t e = lane; e < at.count; e += kWarp) p[e] *= share;
 }
 
@@ -89,21 +104,16 @@ template <class T, class S>
 struct Rows {
   T *ds, *dq;  // dq may be null
   const T *dy, *p;
-  const S *k, *v;
-  MaskRows rows;
-  int64_t pieces, d, group;  // group = heads that share keys and values
+  Entries<S> of;
   T scale;
-
-  // Where the keys of row r begin, in k and in v.
-  __device__ int64_t keys_of(int64_t r) const { return r / (rows.T * group) * rows.S * d; }
 };
 
 // ds = dp = dy . v over the entries of row r; returns sum p dp.
 template <int D, bool Whole, class T, class S>
 __device__ T value_products(const Rows<T, S>& a, const RowEntries& at, int64_t r) {
-  const S* values = a.v + a.keys_of(r);
+  const S* values = a.of.v + a.of.keys_of(r);
   T total = 0;
-  each_product<D, Whole>(at, a.dy + r * a.d, values, a.d, [&](int64_t e, T product) {
+  each_product<D, Whole>(at, a.dy + r * a.of.d, values, a.of.d, [&](int64_t e, T product) {
     a.ds[at.first + e] = product;
     total += product * a.p[at.first + e];
   });
@@ -114,8 +124,8 @@ __device__ T value_products(const Rows<T, S>& a, const RowEntries& at, int64_t r
 template <int D, bool Whole, class T, class S>
 __global__ void __launch_bounds__(kRowWarps* kWarp, kStripBlocks<T>) rows_kernel(Rows<T, S> a) {
   const int64_t r = piece() / kWarp;
-  if (r >= a.pieces) return;
-  const RowEntries at = a.rows(r);
+  if (r >= a.of.pieces) return;
+  const RowEntries at = a.of.rows(r);
   const int lane = int(threadIdx.x) % kWarp;
   T* ds = a.ds + at.first;
   const T total = value_products<D, Whole>(a, at, r);
@@ -123,18 +133,8 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kStripBlocks<T>) rows_kernel
     ds[e] = a.p[at.first + e] * (ds[e] - total) * a.scale;
   }
   if (!a.dq) return;
-  const S* keys = a.k + a.keys_of(r);
-  Strip<T, S, D, Whole> strip{a.d};
-  for (; strip.first < strip.width(); strip.first += D) {
-    T sums[Strip<T, S, D, Whole>::kSize] = {};
-    for (int64_t e = 0; e < at.count; e += kWarp) {
-      const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
-      const auto key = int32_t(lane < count ? at.columns[e + lane] - at.base : 0);
-      strip.add(sums, keys, key, lane < count ? ds[e + lane] : T(0), count);
-    }
-    strip.join(sums);
-    strip.store(a.dq + r * strip.width(), sums);
-  }
+  sum_rows<D, Whole>(a.dq + r * (Whole ? D : a.of.d), a.of.k + a.of.keys_of(r), at, ds, T(1),
+                     a.of.d);
 }
 
 // y [B, G, S, d] = sum over the entries of a key of weight x_row; x [B, G, rows of a group, d].
@@ -247,8 +247,8 @@ void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr 
   const int64_t group = q.dim(1) / k.dim(1);
   if (y.numel() == 0) return;
   dispatch_stored(q.dtype(), k.dtype(), [&]<class T, class S>() {
-    Forward<T, S> a{y.data<T>(),   p.data<T>(), q.data<T>(), k.data<S>(), v.data<S>(),
-                    MaskRows(csr), pieces,      d,           group,       T(scale)};
+    const Entries<S> of{k.data<S>(), v.data<S>(), MaskRows(csr), pieces, d, group};
+    Forward<T, S> a{y.data<T>(), p.data<T>(), q.data<T>(), of, T(scale)};
     dispatch_strip(
         d,
         [&]<int D, bool Whole>() {
@@ -267,9 +267,8 @@ void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tenso
   if (d == 0) return;
   dispatch_stored(dy.dtype(), q.dtype(), [&]<class T, class S>() {
     if (ds.defined() && pieces > 0) {
-      Rows<T, S> a{ds.data<T>(), data_or_null<T>(dq), dy.data<T>(), p.data<T>(), k.data<S>(),
-                   v.data<S>(),  MaskRows(csr),       pieces,       d,           group,
-                   T(scale)};
+      const Entries<S> of{k.data<S>(), v.data<S>(), MaskRows(csr), pieces, d, group};
+      Rows<T, S> a{ds.data<T>(), data_or_null<T>(dq), dy.data<T>(), p.data<T>(), of, T(scale)};
       dispatch_strip(
           d,
           [&]<int D, bool Whole>() {
