@@ -272,6 +272,7 @@ void DumpWriter::Impl::run() {
       const DumpBatch& batch = item->batch;
       for (int64_t i = 0; i < batch.lengths.dim(0); ++i)
         write_sample(batch, i, batch.samples[0] + i);
+      item.reset();  // a caller that waited finds its memory released
       const std::lock_guard lock(mutex);
       --open;
       written.notify_all();
