@@ -23,10 +23,15 @@ using data::Hdf5Reader;
 // The settings and the mask of a file. Its sequences are packed with the mask, as in a model.
 struct Case {
   explicit Case(const std::string& path) : file(path) {
-    for (const char* name : {"B", "H", "d", "T"}) integer(name);
+    for (const char* name : {"B", "H", "d", "T"}) {
+      check(integer(name) >= 1, path, ": ", name, " = ", integer(name), ", must be at least 1");
+    }
     for (const char* name : {"K", "k", "m", "causal", "prior"}) {
       if (!is_blocks()) integer(name);
     }
+    const Shape q = file.read("inputs/q").shape(),
+                wanted{integer("B"), integer("H"), integer("T"), integer("d")};
+    check(q == wanted, path, ": inputs/q is ", q, ", must be ", wanted);
     read_mask();
   }
   int64_t integer(const char* name) const { return file.int_attribute("config", name); }
@@ -152,9 +157,9 @@ class Comparison {
     double largest = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       if (only_valid_rows(name) && !valid_row(want.shape(), i)) continue;
-      double e = std::fabs(x[i] - y[i]);
-      row.error = std::isfinite(x[i]) ? std::max(row.error, e) : INFINITY;
-      largest = std::max(largest, std::fabs(y[i]));
+      const double e = std::fabs(x[i] - y[i]);
+      row.error = std::isfinite(e) ? std::max(row.error, e) : INFINITY;
+      if (std::isfinite(e)) largest = std::max(largest, std::fabs(y[i]));
     }
     row.bound = tolerance_.atol + tolerance_.rtol * largest;
     rows.push_back(row);
@@ -356,11 +361,6 @@ std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string
                       " B H T d kv_heads block chosen sinks local tile candidates columns seed "
                       "margin lengths form ");
   return loaded(c, dtype, unknown, refusal, [&](nn::Init& init) {
-    const nn::AttentionShape shape{.heads = c.integer("H"),
-                                   .head_size = c.integer("d"),
-                                   .max_positions = c.integer("T"),
-                                   .causal = true,
-                                   .kv_heads = c.integer("kv_heads")};
     sea::BlocksConfig s;
     s.block = c.integer("block");
     s.sinks = c.integer("sinks");
@@ -369,6 +369,11 @@ std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string
     s.candidates = c.integer("candidates");
     s.columns = c.integer("columns");
     s.k = ((chosen < 0 ? c.integer("chosen") : chosen) + s.sinks + s.local + 1) * s.block;
+    const nn::AttentionShape shape{.heads = c.integer("H"),
+                                   .head_size = c.integer("d"),
+                                   .max_positions = std::max(c.integer("T"), s.k),
+                                   .causal = true,
+                                   .kv_heads = c.integer("kv_heads")};
     return std::make_unique<sea::BlockAttention>(init, shape, s);
   });
 }
@@ -400,6 +405,7 @@ Tensor chosen_blocks(const Case& c, Dtype dtype, nn::AttentionInput call, int64_
   NoGrad off;
   std::string refusal;
   const std::unique_ptr<nn::Attention> block = blocks_of(c, dtype, refusal, chosen, 1);
+  check(block != nullptr, c.file.path(), ": ", refusal);
   nn::Tap tap("blocks");
   tap.request("mask");
   call.tap = &tap;
@@ -437,7 +443,11 @@ GoldenReport run_blocks(const Case& c, Dtype dtype, const GoldenTolerance& toler
   const Tensor keys = c.pack(c.read("inputs/k", dtype));
   compare.floats("intermediate/calibrated_key_scale",
                  calibrated_key_scale(keys, c.visible().lengths, c.integer("block")));
-  backward(dot(out, c.read("inputs/cotangent", dtype).to(default_device())));
+  const Tensor loss = dot(out, c.read("inputs/cotangent", dtype).to(default_device()));
+  if (c.file.has("loss/cotangent")) {
+    compare.floats("loss/cotangent", loss.detach().view(c.file.read("loss/cotangent").shape()));
+  }
+  backward(loss);
   compare_gradients(compare, in, *block);
   report.rows = std::move(compare.rows);
   return report;

@@ -39,7 +39,7 @@ void BlocksConfig::validate(const nn::AttentionShape& shape) const {
   check(k >= 1 && block >= 1 && tile >= 1, "blocks: k, block and tile are at least 1, not ", k,
         ", ", block, " and ", tile);
   const int64_t most = std::max(kDefaultK, (shape.max_positions + block - 1) / block * block);
-  check(k <= most, "blocks: k = ", k, " is more than the model's ", shape.max_positions,
+  check(k <= most, "blocks: k = ", k, ", the model has ", shape.max_positions,
         " positions; at most ", most, " would fit");
   check_blocks("blocks", blocks());
 }

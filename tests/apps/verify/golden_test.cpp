@@ -143,6 +143,27 @@ TEST_CASE("one changed expectation of each kind is detected") {
   }
 }
 
+TEST_CASE("golden: candidates beyond all keys, a NaN in the file, a size that is not the inputs'") {
+  test::Scratch scratch;
+  const std::string from = golden_file("blocks_codes_t44");
+  auto with = [&](const char* key, int64_t value) {
+    return copy(from, scratch / (std::string(key) + ".h5"), keep_tensor,
+                [=](const std::string& name, int64_t old) { return name == key ? value : old; });
+  };
+  const GoldenReport many = report_of(with("candidates", 300), Dtype::f64);
+  CHECK(many.rows.size() > 6);
+  CHECK_FALSE(many.rows[0].ok());  // the file's are four
+  CHECK_REFUSES(report_of(with("H", 3), Dtype::f64), "inputs/q is [1, 2, 44, 4]", "[1, 3, 44, 4]");
+  CHECK_REFUSES(report_of(with("d", 0), Dtype::f64), "d = 0, must be at least 1");
+  for (const char* name : {"output/c_sea", "loss/cotangent"}) {
+    const std::string file =
+        copy(from, scratch / (std::string(name, 4) + ".h5"), [=](const std::string& at, Tensor& t) {
+          if (at == name) t = Tensor::full(t.shape(), NAN, t.dtype());
+        });
+    CHECK_FALSE(report_of(file, Dtype::f64).ok());
+  }
+}
+
 TEST_CASE("a case that the block refuses is reported as skipped, with the reason") {
   test::Scratch scratch;
   std::string file =
