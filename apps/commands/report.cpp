@@ -22,6 +22,7 @@ struct ReportCommand {
       refuse_unused(context, {"window", "sequence_length", "teacher", "k"},
                     "without a text (--text, --tokens or --data)");
     }
+    data::check_target(what.out);
     const report::Report made =
         report::gather(what, context.line, "brine " BRINE_VERSION ", commit " + commit_name());
     const std::string page = report::page(made, what);

@@ -5,6 +5,7 @@
 #include "apps/cli/ranks.h"
 #include "apps/cli/unused_flags.h"
 #include "apps/terminal/terminal.h"
+#include "data/io/file_io.h"
 #include "distill/evaluation/sweep_text.h"
 #include "distill/runs/training_run.h"
 
@@ -26,6 +27,7 @@ struct Sweep {
 
   int measure(const RunContext& context, Communicator& ranks) {
     check(what.out.empty() || !std::filesystem::exists(what.out), what.out, ": exists already");
+    if (!what.out.empty()) data::check_target(what.out);
     check(!what.floors || !what.grid.teacher.empty(), "sweep: --floors needs --teacher MODEL");
     what.grid.ranks = &ranks;
     nn::LoadedModel m = distill::load_model(model, log_messages());

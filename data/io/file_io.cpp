@@ -233,8 +233,19 @@ void NewFile::sync() {
   if (::fsync(fd_) != 0) throw_io(path_, "fsync", errno);
 }
 
+void check_target(const Path& target) {
+  const Path directory = directory_of(target);
+  check(std::filesystem::is_directory(directory), target.string(), ": there is no directory ",
+        directory.string());
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) throw_io(directory, "write to", errno);
+  const bool regular = !std::filesystem::exists(target) || std::filesystem::is_regular_file(target);
+  check(regular, target.string(), ": is not a file that can be replaced");
+}
+
 AtomicFile::AtomicFile(const Path& target)
-    : target_(target), temporary_(free_temporary_name(target)), file_(temporary_) {}
+    : target_((check_target(target), target)),
+      temporary_(free_temporary_name(target)),
+      file_(temporary_) {}
 
 AtomicFile::~AtomicFile() {
   if (!renamed_) ::unlink(temporary_.c_str());

@@ -90,6 +90,10 @@ class NewFile {
   uint64_t written_ = 0;
 };
 
+// Throws if an AtomicFile could not be there: no directory or one without access, or what stands
+// there is not a regular file (a device would be replaced). For before long work.
+void check_target(const Path& target);
+
 // Replaces `target` only at commit(): a temporary file next to it, fsync, rename, fsync of the
 // directory. Without commit() nothing is left. A symbolic link at `target` is replaced, not
 // followed.

@@ -177,9 +177,7 @@ std::optional<Dtype> cache_type(Cache cache) {
 std::vector<std::string> TextGeneration::prompts() const {
   check(prompt.empty() || prompt_file.empty(),
         "generate: --prompt and --prompt-file are given, one of them is enough");
-  const std::filesystem::path directory = std::filesystem::path(save_state).parent_path();
-  check(directory.empty() || std::filesystem::is_directory(directory), "generate: ", save_state,
-        ": there is no directory ", directory.string());
+  if (!save_state.empty()) data::check_target(save_state);
   check(!prompt.empty() || !prompt_file.empty() || !load_state.empty(),
         "generate: --prompt or --prompt-file is needed");
   return prompt_file.empty() ? prompt : prompts_in(prompt_file);

@@ -60,8 +60,12 @@ TEST_CASE("file_io: refusals name the file and the reason") {
   CHECK(read_file(dir / "a", 5) == "12345");
   CHECK(message([&] { read_file(dir / "a", 4); }).find("at most 4") != std::string::npos);
   CHECK(message([&] { NewFile again(dir / "a"); }).find("File exists") != std::string::npos);
-  CHECK(message([&] { write_file_atomic(dir / "no/b", ""); }).find("cannot create") !=
+  CHECK(message([&] { write_file_atomic(dir / "no/b", ""); }).find("there is no directory") !=
         std::string::npos);
+  for (const fs::path& other : {dir / "pipe", dir.path()})  // and not a device in its stead
+    CHECK(message([&] { write_file_atomic(other, ""); }).find("cannot be replaced") !=
+          std::string::npos);
+  CHECK(fs::is_fifo(dir / "pipe"));
   CHECK(message([&] { throw_io("/x", "write", ENOSPC); }) ==
         "/x: cannot write: the disk is full (errno 28)");
   CHECK(read_file(dir / "a") == "12345");
