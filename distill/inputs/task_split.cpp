@@ -69,8 +69,14 @@ data::Task task_of(const TaskChoice& choice, const nn::ClassHead& head) {
     task.highest = std::numeric_limits<double>::infinity();
     task.lowest = -task.highest;
   } else if (!choice.labels.empty()) {
-    for (const std::string& pair : words(choice.labels, ','))
+    std::set<std::string> known;
+    for (const std::string& pair : words(choice.labels, ',')) {
       task.labels.push_back(pair.substr(0, pair.find('=')));
+      known.insert(pair.find('=') == pair.npos ? "" : task.labels.back());
+    }
+    check(known.size() >= 2 && known.size() == task.labels.size() && !known.contains(""),
+          "task tsv: --labels is '", choice.labels,
+          "', wanted LABEL=NAME,LABEL=NAME for each label");
     data::sort_labels(task.labels);
   } else {
     task.labels = names_of(head);

@@ -398,6 +398,10 @@ TEST_CASE("tasks by the program: files of the user from finetune to predict") {
   // What does not fit is said with file and line.
   check_refused("eval --task tsv --data user --fields text,kind --model kinds",
                 "user/valid.jsonl:1: has no key 'text' (--fields)");
+  for (const char* labels : {"foo", "0=a", "0=a,0=b", "=a,1=b"})  // none becomes a regression
+    check_refused(
+        join("finetune --task tsv --data user --model kinds --out never --labels ", labels),
+        join("--labels is '", labels, "'"));
   check_refused("finetune --task tsv --data user --model bert.json --tokenizer tok --out never",
                 "user/train.tsv:1: no column 'text'");
   w.write("user/test.tsv", "kind\tsentence\nstone\ta\nfire\tb\n");
