@@ -445,6 +445,8 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   m.config = plan.config;
   m.model = std::move(plan.model);
   const std::vector<Weight>& weights = plan.weights;
+  check(m.config.family().is_whole() || !m.model->named_parameters().empty(), m.directory, ": ",
+        kBlocksAlone);
   check_names(*m.model, m.config, weights, files);
   check_shapes(*m.model, weights);
   const bool map = options.map && !options.gradients && !default_device().is_cuda();

@@ -41,8 +41,7 @@ struct ClassHeadTensors {
 // What a command says that needs a model (FamilyConfig::is_whole()).
 inline constexpr const char* kBlocksAlone =
     "these are the attention blocks of a model without the model; brine_sea.attach() puts them "
-    "into "
-    "it in PyTorch";
+    "into it in PyTorch";
 
 // The config of a family, independent of its struct.
 class FamilyConfig {

@@ -251,6 +251,7 @@ TEST_CASE(
   const Json config = Json::parse(data::read_file(site.path("blocks") + "/config.json"));
   CHECK(config["model_type"] == "brine_blocks");
   CHECK(config["brine"]["attention"]["method"] == "blocks");
+  CHECK_REFUSES(nn::load_model(site.path("blocks")), site.path("blocks"), "brine_sea.attach()");
   Distillation joint = site.of_blocks();
   joint.stages = Stages::both;
   joint.joint.training.steps = 2;
