@@ -136,10 +136,12 @@ void bench_attention(const BenchRequest& r, RowSink& rows) {
   std::sort(counts.begin(), counts.end());  // ratios are to the shortest
   Block other;
   if (!r.against.empty()) {
-    each_block(rows, counts.back(), {r.against}, kind,
-               [&](Block& block) { other = std::move(block); });
-    check(other.attention != nullptr, "bench: --against ", r.against,
-          " names several blocks; see --methods");
+    int named = 0;
+    each_block(rows, counts.back(), {r.against}, kind, [&](Block& block) {
+      other = std::move(block);
+      ++named;
+    });
+    check(named == 1, "bench: --against ", r.against, " names ", named, " blocks; see --methods");
   }
   each_block(rows, counts.back(), r.methods, kind, [&](const Block& block) {
     std::vector<int64_t> lengths = counts;

@@ -243,7 +243,8 @@ int run_program(const std::vector<std::string>& words) {
       status = run_subcommand(command, split.rest);
     }
     std::cout.flush();
-    check(bool(std::cout), "standard output cannot be written");
+    check(bool(std::cout) && std::fflush(stdout) == 0 && !std::ferror(stdout),
+          "standard output cannot be written");
     close_ranks();
     return status;
   } catch (const SharedError& e) {

@@ -75,7 +75,8 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
     if (!blocks && !settings.contains("columns")) settings["columns"] = kind.columns;
     rows.attempt(variant.empty() ? method : method + " " + variant, "", [&] {
       Block block = make_block(method, settings, shape, variant);
-      if (block.attention) f(block);
+      if (block.attention) return f(block);
+      check(only.empty(), "cannot have this shape");
     });
   };
   for (const auto& [method, factory] : nn::attention_methods()) {
