@@ -167,7 +167,8 @@ class BlockSettings:
         if self.block % self.tile or self.tile > MOST_TILE_ROWS:
             fit = max(r for r in range(1, min(self.block, MOST_TILE_ROWS) + 1) if self.block % r == 0)
             raise ValueError(f"brine: tile {self.tile} must divide block {self.block}, such as {fit}")
-        most = -(-shape.max_positions // self.block) * self.block
+        # As Brine has it: a student with the default k is valid for models that are shorter.
+        most = max(BlockSettings.k, -(-shape.max_positions // self.block) * self.block)
         if self.k > most:
             raise ValueError(f"brine: k is {self.k}, the model has {shape.max_positions} positions: at most {most}")
         if self.candidates < self.chosen:

@@ -386,7 +386,7 @@ def test_memory_is_linear(monkeypatch):
             dict(k=40, candidates=6),
             "candidates is 6, k = 40 chooses 7 blocks: give at least as many candidates, or a smaller k",
         ),
-        (dict(k=401), "k is 401, the model has 400 positions: at most 400"),
+        (dict(k=577), "k is 577, the model has 400 positions: at most 576"),
         (dict(k=1 << 63), "k is 9223372036854775808, the model has 400 positions"),
         (dict(sinks=-1), "sinks is -1, must be at least 0"),
         (dict(block=0), "block is 0, must be at least 1"),

@@ -211,7 +211,7 @@ def test_a_student_with_blocks(tmp_path):
         ({"query_skip": 2}, "is of attention sea"),
         ({"backend": "other"}, "backend is 'other', known are tiles, flex"),
         ({"k": 28}, "candidates is 3, k = 28 chooses 4 blocks"),
-        ({"k": 132}, "k is 132, the model has 128 positions: at most 128"),
+        ({"k": 580}, "k is 580, the model has 128 positions: at most 576"),
     ):
         with pytest.raises(ValueError, match=message):
             model.set_sea(**change)
@@ -229,6 +229,11 @@ def test_defaults_of_blocks():
     settings = next(make("llama", {"method": "blocks"}, max_position_embeddings=600).sea_blocks()).settings
     names = ("k", "chosen", "block", "tile", "sinks", "local", "candidates", "columns")
     assert [getattr(settings, name) for name in names] == [576, 15, 32, 32, 1, 1, 96, 1024]
+    short = make("llama", {"method": "blocks"})  # all keys of its 128 positions are kept
+    kept = logits(short, batch(1, 128))
+    short.config._attn_implementation = "sdpa"
+    assert close(kept, logits(short, batch(1, 128)))
+    check_generation(make("llama", {"method": "blocks"}))
 
 
 @pytest.mark.parametrize("attention", [LIGHT, PERFORMER, PAPER], ids=["light", "performer", "paper"])
