@@ -400,10 +400,10 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
     """Puts blocks into a live model of transformers, which is returned: their layers attend sparsely from then on.
 
     blocks: a directory that `brine distill --dump --out` or save() wrote, or the settings of new blocks, such as
-    {"method": "blocks", "k": 576}: these calibrate the scales of their keys by the first prompt. layers: the
-    numbers of the layers that get a block; default:
-    all of the directory, and of settings those without a sliding window, or all if every layer has one. A layer
-    with a window takes sequences that are not longer than it.
+    {"method": "blocks", "k": 576}: these calibrate the scales of their keys by the first prompt, as do those that
+    were saved before one. layers: the numbers of the layers that get a block; default: all of the directory, and of
+    settings those without a sliding window, or all if every layer has one. A layer with a window takes sequences
+    that are not longer than it.
 
     The changes are the layers' own: other models of the same config stay dense, threads may share the model, and
     blocks(), save() and detach() find the blocks through wrappers such as those of PEFT.
@@ -435,8 +435,8 @@ def attach(model: Any, blocks: str | os.PathLike[str] | dict[str, Any], layers: 
         block = made[number] = make_block(shape, settings).float()
         if tensors is not None:
             load_block(block, tensors, f"layers.{at}.", source)
-        elif isinstance(block, BlockAttention):
-            block.calibrates = True
+        if isinstance(block, BlockAttention):
+            block.calibrates = bool((block.key_scale == 1).all())  # 1 before (section 8.6)
     config = dict(config, num_hidden_layers=len(wanted))
     if list(wanted) != tap.numbers or tap.numbers != list(range(len(wanted))):
         config["layers"] = list(wanted)

@@ -204,7 +204,9 @@ def test_blocks_calibrate_by_the_first_prompt(tmp_path):
     model, ids = brine_sea.attach(dense("llama"), BLOCKS), batch(2, 42)
     assert all(bool((block.key_scale == 1).all()) for block in brine_sea.blocks(model))
     logits(model, ids[:, :3])  # no complete block
+    brine_sea.save(model, tmp_path / "early")
     first = logits(model, ids)
+    assert torch.equal(logits(brine_sea.attach(dense("llama"), tmp_path / "early"), ids), first)
     scales = [block.key_scale.clone() for block in brine_sea.blocks(model)]
     assert all(bool((x != 1).all()) for x in scales)
     assert torch.equal(logits(model, ids), first)
