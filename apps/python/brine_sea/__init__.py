@@ -32,7 +32,7 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Any:
     directory, which may also be an export without it. Of a directory that save(model, DIR, base=True) wrote the
     stock model with its blocks. `options` are those of from_pretrained().
     """
-    from .modeling_brine_sea import STUDENTS
+    from .modeling_brine_sea import STUDENTS, check_missing
 
     path = os.path.join(directory, "config.json")
     if os.path.exists(os.path.join(directory, "adapter_config.json")):
@@ -50,7 +50,10 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Any:
 
         from .attached import attach
 
-        return attach(getattr(transformers, names[0]).from_pretrained(directory, **options), inside)
+        stock = getattr(transformers, names[0])
+        model, info = stock.from_pretrained(directory, output_loading_info=True, **options)
+        check_missing(info["missing_keys"], os.fspath(directory))
+        return attach(model, inside)
     if names[0] not in STUDENTS:
         raise ValueError(
             f"{directory}: {names[0] or 'blocks without a model'}: not a student that `brine export` wrote;"

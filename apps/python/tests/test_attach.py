@@ -318,6 +318,9 @@ def test_what_was_saved_is_loaded(family, tmp_path):
     assert close(logits(stock, ids), plain, 1e-6)
     loaded = brine_sea.load(tmp_path / "both")
     assert close(logits(loaded, ids), wanted, 1e-6)
+    save_file({}, tmp_path / "both/model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"both has no tensors (\S+, ){2}\S+ and \d+ more; write it again$"):
+        brine_sea.load(tmp_path / "both")
     # Some of a directory's layers, and those again.
     last = LAYERS.get(family, [0, 1])[-1]
     some = brine_sea.attach(dense(family), tmp_path / "blocks", layers=[last])

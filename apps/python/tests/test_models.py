@@ -172,14 +172,17 @@ def test_adapter_over_its_base(tmp_path):
         brine_sea.load(adapter)
 
 
-def test_files_without_the_block_are_refused(tmp_path):
-    model = make("llama")
+@pytest.mark.parametrize("name", ["sea.gates", "q_proj.weight"])
+def test_files_without_a_tensor_are_refused(name, tmp_path):
+    model, name = make("llama"), f"model.layers.1.self_attn.{name}"
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    del tensors["model.layers.1.self_attn.sea.gates"]
+    del tensors[name]
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match=r"model\.layers\.1\.self_attn\.sea\.gates"):
-        brine_sea.load(tmp_path)
+    auto = transformers.AutoModelForCausalLM.from_pretrained
+    for load in (brine_sea.load, lambda path: auto(path, trust_remote_code=True)):
+        with pytest.raises(ValueError, match=f"has no tensors {name}; write it again"):
+            load(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match="is a PEFT adapter, not a model"):
         brine_sea.load(tmp_path)
