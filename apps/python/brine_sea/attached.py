@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
@@ -50,6 +51,7 @@ from .tap import Layer, Tap, causal_of, positions_of, tapped, window_of
 Masks = Literal["none", "windowed", "any"]
 
 MODEL_TYPE = "brine_blocks"
+WEIGHTS = (".safetensors", ".bin")  # what files of a model's weights end in
 HIDDEN = -5000.0  # masks that are added to scores have at most as much where they hide a key
 ATTACHMENT, LENGTHS = "brine_sea_attachment", "brine_sea_lengths"
 
@@ -544,12 +546,16 @@ def layers(model: Any) -> list[int]:
 def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> None:
     """Writes the blocks of a model, for attach(); with base=True the model, and the blocks into blocks/ of it.
 
-    The model's files are those of the dense one, save_pretrained()'s; brine_sea.load() reads both parts.
+    The model's files are those of the dense one, save_pretrained()'s; brine_sea.load() reads both parts. ValueError
+    for a directory with a model that save() did not write.
     """
-    state, directory = state_of(model), os.fspath(directory)
-    if base:
-        model.save_pretrained(directory)
-        directory = os.path.join(directory, "blocks")
+    state, directory = state_of(model), Path(directory)
+    to = directory / "blocks" if base else directory
+    config_file = to / "config.json"
+    found = sorted(p.name for p in directory.glob("*") if p.name == "config.json" or p.suffix in WEIGHTS)
+    if found and not (config_file.exists() and MODEL_TYPE in config_file.read_text(encoding="utf-8")):
+        fits = "another directory" + ("" if base else f", such as {directory / 'blocks'}")
+        raise ValueError(f"brine: {directory} has a model already ({found[0]}); give {fits}")
     tensors = {
         f"layers.{at}.{name}": x.detach().cpu().contiguous()
         for at, block in enumerate(blocks(model))
@@ -560,6 +566,9 @@ def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> N
     if len(kept) > 1:
         raise ValueError(f"brine: blocks have several k, {sorted(kept)}, a directory has one")
     config["brine"]["attention"]["k"] = kept.pop()
-    os.makedirs(directory, exist_ok=True)
-    write_whole(os.path.join(directory, "model.safetensors"), safetensors_of(tensors, {"format": "pt"}))
-    write_whole(os.path.join(directory, "config.json"), json.dumps(config, indent=2).encode() + b"\n")
+    os.makedirs(to, exist_ok=True)
+    # First, so that save() may write into what a kill leaves.
+    write_whole(str(config_file), json.dumps(config, indent=2).encode() + b"\n")
+    write_whole(str(to / "model.safetensors"), safetensors_of(tensors, {"format": "pt"}))
+    if base:
+        model.save_pretrained(str(directory))

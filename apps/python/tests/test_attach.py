@@ -400,6 +400,18 @@ def test_what_is_refused(tmp_path):
 
     model, ids = make("llama", "blocks"), batch()
     refused("the model has blocks already", lambda: brine_sea.attach(model, BLOCKS))
+    whole, both = tmp_path / "whole", tmp_path / "both"
+    model.save_pretrained(whole)
+    before = (whole / "model.safetensors").read_bytes()
+    for base, fits in ((False, f"another directory, such as {whole}/blocks"), (True, "another directory")):
+        wanted = f"{whole} has a model already (config.json); give {fits}"
+        refused(wanted, lambda base=base: brine_sea.save(model, whole, base))
+        for _ in range(2):
+            brine_sea.save(model, both / str(base), base)
+        refused("has a model already", lambda base=base: brine_sea.save(model, both / str(base), not base))
+    assert (whole / "model.safetensors").read_bytes() == before
+    (whole / "config.json").unlink()
+    refused("has a model already (model.safetensors)", lambda: brine_sea.save(model, whole))
     refused("130 tokens, but the model has 128 positions", lambda: logits(model, batch(1, 130)))
     half = torch.ones(2, 1, 40, 40, dtype=torch.bool).tril().triu(-5)
     refused("attention_mask must be [B, S]", lambda: logits(model, ids, half))
