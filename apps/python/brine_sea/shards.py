@@ -44,6 +44,9 @@ class Shards:
         self.locks: list[int] = []
         self.own_lock = self.path(f".rank-{rank:05d}.lock")
         os.makedirs(directory, exist_ok=True)
+        for name in sorted(os.listdir(directory)):
+            if not FILE.fullmatch(name) and not name.startswith(("manifest.json", ".")):
+                raise ValueError(f"{directory}: has {name}, which is not of a dump; give another directory")
         try:
             self.lock()
             self.resume()

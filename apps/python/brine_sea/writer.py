@@ -59,7 +59,7 @@ class DumpWriter:
     prints of a tokenizer; "none" if they are not known. Of several processes, rank of ranks, each writes every
     ranks-th shard, where `written` jumps over those of the others; rank 0 ends when the others have, and raises
     ValueError if nothing comes of them for `patience` seconds. ValueError for arrays of other sizes, or with
-    numbers that are not finite or do not fit `dtype`, and for another dump in `out`.
+    numbers that are not finite or do not fit `dtype`, and for another dump or other files in `out`.
     """
 
     def __init__(

@@ -141,6 +141,11 @@ def test_what_brine_would_refuse(tmp_path):
     (tmp_path / "x/shard-00000.h5").write_bytes(b"of another program")
     with pytest.raises(ValueError, match="has shard-00000.h5 but no manifest.json"):
         DumpWriter(tmp_path / "x", **SIZES)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    with pytest.raises(ValueError, match="model: has config.json, which is not of a dump; give another directory"):
+        DumpWriter(tmp_path / "model", **SIZES, ranks=2)
+    assert os.listdir(tmp_path / "model") == ["config.json"]
     writer = DumpWriter(tmp_path / "m", **SIZES, content="maps", top_logits=0, context=False, output=False)
     with pytest.raises(ValueError, match="rows of the attention of layer 0 do not sum to 1"):
         writer.write(attention=[np.ones((2, 2, 6, 6))] * 2, tokens=good["tokens"])
