@@ -63,6 +63,13 @@ class Shape:
     rotary: bool
 
 
+def check_integer(name: str, value: Any, least: int = 1) -> None:
+    """Raises ValueError that names what is not an integer or too small."""
+    if not isinstance(value, int) or value < least:
+        wanted = f"at least {least}" if isinstance(value, int) else "an integer"
+        raise ValueError(f"brine: {name} is {value!r}, must be {wanted}")
+
+
 # The convolutional decoder of the map (section 1.5): c_s and c_h.
 WIDTH_REDUCTION, CHANNEL_EXPANSION = 2, 4
 
@@ -124,8 +131,7 @@ class SeaSettings:
             if value not in names and not (key == "preset" and value is None):
                 raise ValueError(f"brine: {key} is {value!r}, known are {', '.join(names)}")
         for key in ("k", "columns", "prior_features"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"brine: {key} is {getattr(self, key)}, must be at least 1")
+            check_integer(key, getattr(self, key))
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
         if shape.causal and self.mode in ("per-head", "per-batch"):
@@ -161,9 +167,8 @@ class BlockSettings:
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 0 if field.name in ("sinks", "local", "candidates") else 1
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"brine: {field.name} is {value}, must be at least {least}")
+            least = 0 if field.name in ("sinks", "local", "candidates") else 1
+            check_integer(field.name, getattr(self, field.name), least)
         if self.block % self.tile or self.tile > MOST_TILE_ROWS:
             fit = max(r for r in range(1, min(self.block, MOST_TILE_ROWS) + 1) if self.block % r == 0)
             raise ValueError(f"brine: tile {self.tile} must divide block {self.block}, such as {fit}")

@@ -33,6 +33,7 @@ from .configuration_brine_sea import (
     BlockSettings,
     Settings,
     Shape,
+    check_integer,
     is_of_block,
     settings_of,
     shape_of,
@@ -266,8 +267,8 @@ class SeaStudent:
         "tiles", or "flex" for flex_attention in whole passes.
         """
         for name, value in (("k", k), ("query_skip", query_skip)):
-            if value is not None and value < 1:
-                raise ValueError(f"brine: {name} is {value}, must be at least 1")
+            if value is not None:
+                check_integer(name, value)
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"brine: backend is {backend!r}, known are {', '.join(BACKENDS)}")
         for block in self.sea_blocks():

@@ -431,6 +431,9 @@ def test_what_is_refused(tmp_path):
     refused("has head_dim 8, layer 0 of the model 16", lambda: brine_sea.attach(dense("qwen3", head_dim=16), good))
     refused("blocks is for causal models", lambda: brine_sea.attach(dense("bert"), BLOCKS))
     refused("has no layer 5 with attention, its layers are 0, 1", lambda: brine_sea.attach(dense("llama"), good, [5]))
+    for k, of in ((2.5, BLOCKS), (2.5, LIGHT), ("32", BLOCKS), ("32", LIGHT)):
+        why, given = f"k is {k!r}, must be an integer", of | {"k": k}
+        refused(why, lambda given=given: brine_sea.attach(dense("llama"), given))
     refused("layers is empty", lambda: brine_sea.attach(dense("llama"), BLOCKS, []))
     refused("unknown settings of attention: speed", lambda: brine_sea.attach(dense("llama"), {"speed": 3}))
     refused("has no config.json", lambda: brine_sea.attach(dense("llama"), tmp_path))
