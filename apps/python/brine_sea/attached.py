@@ -45,7 +45,7 @@ from .modeling_brine_sea import (
     store_in,
 )
 from .shards import write_whole
-from .tap import Layer, Tap, causal_of, positions_of, tapped, window_of
+from .tap import ATTACHMENT, Layer, Tap, causal_of, positions_of, tapped, window_of
 
 # Whose masks of T x T are needed: of no layer, of those with a sliding window, of any.
 Masks = Literal["none", "windowed", "any"]
@@ -53,7 +53,7 @@ Masks = Literal["none", "windowed", "any"]
 MODEL_TYPE = "brine_blocks"
 WEIGHTS = (".safetensors", ".bin")  # what files of a model's weights end in
 HIDDEN = -5000.0  # masks that are added to scores have at most as much where they hide a key
-ATTACHMENT, LENGTHS = "brine_sea_attachment", "brine_sea_lengths"
+LENGTHS = "brine_sea_lengths"
 
 
 @dataclass

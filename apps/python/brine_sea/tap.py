@@ -15,6 +15,7 @@ from transformers.masking_utils import sdpa_mask
 from .columns_brine_sea import column_begins
 
 IMPLEMENTATION = "brine_sea_tap"
+ATTACHMENT = "brine_sea_attachment"  # what attach() adds to an attention module
 SINK = "a sink"
 # Numbers of the largest tensor where a map is made for a few rows at a time.
 TILE = 1 << 24

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .columns_brine_sea import hash_of
 from .shards import name_of
-from .tap import Tap, positions_of, run, tapped
+from .tap import ATTACHMENT, Tap, positions_of, run, tapped
 from .writer import CONTENTS, SHARD, DumpWriter
 
 Text = str | tuple[str, str]
@@ -121,6 +121,10 @@ def dump(
         raise ValueError("brine: a dump is of a decoder or an encoder, this model has both")
     if content not in CONTENTS:
         raise ValueError(f"brine: content is {content!r}, known are {', '.join(CONTENTS)}")
+    if content == "pooled" and (not isinstance(columns, int) or columns < 1):
+        raise ValueError(f"brine: columns is {columns!r}, must be an integer of at least 1")
+    if any(ATTACHMENT in module.__dict__ for module in model.modules()):
+        raise ValueError("brine: the model has blocks, a dump is of its own attention; detach() them first")
     positions = positions_of(model)
     length = min(positions or 1024, 1024) if length is None else length
     if positions and length > positions:

@@ -273,7 +273,7 @@ def test_processes_wait_for_their_shards_only(tmp_path):
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
-from brine_sea import dump, teacher_hash  # noqa: E402
+from brine_sea import attach, dump, teacher_hash  # noqa: E402
 
 COMMON = dict(vocab_size=64, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=64)
 GROUPED = COMMON | dict(intermediate_size=48, num_key_value_heads=2)
@@ -516,7 +516,8 @@ def test_models_that_a_dump_cannot_hold(tmp_path):
     other = transformers.AutoModelForCausalLM.from_config(
         transformers.MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2)
     )
-    llama, broken = make("LlamaConfig"), make("LlamaConfig")
+    llama, broken, attached = (make("LlamaConfig") for _ in range(3))
+    attach(attached, {"method": "blocks"})
     capped, sliding = make("Gemma2Config", attn_logit_softcapping=50.0), make("MistralConfig", sliding_window=8)
     with torch.no_grad():
         broken.model.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan
@@ -525,6 +526,8 @@ def test_models_that_a_dump_cannot_hold(tmp_path):
         (other, {}, "does not go through transformers' attention interface"),
         (llama, dict(length=65), "samples of 65 tokens, the model has 64 positions"),
         (llama, dict(layers=[1, 3]), "has no layer 3 with attention, its layers are 0, 1, 2"),
+        (llama, dict(content="pooled", columns=0), "^brine: columns is 0, must be an integer of at least 1$"),
+        (attached, {}, "^brine: the model has blocks, .*; detach\\(\\) them first$"),
         (llama, dict(texts="x" * 10), "have 10 tokens, not even a window of 20"),
         (broken, {}, "^brine: layers/01/query has a number that is not finite$"),
         (capped, {}, "scores have a cap.*content='maps' is possible"),
