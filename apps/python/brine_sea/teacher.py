@@ -144,6 +144,9 @@ def dump(
             ids, types, lengths = token_windows(tokenizer, cast("Iterable[str]", texts), length)
         typed = bool(types.any()) and "token_type_ids" in inspect.signature(model.forward).parameters
         numbers = np.arange(len(ids))
+        if not 0 <= samples <= len(ids):
+            kind = "texts" if classes or windows is False else "windows"
+            raise ValueError(f"brine: {samples} {kind} requested, there are {len(ids)} (0: all)")
         if 0 < samples < len(ids):
             numbers = np.sort(np.random.default_rng(seed).choice(len(ids), samples, replace=False))
             ids, types, lengths = ids[numbers], types[numbers], lengths[numbers]

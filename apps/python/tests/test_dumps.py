@@ -528,6 +528,8 @@ def test_models_that_a_dump_cannot_hold(tmp_path):
         (llama, dict(layers=[1, 3]), "has no layer 3 with attention, its layers are 0, 1, 2"),
         (llama, dict(content="pooled", columns=0), "^brine: columns is 0, must be an integer of at least 1$"),
         (attached, {}, "^brine: the model has blocks, .*; detach\\(\\) them first$"),
+        (llama, dict(samples=-1), "^brine: -1 windows requested, there are 5 "),
+        (llama, dict(samples=2, texts=["x"], windows=False), "^brine: 2 texts requested, there are 1 "),
         (llama, dict(texts="x" * 10), "have 10 tokens, not even a window of 20"),
         (broken, {}, "^brine: layers/01/query has a number that is not finite$"),
         (capped, {}, "scores have a cap.*content='maps' is possible"),
