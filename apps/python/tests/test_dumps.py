@@ -445,7 +445,8 @@ def test_masses_of_columns(name, tmp_path, monkeypatch):
 def test_classes_of_texts(name, tmp_path):
     padding = {} if name == "LlamaConfig" else dict(pad_token_id=0)
     model = make(name, transformers.AutoModelForSequenceClassification, num_labels=3, **padding)
-    texts = ["a short one", ("one that is", "quite a bit longer"), "x", "the last"]
+    texts = ["a short one", "one that is quite a bit longer", "x", "the last"]
+    texts = texts if name == "LlamaConfig" else [(text, "of a pair") for text in texts]
     found = dumped(model, texts, tmp_path / "d", samples=3)
     assert found.manifest["classes"] == 3 and found.manifest["logits"] == "none"
     assert len(found.manifest["windows"]) == 3 and found.manifest["corpus_hash"] == "none"
@@ -465,6 +466,12 @@ def test_classes_of_texts(name, tmp_path):
         assert len(file["layers/00/query"]) == found.manifest["heads"] * sum(sizes)
     with pytest.raises(ValueError, match="reads each as a whole, windows must be False"):
         dumped(model, texts, tmp_path / "e", windows=True)
+    for given, why in (
+        ([("x", "y"), ("x", " ")], "^brine: text 1 is empty; leave it out$"),
+        (["x", ("x", "y")], "^brine: text 0 is a single one, text 1 is a pair; give texts or pairs, not both$"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            dumped(model, given, tmp_path / "e")
 
 
 @torch.no_grad()
