@@ -33,6 +33,9 @@ void assign(int64_t& out, const Json& value, const Schema::Field& field, const s
               (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t(INT64_MAX));
   check(fits, shown, " must be an integer, got ", show(value));
   check_range(double(value.get<int64_t>()), value, field.options, shown);
+  // The keys of a method count keys, blocks and features: their products stay below 2^63.
+  check(!field.chosen || value.get<int64_t>() <= INT32_MAX, shown, " must be at most ", INT32_MAX,
+        ", got ", show(value));
   out = value.get<int64_t>();
 }
 
