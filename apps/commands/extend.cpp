@@ -13,7 +13,8 @@ struct Extend {
 
   void describe(data::Schema& s) {
     s.field("model", model, "Model directory or run", {.required = true});
-    s.field("positions", positions, "Positions of the new model", {.min = 2, .required = true});
+    s.field("positions", positions, "Positions of the new model",
+            {.min = 2, .max = 1 << 30, .required = true});
     s.field("out", out, "Directory to write", {.required = true});
   }
 

@@ -4,6 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/io/human.h"
+#include "tensor/device/machine_memory.h"
+
 namespace brine::nn {
 namespace {
 
@@ -44,10 +47,17 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   out.directory = model.directory;
   out.config = extend_config(model.config, positions);
   out.model = make_model(out.config, Init{.random = {}, .device = Device::meta});
+  std::map<std::string, Shape> wanted;
+  double bytes = 0;
+  for (const auto& [name, tensor] : state_of(*out.model)) {
+    wanted[name] = tensor.shape();
+    bytes += double(tensor.numel()) * double(item_size(tensor.dtype()));
+  }
+  const double free = available_memory();
+  check_memory(bytes < free, "extend: a model of ", positions, " positions takes ",
+               human_bytes(bytes), ", free are ", human_bytes(free));
   out.store = std::make_unique<ParameterStore>(*out.model, ParameterStore::Gradients::later);
   std::vector<NamedTensor> state = state_of(*model.model);
-  std::map<std::string, Shape> wanted;
-  for (const auto& [name, tensor] : state_of(*out.model)) wanted[name] = tensor.shape();
   for (auto& [name, tensor] : state) {
     const Shape shape = wanted.at(name);
     if (tensor.shape() == shape) continue;
