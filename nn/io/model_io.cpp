@@ -48,6 +48,7 @@ std::string resolve_model(const std::string& name, std::vector<std::string>* not
                 ErrorKind::format);
   }
   if (fs::exists(fs::path(path) / "manifest.json")) {  // a checkpoint by its name
+    check_format(!fs::exists(fs::path(path) / "shard-00000.h5"), path, ": is a dump, not a model");
     std::optional<std::string> defect = data::checkpoint_defect(path);
     check_format(!defect, path, ": ", defect.value_or(""));
   }
