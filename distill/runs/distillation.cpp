@@ -156,6 +156,7 @@ void Distillation::refuse_other_settings() {
   } else {
     refuse("stage attention", {"optimizer.feature_learning_rate"});
   }
+  if (text.lengths) parse_lengths(*text.lengths);  // throws if it is none
   if (on_task()) {
     if (dumped_texts)
       refuse("a run on a --task", {"data", "train_split", "valid_split", "fields", "labels"});
