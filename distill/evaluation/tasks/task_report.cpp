@@ -76,6 +76,9 @@ TaskResult evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   const std::vector<std::string> labels =
       data::labels_of(task, call.data.empty() ? "" : call.data.front(), task.splits.front());
   call.answer.classes = class_map(head, {task, labels, call.labels}, messages);
+  check(takes_pairs(head).value_or(task.pairs()) == task.pairs(), "eval: ", m.directory,
+        " was made for ", task.pairs() ? "single texts" : "pairs", ", the task has ",
+        task.pairs() ? "pairs" : "single texts");
   TaskResult out{.model = m.directory,
                  .task = task.name,
                  .attention = m.config.attention,
