@@ -22,7 +22,7 @@ struct Predict {
     nn::LoadedModel m = distill::load_model(model, log_messages());
     refuse_unused_options(context, *m.model);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    distill::predict(m, *tokenizer, what, std::cin, std::cout);
+    distill::predict(m, *tokenizer, what, std::cin, std::cout, log_messages());
     return 0;
   }
 };

@@ -68,14 +68,14 @@ std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tok
     tokens->texts.push_back(line.second ? encoder.encode_pair(line.first, *line.second)
                                         : encoder.encode(line.first));
     tokens->longest = std::max(tokens->longest, int64_t(tokens->texts.back().ids.size()));
-    tokens->cut_texts += tokens->texts.back().cut > 0;
   }
   tokens->targets.resize(lines.size());
   const TaskSource source(tokens, 0);
   const TaskAnswers answers = answer(*model.model, source, of_head);
   std::vector<LineLabel> out;
   for (size_t i = 0; i < lines.size(); ++i) {
-    LineLabel label{.name = "", .value = answers.predictions[i]};
+    LineLabel label{
+        .name = "", .value = answers.predictions[i], .cut = source.tokens().texts[i].cut > 0};
     if (!regression) {
       for (size_t c = 0; c < names.size(); ++c)
         label.all.emplace_back(names[c], answers.probabilities[i * names.size() + c]);
@@ -167,11 +167,14 @@ void Prediction::describe(data::Schema& s) {
 }
 
 void predict(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const Prediction& what,
-             std::istream& input, std::ostream& labels) {
+             std::istream& input, std::ostream& labels, const Messages& messages) {
   check(model.model->labels() > 0, "predict: ", model.directory, " has no classification head");
   const std::vector<TextLine> lines = lines_of(what, model.config.family().class_head(), input);
   const std::vector<LineLabel> all =
       label_lines(model, tokenizer, lines, what.max_tokens, what.answer);
+  const int64_t cut = std::ranges::count_if(all, &LineLabel::cut);
+  if (cut > 0)
+    messages.warning("predict: ", cut, " texts are longer than the model reads, and cut");
   for (size_t i = 0; i < all.size(); ++i)
     labels << (what.json ? json_of(lines[i], all[i]) : line_of(all[i])) << '\n';
 }

@@ -33,6 +33,7 @@ struct LineLabel {
   double value = 0;
   // Every class with its value, the largest first; empty for a regression of one label.
   std::vector<std::pair<std::string, double>> all = {};
+  bool cut = false;  // the text did not fit
 };
 // One for each line; `max_tokens` 0 = the model's positions.
 std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
@@ -54,6 +55,6 @@ struct Prediction {
 // "text" (and "second"), "label" and "probabilities". Text comes from `input` where no file or "-"
 // is named.
 void predict(nn::LoadedModel& model, const data::Tokenizer& tokenizer, const Prediction& what,
-             std::istream& input, std::ostream& labels);
+             std::istream& input, std::ostream& labels, const Messages& messages = {});
 
 }  // namespace brine::distill
