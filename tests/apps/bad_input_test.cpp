@@ -146,6 +146,8 @@ TEST_CASE("bad input: models and checkpoints") {
   damaged("teacher", "bad-moments", "step-00000003/optimizer.safetensors", flipped);
   check_refused({World::train() + " --valid text.txt --out bad-moments --resume",
                  {"step-00000003/optimizer.safetensors", "does not match its checksum"}});
+  check_refused({World::distill() + " --out bad-teacher --resume",
+                 {"bad-teacher: no intact checkpoint to resume from; skipped", "step-00000003"}});
 }
 
 TEST_CASE("bad input: dumps and golden files") {
@@ -156,6 +158,12 @@ TEST_CASE("bad input: dumps and golden files") {
   check_refused({distill + "bad-dump-1", {"bad-dump-1/shard-00000.h5"}});
   check_refused({distill + "bad-dump-2", {"bad-dump-2/manifest.json"}});
   check_refused({distill + "nowhere", {"nowhere"}});
+  check_refused({distill + "dump --lengths long", {"lengths: 'long'"}});
+  check_refused({"eval --model dump --data text.txt", {"dump: is a dump, not a model"}});
+  for (const std::string key : {"block-topk --attention.k", "blocks --attention.sinks"})
+    check_refused(
+        {"eval --model teacher --data text.txt --attention " + key + " 9223372036854775807",
+         {"must be at most 2147483647"}});
   w.must("train --model teacher --train text.txt --batch-size 2 --steps 1 --out other");
   std::string other = World::distill("--steps 2 --columns 12", "other");
   check_refused({other + " --out bad-run --dump dump", {"dump", "teacher"}});

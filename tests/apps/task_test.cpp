@@ -413,6 +413,8 @@ TEST_CASE("tasks by the program: files of the user from finetune to predict") {
       "scored/train.tsv:2: label '");
   check_refused("eval --task cola --data glue --fields a,b --model teacher",
                 "task cola: --fields is of --task tsv");
+  check_refused("eval --task tsv --data user --fields sentence,more,kind --model kinds",
+                " was made for single texts, the task has pairs");
   check_refused("eval --task tsv --data user --fields a --model kinds", "--fields is 'a', wanted");
   check_refused("predict --model kinds --fields sentence - </dev/null", "--fields is of files");
   w.write("two.txt", "a\nb\tc\n");
@@ -526,6 +528,8 @@ TEST_CASE("tasks by the program: errors are one line") {
                 "--loss-from has no effect on a task");
   check_refused("distill --task cola --data glue --teacher student --out never",
                 "its losses are defined for a dense one");
+  check_refused("extend --model teacher --positions 1000000000 --out never",
+                "a model of 1000000000 positions takes");
   check_refused("eval --task sst2 --data glue --model teacher",
                 "glue: contains neither SST-2/dev.tsv nor dev.tsv");
   fs::create_directories(w.path("glue/MNLI"));
