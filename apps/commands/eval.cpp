@@ -40,8 +40,6 @@ struct Eval {
     data::Json out = distill::to_json(result);
     if (const auto said = warnings.take(); !said.empty()) out["warnings"] = said;
     if (json) std::cout << json_text(out) << std::endl;
-    const std::string number = json ? number_not_finite(out) : "";
-    if (!number.empty()) log_warning(number, ", for which JSON has null");
     if (!json) print_evaluation(result);
     return 0;
   }

@@ -1,8 +1,6 @@
 // nlohmann's parser and printer, compiled once.
 #include "data/io/json.h"
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
@@ -144,17 +142,6 @@ ordered_json parse_json_or_discard(std::string_view text) {
 
 std::string json_text(const json& value, int indent) { return value.dump(indent); }
 std::string json_text(const ordered_json& value, int indent) { return value.dump(indent); }
-std::string number_not_finite(const ordered_json& value) {
-  const ordered_json flat = value.flatten();
-  for (const auto& [path, item] : flat.items()) {
-    if (!item.is_number_float() || std::isfinite(item.get<double>())) continue;
-    std::string name = path.empty() ? "the number" : path.substr(1);
-    std::replace(name.begin(), name.end(), '/', '.');
-    const double value = item.get<double>();
-    return name + (std::isnan(value) ? " is nan" : value > 0 ? " is inf" : " is -inf");
-  }
-  return "";
-}
 std::string printable_json(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }

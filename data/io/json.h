@@ -38,9 +38,6 @@ nlohmann::ordered_json parse_json_or_discard(std::string_view text);
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 std::string printable_json(const nlohmann::ordered_json& value);
-// The first number that is not finite, "recall.2.mask is nan": JSON has no word for it, and it is
-// printed as null. "" if there is none.
-std::string number_not_finite(const nlohmann::ordered_json& value);
 
 // null for no value.
 nlohmann::ordered_json or_null(const std::optional<int64_t>& value);

@@ -85,8 +85,8 @@ struct Score {
       sum += double(loss);
       ++tokens;
     }
-    check(!std::isnan(sum),
-          "evaluate: the loss of a token is NaN; a weight may be NaN or infinite");
+    check(std::isfinite(sum),
+          "evaluate: the loss of a token is not finite; a weight may be NaN or infinite");
     for (BatchMeasure* measure : call.measures) measure->add(reader.text());
   }
 

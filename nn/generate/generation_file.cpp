@@ -53,8 +53,9 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   const std::string name = path.string();
   check(meta(file, "format") == kFormat, name, ": format '", meta(file, "format"), "', wanted ",
         kFormat);
-  check(meta(file, "model") == model_hash, name, ": written by a model with other weights (",
-        meta(file, "model").substr(0, 12), ", this one is ", model_hash.substr(0, 12), ")");
+  check(meta(file, "model") == model_hash, name,
+        ": written by a model with other weights or attention (", meta(file, "model").substr(0, 12),
+        ", this one is ", model_hash.substr(0, 12), ")");
   const std::string skip = std::to_string(request_.options.query_skip);
   check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
         meta(file, "query_skip"), ", now it is ", skip);

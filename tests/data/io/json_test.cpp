@@ -61,12 +61,3 @@ TEST_CASE("json: an object whose keys stay in order has a bounded number of them
   const auto drop = [](int depth, const std::string& key) { return depth == 3 && key == "b"; };
   CHECK(json_text(parse_ordered_json(inside, "a.json", drop)) == R"([{"x":{"c":1}}])");
 }
-
-TEST_CASE("json: the first number without a word in JSON is named") {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  using nlohmann::ordered_json;
-  CHECK(number_not_finite(ordered_json{{"a", 1.5}, {"b", "nan"}}) == "");
-  const ordered_json value = {{"a", 1}, {"rows", {{{"x", 0.5}}, {{"x", nan}}}}, {"b", nan}};
-  CHECK(number_not_finite(value) == "rows.1.x is nan");
-  CHECK(number_not_finite(ordered_json(-1 / 0.0)) == "the number is -inf");
-}
