@@ -180,7 +180,8 @@ TEST_CASE("bad input: a weight that is NaN") {
   weights.replace(weights.size() - 4, 4,
                   std::string("\0\0\xc0\x7f", 4));  // of the last tensor, a norm
   w.write("nan/model.safetensors", weights);
-  check_refused({"eval --model nan --data text.txt --max-windows 2", {"a token is not finite; a weight"}});
+  check_refused(
+      {"eval --model nan --data text.txt --max-windows 2", {"a token is not finite; a weight"}});
 }
 
 TEST_CASE("bad input: a prompt is named by its file and line") {
