@@ -51,9 +51,6 @@ def token_rows(tokenizer: Any, texts: Iterable[Text], length: int, pad: int) -> 
     for at, pair in enumerate(pairs):
         if not all(text.strip() for text in pair):
             raise ValueError(f"brine: text {at} is empty; leave it out")
-        if len(pair) != len(pairs[0]):
-            kinds = [f"text {i} is {'a pair' if len(pairs[i]) > 1 else 'a single one'}" for i in (0, at)]
-            raise ValueError(f"brine: {', '.join(kinds)}; give texts or pairs, not both")
     made = [tokenizer(*pair, truncation=True, max_length=length) for pair in pairs]
     rows = [row["input_ids"] for row in made]
     if not rows or not all(rows):
