@@ -235,8 +235,8 @@ void NewFile::sync() {
 
 void check_target(const Path& target) {
   const Path directory = directory_of(target);
-  check(std::filesystem::is_directory(directory), target.string(), ": there is no directory ",
-        directory.string());
+  check_found(std::filesystem::is_directory(directory), target.string(), ": there is no directory ",
+              directory.string());
   if (::access(directory.c_str(), W_OK | X_OK) != 0) throw_io(directory, "write to", errno);
   const bool regular = !std::filesystem::exists(target) || std::filesystem::is_regular_file(target);
   check(regular, target.string(), ": is not a file that can be replaced");

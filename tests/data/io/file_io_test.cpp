@@ -63,7 +63,7 @@ TEST_CASE("file_io: refusals name the file and the reason") {
   CHECK(message([&] { write_file_atomic(dir / "no/b", ""); }).find("there is no directory") !=
         std::string::npos);
   for (const fs::path& other : {dir / "pipe", dir.path()})  // and not a device in its stead
-    CHECK(message([&] { write_file_atomic(other, ""); }).find("cannot be replaced") !=
+    CHECK(message([&] { write_file_atomic(other, ""); }).find("can be replaced") !=
           std::string::npos);
   CHECK(fs::is_fifo(dir / "pipe"));
   CHECK(message([&] { throw_io("/x", "write", ENOSPC); }) ==
