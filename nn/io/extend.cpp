@@ -48,10 +48,10 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   out.config = extend_config(model.config, positions);
   out.model = make_model(out.config, Init{.random = {}, .device = Device::meta});
   std::map<std::string, Shape> wanted;
-  double bytes = 0;
+  double bytes = 0;  // of the model and of the tables that are stretched into it
   for (const auto& [name, tensor] : state_of(*out.model)) {
     wanted[name] = tensor.shape();
-    bytes += double(tensor.numel()) * double(item_size(tensor.dtype()));
+    bytes += 2.0 * double(tensor.numel()) * double(item_size(tensor.dtype()));
   }
   const double free = available_memory();
   check_memory(bytes < free, "extend: a model of ", positions, " positions takes ",
