@@ -359,7 +359,7 @@ void Trainer::write_checkpoint(RunLog& log) {
 std::vector<std::string> Trainer::resume() {
   data::LatestCheckpoint latest = data::latest_good_checkpoint(host_.run_dir);
   check(latest.good.has_value(), host_.run_dir, ": no intact checkpoint to resume from",
-        latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front());
+        latest.why());
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
   data::Json state = parse_ordered_json(data::read_file(file), file);

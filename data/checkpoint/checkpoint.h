@@ -66,6 +66,8 @@ std::vector<Checkpoint> list_checkpoints(const Path& run_dir);
 struct LatestCheckpoint {
   std::optional<Checkpoint> good;    // the newest intact one
   std::vector<std::string> skipped;  // newer ones that are damaged: path and reason, one line each
+  // For a message: "; skipped PATH: REASON" of the newest, or "".
+  std::string why() const { return skipped.empty() ? "" : "; skipped " + skipped.front(); }
 };
 
 // Throws NewerCheckpoint when a newer version wrote one of those that it examines: falling back to

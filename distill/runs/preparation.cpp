@@ -33,7 +33,7 @@ std::optional<Found> newest(const std::string& run_dir) {
   if (!std::filesystem::is_directory(run_dir)) return std::nullopt;
   const data::LatestCheckpoint latest = data::latest_good_checkpoint(run_dir);
   check(latest.good || latest.skipped.empty(), run_dir, ": no intact checkpoint to resume from",
-        latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front());
+        latest.why());
   if (!latest.good) return std::nullopt;
   Found found{.path = latest.good->path, .step = latest.good->step};
   const std::string file = (found.path / "trainer.json").string();

@@ -55,9 +55,8 @@ std::string resolve_model(const std::string& name, std::vector<std::string>* not
   if (fs::exists(fs::path(path) / "config.json")) return path;
   data::LatestCheckpoint latest = data::latest_good_checkpoint(path);
   if (notes) *notes = latest.skipped;
-  std::string why = latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front();
   check_found(latest.good.has_value(), path, ": has neither a config.json nor an intact checkpoint",
-              why);
+              latest.why());
   return latest.good->path.string();
 }
 
