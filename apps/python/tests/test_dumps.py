@@ -445,8 +445,7 @@ def test_masses_of_columns(name, tmp_path, monkeypatch):
 def test_classes_of_texts(name, tmp_path):
     padding = {} if name == "LlamaConfig" else dict(pad_token_id=0)
     model = make(name, transformers.AutoModelForSequenceClassification, num_labels=3, **padding)
-    texts = ["a short one", "one that is quite a bit longer", "x", "the last"]
-    texts = texts if name == "LlamaConfig" else [(text, "of a pair") for text in texts]
+    texts = ["a short one", ("one that is", "quite a bit longer"), "x", "the last"]
     found = dumped(model, texts, tmp_path / "d", samples=3)
     assert found.manifest["classes"] == 3 and found.manifest["logits"] == "none"
     assert len(found.manifest["windows"]) == 3 and found.manifest["corpus_hash"] == "none"
