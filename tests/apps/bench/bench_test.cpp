@@ -189,6 +189,12 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
       "--tokens has no effect without the suite attention, breakdown, generate or trained"));
   CHECK(contains(run_brine("bench breakdown --quick --heads 2").error,
                  "--heads has no effect without the suite attention"));
+  for (const auto& [end, why] : {std::pair("--kv-heads 5", "flash: cannot have this shape"),
+                                 {"--against sea", "--against sea names 3 blocks"}}) {
+    const Finished f = run_brine(join("bench attention --quick --methods flash --forward ", end));
+    CHECK(f.status == 1);
+    CHECK(contains(f.error, why));
+  }
 }
 
 TEST_CASE("bench: the sizes and the kind of a block") {
