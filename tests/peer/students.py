@@ -12,7 +12,6 @@ with what --golden writes.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +23,7 @@ from safetensors.torch import load_file, save_file
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "apps" / "python"), str(ROOT / "apps" / "python" / "tests"), str(ROOT / "tests" / "peer")]
 
+from lm_eval_task import run  # noqa: E402
 from students import BLOCKS, LIGHT, PAPER, PERFORMER, SIZES, VOCABULARY, make  # noqa: E402
 
 import brine_sea  # noqa: E402
@@ -49,13 +49,6 @@ GOLDEN_CASES = {
     "bert_masked_lm": ("bert", ENCODER, "BertForMaskedLM"),
     "bert_classifier": ("bert", ENCODER_LIGHT, "BertForSequenceClassification"),
 }
-
-
-def run(*command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    return done.stdout
 
 
 def logits_of(brine, directory, text, work, length, windows, k=None):
