@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "distill/evaluation/tasks/evaluate_task.h"
+#include "distill/log/messages.h"
 #include "nn/io/model_io.h"
 
 namespace brine::distill {
