@@ -41,14 +41,14 @@ Json suite_object(const std::string& arguments) {
 }  // namespace
 
 TEST_CASE("suites: every cell of the grid for the student and each method at every k") {
-  const Json out =
-      suite_object("--model sparse --teacher base --compare dense,recent:block=4 --k 4,16");
+  const Json out = suite_object(
+      "--model sparse --teacher base --compare dense,recent:block=4,recent:block=4:k=8 --k 4,16");
   CHECK(out["suite"] == "ruler");
   CHECK(out["query_skip"] == 1);
   CHECK(out["attention"] == "sea");
   CHECK(out["prompts"] == 2 * (2 * 2 + 2));
-  // Five methods with their k; of passkey 2 lengths x 2 depths, of copy 2 lengths.
-  CHECK(out["rows"].size() == 5 * (4 + 2));
+  // Six methods with their k; of passkey 2 lengths x 2 depths, of copy 2 lengths.
+  CHECK(out["rows"].size() == 6 * (4 + 2));
   std::set<std::string> cells;
   for (const Json& row : out["rows"]) {
     cells.insert(row["task"].get<std::string>() + row["length"].dump() + row["depth"].dump() +
@@ -70,7 +70,8 @@ TEST_CASE("suites: every cell of the grid for the student and each method at eve
   }
   CHECK(cells.size() == out["rows"].size());
   CHECK(cells.count("passkey600100student16") == 1);
-  CHECK(out["tasks"].size() == 5 * 3);
+  CHECK(cells.count("passkey600100recent:block=4:k=88") == 1);  // a k that is named stays
+  CHECK(out["tasks"].size() == 6 * 3);
   for (const char* task : {"passkey", "copy", "all"}) {
     CHECK(out["interval"][task]["forced"].size() == 2);
     for (const char* method : {"student", "recent:block=4"})

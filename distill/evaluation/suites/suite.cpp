@@ -95,11 +95,11 @@ struct SuiteRun {
     return Tensor::from(prompt.ids, {1, int64_t(prompt.ids.size())});
   }
 
-  // Every k of the attention that the model has now.
-  void add(const std::string& name, nn::LoadedModel& m) {
+  // Every k of the attention that the model has now; of a contender that names a k, this one.
+  void add(const std::string& name, nn::LoadedModel& m, bool names_k = false) {
     calibrate_on(m, ids_of(blocks.front().prompts.front()), messages);
     const bool sparse = m.model->attention_traits().sparse;
-    for (int64_t k : sparse && !ks.empty() ? ks : std::vector<int64_t>{0}) {
+    for (int64_t k : sparse && !names_k && !ks.empty() ? ks : std::vector<int64_t>{0}) {
       const auto start = std::chrono::steady_clock::now();
       nn::RuntimeOptions options = call.options;
       options.k = k;
@@ -314,7 +314,7 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
   if (!call.teacher.empty() && !contenders.empty()) become_base(m, call);
   for (const Contender& contender : contenders) {
     use_contender(m, contender);
-    run.add(contender.name, m);
+    run.add(contender.name, m, contender.names("k"));
   }
   out.rows = cells_of(run);
   out.tasks = tasks_of(run);

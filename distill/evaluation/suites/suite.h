@@ -2,6 +2,7 @@
 // next to other attention methods on the base's weights, at equal numbers of kept keys.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -26,6 +27,10 @@ struct Contender {
   std::string name;    // as written
   std::string method;  // as registered
   std::vector<std::pair<std::string, std::string>> settings = {};
+
+  bool names(const std::string& key) const {
+    return std::ranges::any_of(settings, [&](const auto& pair) { return pair.first == key; });
+  }
 };
 
 // Throws for an unknown method or setting, naming the known ones.
