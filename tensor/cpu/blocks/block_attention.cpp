@@ -7,7 +7,6 @@
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/blocks/block_pairs.h"
 #include "tensor/cpu/blocks/block_tiles.h"
-#include "tensor/cpu/core/softmax_row.h"
 #include "tensor/cpu/core/stream.h"
 
 namespace brine::BRINE_CPU {
@@ -148,35 +147,18 @@ void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMa
 void block_attention_step(Tensor y, Tensor q, Tensor k, Tensor v, BlockMask mask, Tensor width,
                           double scale) {
   const int64_t B = q.dim(0), H = q.dim(1), S = k.dim(2), d = k.dim(3), G = k.dim(1);
-  const int64_t group = H / G;
-  int64_t work = 0;
-  for (int64_t i = 0; i < B * G; ++i)
-    work += mask.counts.data<int32_t>()[i] * mask.block * group * d;
+  std::vector<KeyRuns> groups(size_t(B * G));
+  for (int64_t i = 0; i < B * G; ++i) {
+    const int64_t w = width.data<int64_t>()[i / G];
+    const int32_t* entries = mask.entries.data<int32_t>() + i * mask.capacity();
+    for (int32_t e = 0; e < mask.counts.data<int32_t>()[i]; ++e) {
+      const int64_t at = entry_block(entries[e]) * mask.block;
+      groups[size_t(i)].add(at, std::min(at + mask.block, w) - at);
+    }
+  }
   dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class Stored>() {
-    for_pieces(B * H, work, [&](int64_t i) {
-      const int64_t bg = i / group, w = width.data<int64_t>()[i / H];
-      const BlockTile tile{.bh = i,
-                           .bg = bg,
-                           .heads = 1,
-                           .row0 = 0,
-                           .first = 0,
-                           .rows = w,
-                           .R = mask.tile,
-                           .entries = mask.entries.data<int32_t>() + bg * mask.capacity(),
-                           .count = mask.counts.data<int32_t>()[bg]};
-      thread_local std::vector<KeyRun> runs;
-      thread_local std::vector<T> memory;
-      const int64_t n = runs_of(runs, tile, mask.block);
-      memory.resize(size_t(n));
-      T *p = memory.data(), *to = p;
-      const Stored *keys = k.data<Stored>() + bg * S * d, *values = v.data<Stored>() + bg * S * d;
-      for (const KeyRun& run : runs) {
-        dots(to, q.data<T>() + i * d, keys + run.first * d, run.count, d, T(scale));
-        to += run.count;
-      }
-      softmax_in_place(p, n);
-      weighted_sum(y.data<T>() + i * d, p, values, runs, d);
-    });
+    attend_cached(y.data<T>(), q.data<T>(), k.data<Stored>(), v.data<Stored>(), groups, H / G, S, d,
+                  T(scale));
   });
 }
 

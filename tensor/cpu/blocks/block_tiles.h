@@ -30,25 +30,6 @@ struct BlockTile {
   int64_t row(int64_t e) const { return std::max<int64_t>(entry_row(entries[e]) - offset, 0); }
 };
 
-// The keys of a tile's blocks before tile.first + tile.rows, as consecutive runs; returns their
-// number.
-inline int64_t runs_of(std::vector<KeyRun>& runs, const BlockTile& tile, int64_t block) {
-  runs.clear();
-  int64_t keys = 0;
-  const int64_t end = tile.first + tile.rows;
-  for (int64_t e = 0; e < tile.count; ++e) {
-    if (!tile.keeps(e)) continue;
-    const int64_t at = entry_block(tile.entries[e]) * block, n = std::min(at + block, end) - at;
-    if (!runs.empty() && runs.back().first + runs.back().count == at) {
-      runs.back().count += n;
-    } else {
-      runs.push_back({at, n});
-    }
-    keys += n;
-  }
-  return keys;
-}
-
 // Cuts the keys of a tile into chunks of at most kFlashKeys keys, in ascending order. Where all are
 // kept the chunks are those of exact attention.
 class KeyChunks {
@@ -56,7 +37,13 @@ class KeyChunks {
   void begin(const BlockTile& tile, int64_t block) {
     tile_ = &tile;
     block_ = block;
-    runs_of(runs_, tile, block);
+    runs_.clear();
+    const int64_t end = tile.first + tile.rows;
+    for (int64_t e = 0; e < tile.count; ++e) {
+      if (!tile.keeps(e)) continue;
+      const int64_t at = entry_block(tile.entries[e]) * block;
+      runs_.add(at, std::min(at + block, end) - at);
+    }
     run_ = 0;
     used_ = 0;
     entry_ = 0;
@@ -65,8 +52,8 @@ class KeyChunks {
   // The next chunk; false when there is none.
   bool next() {
     count_ = keys_ = 0;
-    while (run_ < runs_.size() && keys_ < kFlashKeys) {
-      const KeyRun& run = runs_[run_];
+    while (run_ < runs_.runs.size() && keys_ < kFlashKeys) {
+      const KeyRun& run = runs_.runs[run_];
       const int64_t n = std::min(run.count - used_, kFlashKeys - keys_);
       chunk_[count_++] = {run.first + used_, n};
       keys_ += n;
@@ -108,7 +95,7 @@ class KeyChunks {
  private:
   const BlockTile* tile_ = nullptr;
   int64_t block_ = 1;
-  std::vector<KeyRun> runs_;
+  KeyRuns runs_;  // before the end of the tile's rows
   size_t run_ = 0;
   int64_t used_ = 0, entry_ = 0;
   KeyRun chunk_[kFlashKeys] = {};

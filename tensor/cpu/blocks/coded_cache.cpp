@@ -5,12 +5,11 @@
 // a Zen 4 read 9 GB/s of codes for three heads of 64 numbers; the memory gives 16. What limits is
 // the conversion and the sums across registers.
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "tensor/base/stored.h"
 #include "tensor/cpu/attention/cached_rows.h"
-#include "tensor/cpu/core/pieces.h"
-#include "tensor/cpu/core/softmax_row.h"
 #include "tensor/kernels/blocks.h"
 
 namespace brine::BRINE_CPU {
@@ -102,16 +101,6 @@ Vector<T> load_bytes(const uint8_t* p, T centre) {
   return __builtin_convertvector(__builtin_convertvector(x, Words), Vector<T>) - centre;
 }
 
-// f<n>(h) for heads [h, h + n), which share the conversion of bytes.
-template <class F>
-void by_heads(int64_t heads, F f) {
-  int64_t h = 0;
-  for (; h + 4 <= heads; h += 4) f.template operator()<4>(h);
-  if (heads - h == 3) f.template operator()<3>(h);
-  if (heads - h == 2) f.template operator()<2>(h);
-  if (heads - h == 1) f.template operator()<1>(h);
-}
-
 // out[h step + j] = base[h] + steps[j] (x_h . (rows[j] - centre)) of n rows of bytes; x [H, d].
 template <int H, class T, class S>
 void byte_dots(T* out, int64_t step, const T* base, const T* x, const uint8_t* rows, const S* steps,
@@ -201,7 +190,7 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
       const CodedBlock<T, S> coded(c, bg, n);
       coded.join_key_bytes(bytes.data());
       for (int64_t h = 0; h < heads; ++h)
-        dots(&base[size_t(h)], q + h * d, coded.mean, 1, d, scale);
+        dots<1>(&base[size_t(h)], 1, q + h * d, coded.mean, 1, d, scale);
       by_heads(heads, [&]<int N>(int64_t h) {
         byte_dots<N>(to + h * most, most, base.data() + h, scaled.data() + h * d, bytes.data(),
                      coded.steps, block, d);
@@ -209,8 +198,9 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
       to += block;
     } else {
       const int64_t rows = exact_keys<T, S>(room.data(), c, bg, n, w);
-      for (int64_t h = 0; h < heads; ++h)
-        dots(to + h * most, q + h * d, room.data(), rows, d, scale);
+      by_heads(heads, [&]<int N>(int64_t h) {
+        dots<N>(to + h * most, most, q + h * d, room.data(), rows, d, scale);
+      });
       to += rows;
     }
   }
@@ -235,7 +225,8 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
       const int64_t rows = w - n * block;
       const T* values = c.last_values.template data<T>() + bg * block * d;
       for (int64_t h = 0; h < heads; ++h) {
-        weighted_sum(room.data(), weights + h * most, values, std::array{KeyRun{0, rows}}, d);
+        weighted_sums<1>(room.data(), weights + h * most, most, values, std::array{KeyRun{0, rows}},
+                         d, 0, d);
         for (int64_t x = 0; x < d; ++x) out[h * d + x] += room[size_t(x)];
       }
       weights += rows;

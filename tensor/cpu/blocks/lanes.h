@@ -58,9 +58,4 @@ template <class Strands>
   return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
 }
 
-// Into the caches, by lines.
-inline void prefetch(const void* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i);
-}
-
 }  // namespace brine::BRINE_CPU

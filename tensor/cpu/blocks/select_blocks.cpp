@@ -41,12 +41,13 @@ class Chooser {
     G_ = G;
     heads_ = H / G;
     R_ = R;
-    lanes_ = (heads_ * R + 15) / 16 * 16;
     rows_step_ = whole_vectors<T>(R);
     if (scores.shares.defined() || config.chosen == 0) return;  // a window has no codes
     d_ = scores.q.dim(3);
     half_ = scores.keys.codes.dim(4);
     depth_ = (2 * half_ + 3) / 4 * 4;
+    const int64_t unit = by_rows() ? W : 16;
+    lanes_ = (heads_ * R + unit - 1) / unit * unit;
   }
 
   // Chooses for every row of a tile; returns for how many rows and heads a score was NaN.

@@ -1,6 +1,7 @@
 // Vectors as wide as the registers of the target CPU of a source, and how many registers it has.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -40,6 +41,11 @@ inline Vector<T> load(const T* p) {
 template <class T>
 inline void store(T* p, Vector<T> v) {
   std::memcpy(p, &v, sizeof(v));
+}
+
+// Into the caches, by lines.
+inline void prefetch(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i);
 }
 
 // The sum of all lanes, by halves.
