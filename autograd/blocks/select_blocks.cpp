@@ -141,7 +141,8 @@ BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int6
                            int64_t blocks, Device device) {
   BlockMask mask;
   mask.counts = Tensor::zeros({B, G, tiles}, Dtype::i32, device);
-  mask.entries = Tensor::empty({B, G, tiles, config.max_kept(blocks)}, Dtype::i32, device);
+  // Zeros: a saved state holds all of it.
+  mask.entries = Tensor::zeros({B, G, tiles, config.max_kept(blocks)}, Dtype::i32, device);
   mask.block = config.block;
   mask.tile = config.tile;
   return mask;

@@ -305,12 +305,15 @@ TEST_CASE("select_blocks: among equal blocks the later ones are chosen") {
     const BlockCase c{.T = 32,
                       .config = {.block = 4, .chosen = 2, .tile = 4, .candidates = candidates}};
     const Tensor zero = Tensor::zeros({1, 2, 32, 6}, Dtype::f32);
+    // Memory that the mask may get.
+    Tensor::from(std::vector<int32_t>(8 * c.config.max_kept(8), -1), {8, c.config.max_kept(8)});
     const BlockMask mask = select_blocks(block_scores(c, zero, zero), c.config, c.visible(), c.T);
     // The last tile: the sink, the tile's block and the one before; of 1 to 5 the last two.
+    const int32_t count = mask.counts.data<int32_t>()[7];
     const int32_t* entries = mask.entries.data<int32_t>() + 7 * mask.capacity();
     std::vector<int64_t> kept;
-    for (int32_t e = 0; e < mask.counts.data<int32_t>()[7]; ++e)
-      kept.push_back(entry_block(entries[e]));
+    for (int32_t e = 0; e < count; ++e) kept.push_back(entry_block(entries[e]));
+    for (int64_t e = count; e < mask.capacity(); ++e) CHECK(entries[e] == 0);  // a state's bytes
     CHECK(kept == std::vector<int64_t>{0, 4, 5, 6, 7});
     // Of 8 blocks of rows: 0, 1, 2, 3 and four times 4 complete ones, and 2.5 keys of their own.
     CHECK(kept_keys(mask, c.visible(), c.T) == 4 * 22 / 8.0 + 2.5);
