@@ -14,7 +14,7 @@ using data::Json;
 constexpr const char* kFree[] = {"recipe",       "stage",      "stages",
                                  "max_seconds",  "save_every", "keep",
                                  "keep_moments", "eval_every", "log_steps"};
-// Keys that the checkpoints of older runs of stage attention do not have.
+// Keys that the checkpoints of older runs do not have.
 constexpr const char* kLater[] = {
     "/model",        "/task",      "/train_split", "/valid_split",
     "/warmup_ratio", "/losses/kl", "/losses/mse",  "/optimizer/feature_learning_rate"};
@@ -103,6 +103,13 @@ std::vector<std::string> changed_settings(Json before, Json now) {
   for (const char* key : kLater) {
     const Json::json_pointer at(key);
     if (!before.contains(at) && now.contains(at)) now.at(at.parent_pointer()).erase(at.back());
+  }
+  for (const char* section : {"/losses", "/joint/losses"}) {  // a loss that is new since then
+    const Json::json_pointer at(section);
+    if (!before.contains(at) || !now.contains(at)) continue;
+    const Json weights = now.at(at);
+    for (const auto& [name, weight] : weights.items())
+      if (weight == 0 && !before.at(at).contains(name)) now.at(at).erase(name);
   }
   const bool recorded = before.contains("inputs") && before.at("inputs").is_object() &&
                         now.contains("inputs") && now.at("inputs").is_object();

@@ -67,7 +67,10 @@ SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const E
 std::vector<int64_t> ks_of(const nn::LoadedModel& model, const SweepRequest& request) {
   check(model.model->attention_traits().sparse, "sweep: attention '", model.config.attention,
         "' keeps every key");
-  return request.k.empty() ? std::vector{kept_keys_of(model.config, 0).value()} : request.k;
+  if (!request.k.empty()) return request.k;
+  const std::optional<int64_t> own = kept_keys_of(model.config, 0);
+  check(own.has_value(), "sweep: attention '", model.config.attention, "' has no k; name --k");
+  return {*own};
 }
 
 EvaluateCall call_of(const SweepRequest& request, int64_t k, int64_t skip = 1) {

@@ -113,7 +113,8 @@ struct DecoderKind {
   bool norm_before_layers = false;  // that after the last layer
   // What the MLP's `activation` may be: calls choice().
   void (*describe_activation)(data::Schema& schema, Activation& activation) = nullptr;
-  std::vector<std::string> required = {};  // further keys without a default
+  // Further keys that a file must have: their defaults are other ones in transformers.
+  std::vector<std::string> required = {};
   // As JSON: settings of which one value is supported, and what is written besides the config.
   const char* supported = "{}";
   const char* written = "{}";

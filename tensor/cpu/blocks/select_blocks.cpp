@@ -46,8 +46,7 @@ class Chooser {
     d_ = scores.q.dim(3);
     half_ = scores.keys.codes.dim(4);
     depth_ = (2 * half_ + 3) / 4 * 4;
-    const int64_t unit = by_rows() ? W : 16;
-    lanes_ = (heads_ * R + unit - 1) / unit * unit;
+    lanes_ = by_rows() ? whole_vectors<T>(heads_ * R) : (heads_ * R + 15) / 16 * 16;
   }
 
   // Chooses for every row of a tile; returns for how many rows and heads a score was NaN.

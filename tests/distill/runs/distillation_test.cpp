@@ -465,6 +465,11 @@ TEST_CASE("distillation: records of runs from before the stages were one command
   before["optimizer"].erase("feature_learning_rate");
   before["copies"] = 1;  // of a window, which could be repeated
   CHECK(changed_settings(before, now).empty());
+  now["losses"]["newer"] = 0.0;  // a loss that there was not
+  CHECK(changed_settings(before, now).empty());
+  now["losses"]["newer"] = 0.5;
+  CHECK(changed_settings(before, now).size() == 1);
+  now["losses"].erase("newer");
   before["lengths"] = "64";
   CHECK(changed_settings(before, now).size() == 1);
   before["copies"] = 2;

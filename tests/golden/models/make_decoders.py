@@ -2,11 +2,12 @@
 # them: randomly initialised models of Hugging Face's transformers (PyTorch, eager attention, f64),
 # saved as transformers saves them, and for one padded batch the hidden states of every layer,
 # logits, loss and gradients. Every weight is a number that f32, f16 and bf16 represent, so a copy
-# in any of these types has the same results. Run once:
-#   pip install torch transformers safetensors numpy && python3 make_decoders.py
+# in any of these types has the same results. Those that are named, or all:
+#   pip install torch transformers safetensors numpy && python3 make_decoders.py NAME...
 import copy
 import os
 import shutil
+import sys
 
 import torch
 from safetensors.torch import save_file
@@ -56,6 +57,8 @@ def next_token_loss(logits, ids, mask):
 
 
 def make(name, kind, config, seed, dtype=torch.float32, shard=None):
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        return
     model = kind(config)
     perturb(model, seed)
     shutil.rmtree(name, ignore_errors=True)
