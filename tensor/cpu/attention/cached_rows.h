@@ -64,7 +64,7 @@ struct KeyRun {
 template <int H, class T, class S, class Runs>
 void weighted_sums(T* out, const T* weights, int64_t step, const S* rows, const Runs& runs,
                    int64_t d, int64_t begin, int64_t end) {
-  constexpr int W = kWidth<T>, most = kRegisters == 32 || H < 4 ? 4 : 2;
+  constexpr int W = kWidth<T>, wide = kVectorBytes == 64 || H == 4 ? 2 : 4;
   auto sum = [&]<int N>(int64_t c) {
     Vector<T> sums[H][N] = {};
     const T* weight = weights;
@@ -85,7 +85,7 @@ void weighted_sums(T* out, const T* weights, int64_t step, const S* rows, const 
     }
   };
   int64_t c = begin;
-  for (; c + most * W <= end; c += most * W) sum.template operator()<most>(c);
+  for (; c + wide * W <= end; c += wide * W) sum.template operator()<wide>(c);
   for (; c + W <= end; c += W) sum.template operator()<1>(c);
   for (; c < end; ++c) {
     for (int h = 0; h < H; ++h) {
@@ -122,8 +122,8 @@ struct KeyRuns {
 // y [groups, heads, d] = softmax(scale q . k_j) v_j over the rows of each group; k and v have
 // S_rows rows a group. No row: 0.
 //
-// Keys are divided over threads by rows, values by channels, so that a few groups occupy every
-// thread; no sum depends on where they are cut.
+// Keys are divided over threads by rows, values by channels, so that a few groups occupy
+// more threads; no sum depends on where they are cut.
 template <class T, class S>
 void attend_cached(T* y, const T* q, const S* k, const S* v, const std::vector<KeyRuns>& groups,
                    int64_t heads, int64_t S_rows, int64_t d, T scale) {

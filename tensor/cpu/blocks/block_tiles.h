@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "tensor/cpu/attention/cached_rows.h"
 #include "tensor/cpu/attention/flash_softmax.h"

@@ -10,6 +10,7 @@
 
 #include "tensor/base/stored.h"
 #include "tensor/cpu/attention/cached_rows.h"
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/blocks.h"
 
 namespace brine::BRINE_CPU {
@@ -94,7 +95,7 @@ Vector<T> load_bytes(const uint8_t* p, T centre) {
     const __m512i words = _mm512_maskz_cvtepu8_epi32(__mmask16(-1), x);
     return _mm512_maskz_cvtepi32_ps(__mmask16(-1), words) - centre;
   }
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__F16C__)
   if constexpr (sizeof(T) == 4) {  // GCC 12 widens its own vectors in two halves
     const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)) - centre;

@@ -135,11 +135,15 @@ TEST_CASE("coded cache: a step attends to the rows that the codes stand for") {
             mask.entries.data<int32_t>()[bg * blocks + count++] = block_entry(n, 0);
       }
       const Tensor some = coded_attention_step(m.q, m.cache, &mask, m.lengths);
-      CHECK(close(some, block_attention_step(m.q, k, v, mask, m.lengths), near, 0));
+      const Tensor exact_some = block_attention_step(m.q, k, v, mask, m.lengths);
+      const Tensor exact = cached_attention(m.q, k, v, first, m.lengths);
+      CHECK(close(some, exact_some, near, 0));
       if (c.T > 100) CHECK(largest(sub(some, all).to_vector()) > 1e-3);
       for (const int threads : {1, 2, 3}) {
         Threads set(threads);
         CHECK(same_bits(coded_attention_step(m.q, m.cache, nullptr, m.lengths), all));
+        CHECK(same_bits(block_attention_step(m.q, k, v, mask, m.lengths), exact_some));
+        CHECK(same_bits(cached_attention(m.q, k, v, first, m.lengths), exact));
       }
     }
   }
