@@ -68,9 +68,9 @@ std::vector<int64_t> ks_of(const nn::LoadedModel& model, const SweepRequest& req
   check(model.model->attention_traits().sparse, "sweep: attention '", model.config.attention,
         "' keeps every key");
   if (!request.k.empty()) return request.k;
-  const std::optional<int64_t> own = kept_keys_of(model.config, 0);
-  check(own.has_value(), "sweep: attention '", model.config.attention, "' has no k; name --k");
-  return {*own};
+  const std::optional<int64_t> k = kept_keys_of(model.config, 0);
+  check(k.has_value(), "sweep: attention '", model.config.attention, "' has no k; name --k");
+  return {*k};
 }
 
 EvaluateCall call_of(const SweepRequest& request, int64_t k, int64_t skip = 1) {

@@ -137,6 +137,7 @@ TEST_CASE("suites: what does not go together is refused in one line") {
       {"--model base --suite helmet", {"suite", "ruler"}},
       {"--model base --suite ruler --tasks niah --lengths 64", {"'niah'", "niah_single"}},
       {"--model base --suite ruler --tasks cwe --lengths 300", {"cwe", "at least", "300"}},
+      {"--model base --suite ruler --lengths 64 --compare recent:k=8 --k 4", {"--k has no effect"}},
       {"--model base --suite ruler --lengths 641", {"641", "640"}},
       {"--model base --suite ruler --tasks copy --lengths 64 --compare nearest", {"nearest"}},
       {"--model base --suite ruler --tasks copy --lengths 64 --compare dense --k 4",

@@ -227,10 +227,12 @@ bool has_dense(const std::vector<Contender>& contenders) {
 // Throws when k would have no effect.
 void check_k(const SuiteCall& call, const nn::LoadedModel& m,
              const std::vector<Contender>& contenders) {
-  const bool full = std::ranges::all_of(contenders, nn::is_full_attention, &Contender::method);
+  const bool full = std::ranges::all_of(contenders, [](const Contender& c) {
+    return nn::is_full_attention(c.method) || c.names("k");
+  });
   check(call.k.empty() || !full || m.model->attention_traits().sparse,
         "suite: --k has no effect on attention '", m.config.attention,
-        "' next to full attention only");
+        "' next to full attention and methods that name their k");
 }
 
 void check_sizes(const SuiteGrid& grid, const nn::LoadedModel& m) {

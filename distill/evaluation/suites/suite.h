@@ -1,5 +1,6 @@
 // A suite of tasks whose answers are in their prompts, over a grid of lengths and depths: a student
-// next to other attention methods on the base's weights, at equal numbers of kept keys.
+// next to other attention methods on the base's weights, at equal numbers of kept keys unless they
+// name a k.
 #pragma once
 
 #include <algorithm>
