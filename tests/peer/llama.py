@@ -95,6 +95,8 @@ def main():
     parser.add_argument("--cache", choices=CACHES, nargs="+", help="llama.cpp's types of caches, with flash attention alone")
     parser.add_argument("--layers", type=int, help="the first layers of the model, instead of all")
     args = parser.parse_args()
+    if args.layers is not None and (args.layers < 1 or not args.attention):
+        parser.error("--layers is at least 1 and needs --attention: STUDENT is not read")
     text = pathlib.Path(args.text).read_bytes()[:6 * max(args.tokens)]
     runs = [(True, cache) for cache in args.cache] if args.cache else [(False, args.type), (True, args.type), (True, "q8_0")]
     print(f"llama.cpp of llama-cpp-python {llama_cpp.__version__}", flush=True)
