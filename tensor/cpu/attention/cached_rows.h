@@ -119,14 +119,14 @@ struct KeyRuns {
   }
 };
 
-// y [groups, heads, d] = softmax(scale q . k_j) v_j over the rows of each group; k and v have
-// S_rows rows a group. No row: 0.
+// y [groups, heads, d] = softmax(scale q . k_j) v_j over the rows of each group, of its `positions`
+// in k and v. No row: 0.
 //
-// Keys are divided over threads by rows, values by channels, so that a few groups occupy
-// more threads; no sum depends on where they are cut.
+// Keys are divided over threads by rows, values by channels, so that a few groups occupy more
+// threads; no sum depends on where they are cut.
 template <class T, class S>
 void attend_cached(T* y, const T* q, const S* k, const S* v, const std::vector<KeyRuns>& groups,
-                   int64_t heads, int64_t S_rows, int64_t d, T scale) {
+                   int64_t heads, int64_t positions, int64_t d, T scale) {
   constexpr int64_t kRows = 256, kChannels = 32;
   struct Piece {
     size_t group;
@@ -163,7 +163,7 @@ void attend_cached(T* y, const T* q, const S* k, const S* v, const std::vector<K
     const int64_t g = int64_t(at.group), step = groups[at.group].keys;
     by_heads(heads, [&]<int H>(int64_t h) {
       dots<H>(at.scores + h * step, step, q + (g * heads + h) * d,
-              k + (g * S_rows + at.rows.first) * d, at.rows.count, d, scale);
+              k + (g * positions + at.rows.first) * d, at.rows.count, d, scale);
     });
   });
   for_pieces(int64_t(groups.size()) * heads, keys * heads * 8, [&](int64_t i) {
@@ -177,7 +177,7 @@ void attend_cached(T* y, const T* q, const S* k, const S* v, const std::vector<K
     const KeyRuns& group = groups[size_t(g)];
     by_heads(heads, [&]<int H>(int64_t h) {
       weighted_sums<H>(y + (g * heads + h) * d, of_group[g] + h * group.keys, group.keys,
-                       v + g * S_rows * d, group.runs, d, begin, std::min(d, begin + kChannels));
+                       v + g * positions * d, group.runs, d, begin, std::min(d, begin + kChannels));
     });
   });
 }

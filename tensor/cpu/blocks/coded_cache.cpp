@@ -195,9 +195,8 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
     if (n > 0 && !fills(c, n, w)) {
       const CodedBlock<T, S> coded(c, bg, n);
       coded.join_key_bytes(bytes.data());
-      for (int64_t h = 0; h < heads; ++h)
-        dots<1>(&base[size_t(h)], 1, q + h * d, coded.mean, 1, d, scale);
       by_heads(heads, [&]<int N>(int64_t h) {
+        dots<N>(base.data() + h, 1, q + h * d, coded.mean, 1, d, scale);
         byte_dots<N>(to + h * most, most, base.data() + h, scaled.data() + h * d, bytes.data(),
                      coded.steps, block, d);
       });
