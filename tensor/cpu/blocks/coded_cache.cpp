@@ -2,10 +2,13 @@
 //
 // A step converts a block's bytes in registers, once for four heads of a group; scales of channels
 // are folded into the query, so that a key's score is its mean's and a sum of bytes. Two threads of
-// a Zen 4 read 9 GB/s of codes for three heads of 64 numbers, of a Zen 3 with AVX2 5; the memory
-// gives 16 and 21. What limits is the conversion and the sums across registers.
+// a Zen 3 with AVX2 read 8 GB/s of codes for three heads of 64 numbers, of the 21 that the memory
+// gives (a Zen 4 with AVX-512 read 9 of 16 before four rows shared a query's loads). What limits
+// are the products: three for each byte, beside two conversions of eight.
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <type_traits>
 #include <vector>
 
 #include "tensor/base/stored.h"
@@ -16,6 +19,8 @@
 namespace brine::BRINE_CPU {
 namespace {
 
+template <class T>
+constexpr T kSignedOffset = T(128 - kKeyByteCentre);  // of a key's byte less 128
 constexpr int64_t kChunk = 16;  // blocks of a task: bits depend on it, not on the threads
 
 // Pointers to one block's codes, of a group; S is the type of steps and means.
@@ -33,25 +38,27 @@ struct CodedBlock {
     sigma = c.key_scale.data<T>() + bg * d;
   }
 
-  // The bytes of the keys, [block, d].
-  void join_key_bytes(uint8_t* __restrict to) const {
-    const int64_t rest = d - half;
-    for (int64_t j = 0; j < block; ++j, to += d) {
-      const uint8_t *h = high + j * half, *l = low + j * half;
+  // The bytes of the keys less 128, [2, block, half]: the first channels, then the others.
+  void join_key_bytes(int8_t* __restrict to) const {
+    const int64_t bytes = block * half;
 #pragma omp simd
-      for (int64_t c = 0; c < half; ++c) to[c] = uint8_t(h[c] << 4 | (l[c] & 15));
-#pragma omp simd
-      for (int64_t c = 0; c < rest; ++c) to[half + c] = uint8_t((h[c] & 240) | l[c] >> 4);
+    for (int64_t i = 0; i < bytes; ++i) {
+      to[i] = int8_t((high[i] << 4 | (low[i] & 15)) ^ 128);
+      to[bytes + i] = int8_t(((high[i] & 240) | low[i] >> 4) ^ 128);
     }
   }
   // Keys are mean + sigma / 16 step (byte - centre).
-  void decode_keys(T* to, uint8_t* bytes) const {
+  void decode_keys(T* to, int8_t* bytes) const {
     join_key_bytes(bytes);
-    for (int64_t j = 0; j < block; ++j, to += d, bytes += d) {
+    for (int64_t j = 0; j < block; ++j, to += d) {
       const T a = T(steps[j]) / 16;
+      for (int64_t begin = 0; begin < d; begin += half) {
+        const int8_t* row = bytes + (begin / half) * block * half + j * half - begin;
+        const int64_t end = std::min(d, begin + half);
 #pragma omp simd
-      for (int64_t c = 0; c < d; ++c)
-        to[c] = T(mean[c]) + sigma[c] * a * (T(bytes[c]) - T(kKeyByteCentre));
+        for (int64_t c = begin; c < end; ++c)
+          to[c] = T(mean[c]) + sigma[c] * a * (T(row[c]) + kSignedOffset<T>);
+      }
     }
   }
   void decode_values(T* to) const {
@@ -86,70 +93,110 @@ int64_t exact_keys(T* to, const CodedCache& c, int64_t bg, int64_t n, int64_t w)
   return block;
 }
 
-// A vector of numbers from bytes less `centre`.
-template <class T>
-Vector<T> load_bytes(const uint8_t* p, T centre) {
+// A vector of numbers from bytes, u8 or i8.
+template <class T, class Byte>
+Vector<T> load_bytes(const Byte* p) {
+  [[maybe_unused]] constexpr bool plus = std::is_unsigned_v<Byte>;
 #ifdef __AVX512F__
   if constexpr (sizeof(T) == 4) {  // stored_vectors.h says why
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m512i words = _mm512_maskz_cvtepu8_epi32(__mmask16(-1), x);
-    return _mm512_maskz_cvtepi32_ps(__mmask16(-1), words) - centre;
+    const __mmask16 every = __mmask16(-1);
+    return _mm512_maskz_cvtepi32_ps(
+        every, plus ? _mm512_maskz_cvtepu8_epi32(every, x) : _mm512_maskz_cvtepi8_epi32(every, x));
   }
 #elif defined(__AVX2__) && defined(__F16C__)
   if constexpr (sizeof(T) == 4) {  // GCC 12 widens its own vectors in two halves
     const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)) - centre;
+    return _mm256_cvtepi32_ps(plus ? _mm256_cvtepu8_epi32(x) : _mm256_cvtepi8_epi32(x));
   }
 #endif
-  typename VectorOf<uint8_t, kWidth<T>>::type x;
+  typename VectorOf<Byte, kWidth<T>>::type x;
   std::memcpy(&x, p, sizeof x);
   using Words = typename VectorOf<int32_t, 4 * kWidth<T>>::type;
-  return __builtin_convertvector(__builtin_convertvector(x, Words), Vector<T>) - centre;
+  return __builtin_convertvector(__builtin_convertvector(x, Words), Vector<T>);
 }
 
-// out[h step + j] = base[h] + steps[j] (x_h . (rows[j] - centre)) of n rows of bytes; x [H, d].
+// out[r] = the sum of the lanes of x[r].
+template <class T, int R>
+void sum_lanes(T* out, const Vector<T> (&x)[R]) {
+#ifdef __AVX2__
+  if constexpr (R == 4 && sizeof(T) == 4) {
+    __m256 half[4];
+    for (int r = 0; r < 4; ++r) {
+#ifdef __AVX512F__
+      const auto parts = std::bit_cast<std::array<__m256, 2>>(x[r]);
+      half[r] = parts[0] + parts[1];
+#else
+      half[r] = x[r];
+#endif
+    }
+    const __m256 sums =
+        _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+    return;
+  }
+#endif
+  for (int r = 0; r < R; ++r) out[r] = sum_of_vector<T, kVectorBytes>(x[r]);
+}
+
+// out[h step + j] = base[h] + steps[j] (x_h . row j + offsets[h]) of n rows of bytes:
+// x [H, 2 half], bytes [2, n, half].
 template <int H, class T, class S>
-void byte_dots(T* out, int64_t step, const T* base, const T* x, const uint8_t* rows, const S* steps,
-               int64_t n, int64_t d) {
-  constexpr int W = kWidth<T>;
-  for (int64_t j = 0; j < n; ++j, rows += d) {
-    Vector<T> sums[H] = {};
-    T rest[H] = {};
-    int64_t c = 0;
-    for (; c + W <= d; c += W) {
-      const Vector<T> key = load_bytes(rows + c, T(kKeyByteCentre));
+void byte_dots(T* out, int64_t step, const T* base, const T* offsets, const T* x,
+               const int8_t* bytes, const S* steps, int64_t n, int64_t half) {
+  constexpr int W = kWidth<T>, kRows = H == 4 && kRegisters == 16 ? 2 : 4;
+  auto rows_at = [&]<int R>(int64_t j) {
+    Vector<T> sums[H][R] = {};
+    T rest[H][R] = {};
+    for (int part = 0; part < 2; ++part) {
+      const T* of = x + part * half;
+      const int8_t* rows = bytes + (part * n + j) * half;
+      int64_t c = 0;
+      for (; c + W <= half; c += W) {
+        Vector<T> query[H];
 #pragma GCC unroll 4
-      for (int h = 0; h < H; ++h) sums[h] += load(x + h * d + c) * key;
+        for (int h = 0; h < H; ++h) query[h] = load(of + 2 * h * half + c);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          const Vector<T> key = load_bytes<T>(rows + r * half + c);
+#pragma GCC unroll 4
+          for (int h = 0; h < H; ++h) sums[h][r] += query[h] * key;
+        }
+      }
+      for (; c < half; ++c) {
+        for (int h = 0; h < H; ++h) {
+          for (int r = 0; r < R; ++r) rest[h][r] += of[2 * h * half + c] * T(rows[r * half + c]);
+        }
+      }
     }
-    for (; c < d; ++c) {
-      for (int h = 0; h < H; ++h) rest[h] += x[h * d + c] * (T(rows[c]) - T(kKeyByteCentre));
-    }
-    const T a = T(steps[j]);
 #pragma GCC unroll 4
     for (int h = 0; h < H; ++h) {
-      out[h * step + j] = base[h] + a * (sum_of_vector<T, kVectorBytes>(sums[h]) + rest[h]);
+      T sum[R];
+      sum_lanes<T, R>(sum, sums[h]);
+      T* to = out + h * step + j;
+      for (int r = 0; r < R; ++r)
+        to[r] = base[h] + T(steps[j + r]) * (sum[r] + rest[h][r] + offsets[h]);
     }
-  }
+  };
+  int64_t j = 0;
+  for (; j + kRows <= n; j += kRows) rows_at.template operator()<kRows>(j);
+  for (; j < n; ++j) rows_at.template operator()<1>(j);
 }
 
-// to [H, d] += the sums over n rows of weights[h step + j] steps[j] (rows[j] - centre).
-template <int H, class T, class S>
-void add_byte_rows(T* to, const T* weights, int64_t step, const uint8_t* rows, const S* steps,
-                   int64_t n, int64_t d) {
-  constexpr int W = kWidth<T>, V = kVectorBytes == 64 ? 4 : 2;
+// to [H, d] += the sums over n rows of weights[h step + j] (rows[j] - 128).
+template <int H, class T>
+void add_byte_rows(T* to, const T* weights, int64_t step, const uint8_t* rows, int64_t n,
+                   int64_t d) {
+  constexpr T kCentre = T(kValueByteCentre);
+  constexpr int W = kWidth<T>, kWide = H == 4 && kRegisters == 16 ? 2 : 4;
   auto add = [&]<int N>(int64_t c) {
     Vector<T> sums[H][N] = {};
     for (int64_t j = 0; j < n; ++j) {
-      const T a = T(steps[j]);
-      Vector<T> value[N];
 #pragma GCC unroll 4
-      for (int i = 0; i < N; ++i)
-        value[i] = load_bytes(rows + j * d + c + i * W, T(kValueByteCentre));
+      for (int i = 0; i < N; ++i) {
+        const Vector<T> value = load_bytes<T>(rows + j * d + c + i * W) - kCentre;
 #pragma GCC unroll 4
-      for (int h = 0; h < H; ++h) {
-        const T weight = weights[h * step + j] * a;
-#pragma GCC unroll 4
-        for (int i = 0; i < N; ++i) sums[h][i] += weight * value[i];
+        for (int h = 0; h < H; ++h) sums[h][i] += weights[h * step + j] * value;
       }
     }
     for (int h = 0; h < H; ++h) {
@@ -160,12 +207,12 @@ void add_byte_rows(T* to, const T* weights, int64_t step, const uint8_t* rows, c
     }
   };
   int64_t c = 0;
-  for (; c + V * W <= d; c += V * W) add.template operator()<V>(c);
+  for (; c + kWide * W <= d; c += kWide * W) add.template operator()<kWide>(c);
   for (; c + W <= d; c += W) add.template operator()<1>(c);
   for (; c < d; ++c) {
-    for (int64_t j = 0; j < n; ++j) {
-      const T value = T(steps[j]) * T(int(rows[j * d + c]) - kValueByteCentre);
-      for (int h = 0; h < H; ++h) to[h * d + c] += weights[h * step + j] * value;
+    for (int h = 0; h < H; ++h) {
+      for (int64_t j = 0; j < n; ++j)
+        to[h * d + c] += weights[h * step + j] * (T(rows[j * d + c]) - kCentre);
     }
   }
 }
@@ -179,16 +226,23 @@ struct Part {
 template <class T, class S>
 void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_t bg,
                  const int32_t* blocks, int64_t count, int64_t w, int64_t heads, T scale) {
-  const int64_t block = c.block(), d = c.last_keys.dim(3), most = count * block;
-  thread_local std::vector<T> room, scores, scaled, base;
-  thread_local std::vector<uint8_t> bytes;
+  const int64_t block = c.block(), d = c.last_keys.dim(3), half = (d + 1) / 2;
+  const int64_t most = count * block;
+  thread_local std::vector<T> room, scores, scaled, base, offsets;
+  thread_local std::vector<int8_t> bytes;
   room.resize(size_t(block * d));
   scores.resize(size_t(heads * most));
-  scaled.resize(size_t(heads * d));
+  scaled.assign(size_t(heads * 2 * half), T(0));  // of an odd d the last one is 0
   base.resize(size_t(heads));
-  bytes.resize(size_t(block * d));
+  offsets.resize(size_t(heads));
+  bytes.resize(size_t(2 * block * half));
   const T* sigma = c.key_scale.template data<T>() + bg * d;
-  for (int64_t i = 0; i < heads * d; ++i) scaled[size_t(i)] = q[i] * sigma[i % d] * (scale / 16);
+  for (int64_t h = 0; h < heads; ++h) {
+    T *x = scaled.data() + 2 * h * half, sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < d; ++i) sum += x[i] = q[h * d + i] * sigma[i] * (scale / 16);
+    offsets[size_t(h)] = kSignedOffset<T> * sum;
+  }
   T* to = scores.data();
   for (int64_t i = 0; i < count; ++i) {
     const int64_t n = blocks[i];
@@ -197,8 +251,8 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
       coded.join_key_bytes(bytes.data());
       by_heads(heads, [&]<int N>(int64_t h) {
         dots<N>(base.data() + h, 1, q + h * d, coded.mean, 1, d, scale);
-        byte_dots<N>(to + h * most, most, base.data() + h, scaled.data() + h * d, bytes.data(),
-                     coded.steps, block, d);
+        byte_dots<N>(to + h * most, most, base.data() + h, offsets.data() + h,
+                     scaled.data() + 2 * h * half, bytes.data(), coded.steps, block, half);
       });
       to += block;
     } else {
@@ -223,7 +277,7 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
     parts[h] = {maximum, sum};
     std::fill_n(out + h * d, d, T(0));
   }
-  const T* weights = scores.data();
+  T* weights = scores.data();
   for (int64_t i = 0; i < count; ++i) {
     const int64_t n = blocks[i];
     if (fills(c, n, w)) {
@@ -237,9 +291,13 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
       weights += rows;
     } else {
       const CodedBlock<T, S> coded(c, bg, n);
+      for (int64_t h = 0; h < heads; ++h) {
+        T* of_head = weights + h * most;
+#pragma omp simd
+        for (int64_t j = 0; j < block; ++j) of_head[j] *= T(coded.value_steps[j]);
+      }
       by_heads(heads, [&]<int N>(int64_t h) {
-        add_byte_rows<N>(out + h * d, weights + h * most, most, coded.values, coded.value_steps,
-                         block, d);
+        add_byte_rows<N>(out + h * d, weights + h * most, most, coded.values, block, d);
       });
       weights += block;
     }
@@ -286,8 +344,8 @@ void decode_cache(Tensor k, Tensor v, CodedCache cache, Tensor lengths) {
       if (n * block >= w) return;
       const int64_t row = (bg * S + n * block) * d;
       T *keys = k.data<T>() + row, *values = v.data<T>() + row;
-      thread_local std::vector<uint8_t> bytes;
-      bytes.resize(size_t(block * d));
+      thread_local std::vector<int8_t> bytes;
+      bytes.resize(size_t(2 * block * cache.keys.codes.dim(4)));
       if (n == 0 || fills(cache, n, w)) exact_keys<T, Stored>(keys, cache, bg, n, w);
       if (fills(cache, n, w)) {
         std::copy_n(cache.last_values.data<T>() + bg * block * d, (w - n * block) * d, values);
