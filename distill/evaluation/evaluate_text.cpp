@@ -151,7 +151,9 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
     if (read.mean() > 0) out.keys_read = read.mean();
   }
   out.peak = device_peak();
-  if (learns_mask(*m.model) && !e.cache) {
+  // Without a teacher a calibrated mask is not watched: what it keeps follows from the model's
+  // keys.
+  if (learns_mask(*m.model) && !e.cache && (recall || !traits.calibrates)) {
     const MaskHealth health = recall ? mask_health(recall->layers())
                                      : health_of_start(m.config, e.options(), scored.again);
     if (!recall) out.mask_health = health;
