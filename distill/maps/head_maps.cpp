@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "tensor/base/parallel.h"
 
 namespace brine::distill {
 
@@ -105,16 +106,22 @@ void MapCollector::add(int64_t layer, const LayerView& view) {
   maps_.cells = std::min(maps_.tokens, request_.cells);
   maps_.causal = view.causal;
   if (!request_.layers.empty() && !request_.layers.count(layer)) return;
+  const size_t before = maps_.heads.size();
   for (int64_t h = 0; h < view.heads(); ++h) {
-    if (!request_.heads.empty() && !request_.heads.count(h)) continue;
-    maps_.heads.push_back({.layer = layer, .head = h});
-    add_head(maps_.heads.back(), view);
+    if (request_.heads.empty() || request_.heads.count(h))
+      maps_.heads.push_back({.layer = layer, .head = h});
   }
+  parallel_for(int64_t(maps_.heads.size() - before), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) add_head(maps_.heads[before + size_t(i)], view);
+  });
 }
 
 void MapCollector::add_head(HeadMaps& maps, const LayerView& view) const {
   const int64_t T = view.tokens();
-  const CellMap none{Blocks(T, maps_.cells)};
+  const Blocks cells(T, maps_.cells);
+  const CellMap none{cells};
+  std::vector<int64_t> cell_of(static_cast<size_t>(T));
+  for (int64_t t = 0; t < T; ++t) cell_of[size_t(t)] = cells.of(t);
   maps[Picture::teacher] = none;
   if (view.columns()) maps[Picture::estimate] = none;
   if (view.has_mask()) maps[Picture::mask] = maps[Picture::student] = none;
@@ -134,8 +141,9 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view) const {
       if (!view.has_mask()) continue;
       kept_keys(view, maps.head, t, kept);
       for (const KeptKey& each : kept) {
-        maps[Picture::mask].add(t, each.key, each.key + 1, 1);
-        maps[Picture::student].add(t, each.key, each.key + 1, each.mass);
+        const int64_t row = cell_of[size_t(t)], column = cell_of[size_t(each.key)];
+        maps[Picture::mask].sum(row, column) += 1;
+        maps[Picture::student].sum(row, column) += each.mass;
       }
     }
   }

@@ -48,6 +48,9 @@ class CellMap {
   // The entries [0, n) of a row.
   void add_row(int64_t row, const float* values, int64_t n);
 
+  float& sum(int64_t row_cell, int64_t column_cell) {
+    return sum_[size_t(row_cell * tokens_.cells() + column_cell)];
+  }
   float sum(int64_t row_cell, int64_t column_cell) const {
     return sum_[size_t(row_cell * tokens_.cells() + column_cell)];
   }
