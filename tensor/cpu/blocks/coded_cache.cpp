@@ -141,10 +141,11 @@ void sum_lanes(T* out, const Vector<T> (&x)[R]) {
 
 // out[h step + j] = base[h] + steps[j] (x_h . row j + offsets[h]) of n rows of bytes:
 // x [H, 2 half], bytes [2, n, half].
-template <int H, class T, class S>
+template <int H, class T>
 void byte_dots(T* out, int64_t step, const T* base, const T* offsets, const T* x,
-               const int8_t* bytes, const S* steps, int64_t n, int64_t half) {
-  constexpr int W = kWidth<T>, kRows = H == 4 && kRegisters == 16 ? 2 : 4;
+               const int8_t* bytes, const T* steps, int64_t n, int64_t half) {
+  constexpr int W = kWidth<T>;
+  constexpr int kRows = sizeof(T) == 8 ? 1 : H == 4 && kRegisters == 16 ? 2 : 4;
   auto rows_at = [&]<int R>(int64_t j) {
     Vector<T> sums[H][R] = {};
     T rest[H][R] = {};
@@ -175,12 +176,12 @@ void byte_dots(T* out, int64_t step, const T* base, const T* offsets, const T* x
       sum_lanes<T, R>(sum, sums[h]);
       T* to = out + h * step + j;
       for (int r = 0; r < R; ++r)
-        to[r] = base[h] + T(steps[j + r]) * (sum[r] + rest[h][r] + offsets[h]);
+        to[r] = base[h] + steps[j + r] * (sum[r] + rest[h][r] + offsets[h]);
     }
   };
   int64_t j = 0;
   for (; j + kRows <= n; j += kRows) rows_at.template operator()<kRows>(j);
-  for (; j < n; ++j) rows_at.template operator()<1>(j);
+  for (; kRows > 1 && j < n; ++j) rows_at.template operator()<1>(j);
 }
 
 // to [H, d] += the sums over n rows of weights[h step + j] (rows[j] - 128).
@@ -228,13 +229,14 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
                  const int32_t* blocks, int64_t count, int64_t w, int64_t heads, T scale) {
   const int64_t block = c.block(), d = c.last_keys.dim(3), half = (d + 1) / 2;
   const int64_t most = count * block;
-  thread_local std::vector<T> room, scores, scaled, base, offsets;
+  thread_local std::vector<T> room, scores, scaled, base, offsets, numbers;
   thread_local std::vector<int8_t> bytes;
   room.resize(size_t(block * d));
   scores.resize(size_t(heads * most));
   scaled.assign(size_t(heads * 2 * half), T(0));  // of an odd d the last one is 0
   base.resize(size_t(heads));
   offsets.resize(size_t(heads));
+  numbers.resize(size_t(d + block));
   bytes.resize(size_t(2 * block * half));
   const T* sigma = c.key_scale.template data<T>() + bg * d;
   for (int64_t h = 0; h < heads; ++h) {
@@ -249,10 +251,13 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
     if (n > 0 && !fills(c, n, w)) {
       const CodedBlock<T, S> coded(c, bg, n);
       coded.join_key_bytes(bytes.data());
+      std::transform(coded.mean, coded.mean + d, numbers.data(), [](S x) { return T(x); });
+      T* const steps = numbers.data() + d;
+      std::transform(coded.steps, coded.steps + block, steps, [](S x) { return T(x); });
       by_heads(heads, [&]<int N>(int64_t h) {
-        dots<N>(base.data() + h, 1, q + h * d, coded.mean, 1, d, scale);
+        dots<N>(base.data() + h, 1, q + h * d, numbers.data(), 1, d, scale);
         byte_dots<N>(to + h * most, most, base.data() + h, offsets.data() + h,
-                     scaled.data() + 2 * h * half, bytes.data(), coded.steps, block, half);
+                     scaled.data() + 2 * h * half, bytes.data(), steps, block, half);
       });
       to += block;
     } else {
