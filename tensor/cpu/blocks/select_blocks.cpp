@@ -211,8 +211,11 @@ class Chooser {
       while (c + n < candidates() && n < kRun && blocks_[size_t(c + n)] == first + n) ++n;
       const T* rows = numbers(moments, (before + first) * 2 * d_, n * 2 * d_);
       if (R_ == 1 && depth > d_) prefetch(rows, n * 2 * d_ * int64_t(sizeof(T)));
-      tile_product(n, lanes_, depth, Broadcast<T, false>{rows, 2 * d_}, Lanes<const T>{q_, lanes_},
-                   Lanes<T>{s_.data() + c * lanes_, lanes_});
+      T* const to = s_.data() + c * lanes_;
+      const int64_t done =
+          row_products(heads_, R_ > 1 ? 0 : n, depth, rows, 2 * d_, q_, lanes_, to);
+      tile_product(n - done, lanes_, depth, Broadcast<T, false>{rows + 2 * d_ * done, 2 * d_},
+                   Lanes<const T>{q_, lanes_}, Lanes<T>{to + done * lanes_, lanes_});
       c += n;
     }
   }
@@ -345,15 +348,14 @@ class Chooser {
       const int64_t n = candidates(), B = config_->block, size = B * half_;
       const auto* codes = scores_->keys.codes.template data<uint8_t>();
       const Tensor& all_steps = scores_->keys.steps;
-      const auto* steps = all_steps.raw();
-      const int64_t step_bytes = int64_t(item_size(all_steps.dtype()));
+      const int64_t steps_size = B * int64_t(item_size(all_steps.dtype()));
       const int64_t before = at_.bg * all_steps.dim(2);
       for (int64_t c = 0; c < n; ++c) {
         const int64_t at = before + blocks_[size_t(c)];
         if (c + 2 < n) {
           const int64_t next = before + blocks_[size_t(c + 2)];
           prefetch(codes + next * size, size);
-          prefetch(steps + next * B * step_bytes, B * step_bytes);
+          prefetch(all_steps.raw() + next * steps_size, steps_size);
         }
         T* weight = weights_.data() + c * lanes_;
         code_row(heads_, B, half_, codes + at * size, u_rows_.data(), numbers(all_steps, at * B, B),
@@ -434,13 +436,12 @@ class Chooser {
   // block; fixed blocks compete only if not `free`. By bisection on the bits of the sums.
   void take(int64_t limit, bool free) {
     const int64_t n = candidates();
+    taken_.assign(size_t(n), 0);
     for (int64_t c = 0; c < n; ++c) {
       T* row = sums_.data() + c * rows_step_;
       const uint64_t rows = free && is_fixed(size_t(c)) ? 0 : may_[size_t(c)];
       for (uint64_t left = all_ & ~rows; left; left &= left - 1)
         row[std::countr_zero(left)] = kTaken;
-      taken_.resize(size_t(n));
-      taken_[size_t(c)] = 0;
     }
     for (int64_t first = 0; first < R_; first += W) take_vector(limit, first);
     for (int64_t c = 0; c < n; ++c) may_[size_t(c)] = taken_[size_t(c)] & all_;
@@ -491,9 +492,8 @@ class Chooser {
   std::vector<int8_t> u_rows_;  // of one row: [heads, depth]
   std::vector<uint8_t> codes_;  // [block, depth]
   std::vector<int32_t> products_;
-  std::vector<T> y_, s_, weights_,
-      sums_;  // [block, lanes]; [blocks, lanes] twice; [blocks, rows_step]
-  std::vector<T> copy_;
+  std::vector<T> y_, s_, weights_;            // [block, lanes]; [blocks, lanes] twice
+  std::vector<T> sums_, copy_;                // [blocks, rows_step]; moments of a run
   std::vector<int64_t> blocks_;               // that are scored, ascending
   std::vector<uint64_t> may_, taken_, open_;  // bits of rows, by block
 };
