@@ -10,21 +10,88 @@ namespace {
 
 constexpr int64_t kPiece = 4096;  // elements of a piece
 
-// y[i] = f(x[i]...) for n elements; the tensors of the index are those of x.
-template <class Y, class... X, class F>
-void map(Y* y, int64_t n, const StridedIndex<int(sizeof...(X))>& index, F f, const X*... x) {
+// f(i, count, at) for lines of elements i .. i + count - 1 of n, which begin at `at` in each tensor
+// of the index and go on by its steps.
+template <int N, class F>
+void each_line(int64_t n, const StridedIndex<N>& index, F f) {
   parallel_for(n, kPiece, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end;) {
-      int64_t at[sizeof...(X)];
+      int64_t at[N];
       index.locate(i, at);
       const int64_t run = std::min(index.inner() - i % index.inner(), end - i);
-      [&]<size_t... I>(std::index_sequence<I...>) {
-        for (int64_t j = 0; j < run; ++j) y[i + j] = f(x[at[I] + j * index.step(int(I))]...);
-      }
-      (std::index_sequence_for<X...>{});
+      f(i, run, at);
       i += run;
     }
   });
+}
+
+// y[i] = f(x[i]...) for n elements; the tensors of the index are those of x.
+template <class Y, class... X, class F>
+void map(Y* y, int64_t n, const StridedIndex<int(sizeof...(X))>& index, F f, const X*... x) {
+  each_line(n, index, [&](int64_t i, int64_t count, const int64_t* at) {
+    [&]<size_t... I>(std::index_sequence<I...>) {
+      for (int64_t j = 0; j < count; ++j) y[i + j] = f(x[at[I] + j * index.step(int(I))]...);
+    }
+    (std::index_sequence_for<X...>{});
+  });
+}
+
+// y[j] = op x[j step] for n elements, and y[j] = a[j step_a] op b[j step_b].
+template <class T, UnaryOp op>
+void unary_line(T* y, int64_t n, const T* x, int64_t step) {
+  constexpr Unary f{op};
+  if (step == 1) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) y[j] = f(x[j]);
+  } else {
+    for (int64_t j = 0; j < n; ++j) y[j] = f(x[j * step]);
+  }
+}
+template <class T, BinaryOp op>
+void binary_line(T* y, int64_t n, const T* a, int64_t step_a, const T* b, int64_t step_b) {
+  constexpr Binary f{op};
+  if (step_a == 1 && step_b == 1) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) y[j] = f(a[j], b[j]);
+  } else if (step_a == 1 && step_b == 0) {
+    const T right = *b;
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) y[j] = f(a[j], right);
+  } else {
+    for (int64_t j = 0; j < n; ++j) y[j] = f(a[j * step_a], b[j * step_b]);
+  }
+}
+
+// f of an op that is known when it is compiled, so that its loops are vectors.
+template <class F>
+auto with_op(UnaryOp op, F f) {
+  switch (op) {
+    case UnaryOp::exp:
+      return f.template operator()<UnaryOp::exp>();
+    case UnaryOp::log:
+      return f.template operator()<UnaryOp::log>();
+    case UnaryOp::sqrt:
+      return f.template operator()<UnaryOp::sqrt>();
+    case UnaryOp::sigmoid:
+      return f.template operator()<UnaryOp::sigmoid>();
+    case UnaryOp::tanh:
+      break;
+  }
+  return f.template operator()<UnaryOp::tanh>();
+}
+template <class F>
+auto with_op(BinaryOp op, F f) {
+  switch (op) {
+    case BinaryOp::add:
+      return f.template operator()<BinaryOp::add>();
+    case BinaryOp::sub:
+      return f.template operator()<BinaryOp::sub>();
+    case BinaryOp::mul:
+      return f.template operator()<BinaryOp::mul>();
+    case BinaryOp::div:
+      break;
+  }
+  return f.template operator()<BinaryOp::div>();
 }
 
 template <class U>
@@ -51,14 +118,21 @@ void each_of(const T* x, const StridedIndex<1>& index, int64_t n, F f) {
 void map_unary(Tensor y, Tensor x, UnaryOp op) {
   const auto index = StridedIndex<1>::over(y.shape(), x.strides());
   dispatch_float(y.dtype(), [&]<class T>() {
-    map<T, T>(y.data<T>(), y.numel(), index, Unary{op}, x.data<T>());
+    const auto line = with_op(op, []<UnaryOp o>() { return unary_line<T, o>; });
+    each_line(y.numel(), index, [&](int64_t i, int64_t n, const int64_t* at) {
+      line(y.data<T>() + i, n, x.data<T>() + at[0], index.step(0));
+    });
   });
 }
 
 void map_binary(Tensor y, Tensor a, Tensor b, BinaryOp op) {
   const auto index = StridedIndex<2>::over(y.shape(), a.strides(), b.strides());
   dispatch_float(y.dtype(), [&]<class T>() {
-    map<T, T, T>(y.data<T>(), y.numel(), index, Binary{op}, a.data<T>(), b.data<T>());
+    const auto line = with_op(op, []<BinaryOp o>() { return binary_line<T, o>; });
+    each_line(y.numel(), index, [&](int64_t i, int64_t n, const int64_t* at) {
+      line(y.data<T>() + i, n, a.data<T>() + at[0], index.step(0), b.data<T>() + at[1],
+           index.step(1));
+    });
   });
 }
 
