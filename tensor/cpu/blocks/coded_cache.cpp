@@ -7,7 +7,7 @@
 // are the products: three for each byte, beside two conversions of eight.
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -124,7 +124,8 @@ void sum_lanes(T* out, const Vector<T> (&x)[R]) {
     __m256 half[4];
     for (int r = 0; r < 4; ++r) {
 #ifdef __AVX512F__
-      const auto parts = std::bit_cast<std::array<__m256, 2>>(x[r]);
+      __m256 parts[2];
+      std::memcpy(parts, &x[r], sizeof parts);
       half[r] = parts[0] + parts[1];
 #else
       half[r] = x[r];
