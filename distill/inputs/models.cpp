@@ -124,7 +124,8 @@ void calibrate_on(const nn::LoadedModel& m, const Tensor& ids, const Messages& m
 
 void refuse_classifier(const nn::LoadedModel& model, const char* command) {
   check(model.model->labels() == 0 || model.model->has_logits(), command, ": ", model.directory,
-        " classifies texts; --task names their task, --task tsv takes files of your own");
+        " classifies texts; --task names their task in eval, dump and distill, --task tsv takes "
+        "files of your own");
 }
 
 void warn_if_all_kept(const nn::ModelConfig& config, int64_t k, int64_t tokens,
