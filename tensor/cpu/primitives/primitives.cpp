@@ -36,7 +36,8 @@ void map(Y* y, int64_t n, const StridedIndex<int(sizeof...(X))>& index, F f, con
   });
 }
 
-// y[j] = op x[j step] for n elements, and y[j] = a[j step_a] op b[j step_b].
+// y[j] = op x[j step] for n elements, and y[j] = a[j step_a] op b[j step_b]. The op is known when
+// they are compiled, so that their loops become vectors.
 template <class T, UnaryOp op>
 void unary_line(T* y, int64_t n, const T* x, int64_t step) {
   constexpr Unary f{op};
@@ -60,38 +61,6 @@ void binary_line(T* y, int64_t n, const T* a, int64_t step_a, const T* b, int64_
   } else {
     for (int64_t j = 0; j < n; ++j) y[j] = f(a[j * step_a], b[j * step_b]);
   }
-}
-
-// f of an op that is known when it is compiled, so that its loops are vectors.
-template <class F>
-auto with_op(UnaryOp op, F f) {
-  switch (op) {
-    case UnaryOp::exp:
-      return f.template operator()<UnaryOp::exp>();
-    case UnaryOp::log:
-      return f.template operator()<UnaryOp::log>();
-    case UnaryOp::sqrt:
-      return f.template operator()<UnaryOp::sqrt>();
-    case UnaryOp::sigmoid:
-      return f.template operator()<UnaryOp::sigmoid>();
-    case UnaryOp::tanh:
-      break;
-  }
-  return f.template operator()<UnaryOp::tanh>();
-}
-template <class F>
-auto with_op(BinaryOp op, F f) {
-  switch (op) {
-    case BinaryOp::add:
-      return f.template operator()<BinaryOp::add>();
-    case BinaryOp::sub:
-      return f.template operator()<BinaryOp::sub>();
-    case BinaryOp::mul:
-      return f.template operator()<BinaryOp::mul>();
-    case BinaryOp::div:
-      break;
-  }
-  return f.template operator()<BinaryOp::div>();
 }
 
 template <class U>
@@ -118,7 +87,11 @@ void each_of(const T* x, const StridedIndex<1>& index, int64_t n, F f) {
 void map_unary(Tensor y, Tensor x, UnaryOp op) {
   const auto index = StridedIndex<1>::over(y.shape(), x.strides());
   dispatch_float(y.dtype(), [&]<class T>() {
-    const auto line = with_op(op, []<UnaryOp o>() { return unary_line<T, o>; });
+    // By number of the op.
+    constexpr void (*lines[])(T*, int64_t, const T*, int64_t) = {
+        unary_line<T, UnaryOp::exp>, unary_line<T, UnaryOp::log>, unary_line<T, UnaryOp::sqrt>,
+        unary_line<T, UnaryOp::sigmoid>, unary_line<T, UnaryOp::tanh>};
+    const auto line = lines[int(op)];
     each_line(y.numel(), index, [&](int64_t i, int64_t n, const int64_t* at) {
       line(y.data<T>() + i, n, x.data<T>() + at[0], index.step(0));
     });
@@ -128,7 +101,10 @@ void map_unary(Tensor y, Tensor x, UnaryOp op) {
 void map_binary(Tensor y, Tensor a, Tensor b, BinaryOp op) {
   const auto index = StridedIndex<2>::over(y.shape(), a.strides(), b.strides());
   dispatch_float(y.dtype(), [&]<class T>() {
-    const auto line = with_op(op, []<BinaryOp o>() { return binary_line<T, o>; });
+    constexpr void (*lines[])(T*, int64_t, const T*, int64_t, const T*, int64_t) = {
+        binary_line<T, BinaryOp::add>, binary_line<T, BinaryOp::sub>, binary_line<T, BinaryOp::mul>,
+        binary_line<T, BinaryOp::div>};
+    const auto line = lines[int(op)];
     each_line(y.numel(), index, [&](int64_t i, int64_t n, const int64_t* at) {
       line(y.data<T>() + i, n, a.data<T>() + at[0], index.step(0), b.data<T>() + at[1],
            index.step(1));
