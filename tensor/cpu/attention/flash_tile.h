@@ -7,12 +7,6 @@
 
 namespace brine::BRINE_CPU {
 
-// n rounded up to whole vectors.
-template <class T>
-constexpr int64_t whole_vectors(int64_t n) {
-  return (n + kWidth<T> - 1) / kWidth<T> * kWidth<T>;
-}
-
 // One step of a transposition: blocks of h x h on the diagonal stay, the others are exchanged.
 template <int h, class T, int... j>
 [[gnu::always_inline]] inline void swap_blocks(Vector<T>& x, Vector<T>& y,

@@ -3,8 +3,8 @@
 // A step converts a block's bytes in registers, once for four heads of a group; scales of channels
 // are folded into the query, so that a key's score is its mean's and a sum of bytes. Two threads of
 // a Zen 3 with AVX2 read 8 GB/s of codes for three heads of 64 numbers, of the 21 that the memory
-// gives (a Zen 4 with AVX-512 read 9 of 16 before four rows shared a query's loads). What limits
-// are the products: three for each byte, beside two conversions of eight.
+// gives (a Zen 4 with AVX-512 read 9 of 16 before four rows shared a query's loads). The products
+// limit it: each byte has three, and eight bytes two conversions.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -38,18 +38,23 @@ struct CodedBlock {
     sigma = c.key_scale.data<T>() + bg * d;
   }
 
-  // The bytes of the keys less 128, [2, block, half]: the first channels, then the others.
-  void join_key_bytes(int8_t* __restrict to) const {
-    const int64_t bytes = block * half;
+  // The bytes of the keys less 128, [2, block, wide]: the first half of the channels, then the
+  // others. Bytes from `half` on stay as they are.
+  void join_key_bytes(int8_t* to, int64_t wide) const {
+    const int64_t rows = wide == half ? 1 : block, n = block * half / rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      const uint8_t *h = high + row * n, *l = low + row * n;
+      int8_t *first = to + row * wide, *second = first + block * wide;
 #pragma omp simd
-    for (int64_t i = 0; i < bytes; ++i) {
-      to[i] = int8_t((high[i] << 4 | (low[i] & 15)) ^ 128);
-      to[bytes + i] = int8_t(((high[i] & 240) | low[i] >> 4) ^ 128);
+      for (int64_t i = 0; i < n; ++i) {
+        first[i] = int8_t((h[i] << 4 | (l[i] & 15)) ^ 128);
+        second[i] = int8_t(((h[i] & 240) | l[i] >> 4) ^ 128);
+      }
     }
   }
   // Keys are mean + sigma / 16 step (byte - centre).
   void decode_keys(T* to, int8_t* bytes) const {
-    join_key_bytes(bytes);
+    join_key_bytes(bytes, half);
     for (int64_t j = 0; j < block; ++j, to += d) {
       const T a = T(steps[j]) / 16;
       for (int64_t begin = 0; begin < d; begin += half) {
@@ -96,18 +101,18 @@ int64_t exact_keys(T* to, const CodedCache& c, int64_t bg, int64_t n, int64_t w)
 // A vector of numbers from bytes, u8 or i8.
 template <class T, class Byte>
 Vector<T> load_bytes(const Byte* p) {
-  [[maybe_unused]] constexpr bool plus = std::is_unsigned_v<Byte>;
+  [[maybe_unused]] constexpr bool is_unsigned = std::is_unsigned_v<Byte>;
 #ifdef __AVX512F__
   if constexpr (sizeof(T) == 4) {  // stored_vectors.h says why
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     const __mmask16 every = __mmask16(-1);
-    return _mm512_maskz_cvtepi32_ps(
-        every, plus ? _mm512_maskz_cvtepu8_epi32(every, x) : _mm512_maskz_cvtepi8_epi32(every, x));
+    return _mm512_maskz_cvtepi32_ps(every, is_unsigned ? _mm512_maskz_cvtepu8_epi32(every, x)
+                                                       : _mm512_maskz_cvtepi8_epi32(every, x));
   }
-#elif defined(__AVX2__) && defined(__F16C__)
+#elif defined(__AVX2__)
   if constexpr (sizeof(T) == 4) {  // GCC 12 widens its own vectors in two halves
     const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-    return _mm256_cvtepi32_ps(plus ? _mm256_cvtepu8_epi32(x) : _mm256_cvtepi8_epi32(x));
+    return _mm256_cvtepi32_ps(is_unsigned ? _mm256_cvtepu8_epi32(x) : _mm256_cvtepi8_epi32(x));
   }
 #endif
   typename VectorOf<Byte, kWidth<T>>::type x;
@@ -141,33 +146,25 @@ void sum_lanes(T* out, const Vector<T> (&x)[R]) {
 }
 
 // out[h step + j] = base[h] + steps[j] (x_h . row j + offsets[h]) of n rows of bytes:
-// x [H, 2 half], bytes [2, n, half].
+// x [H, 2 wide], bytes [2, n, wide]; wide fills whole vectors.
 template <int H, class T>
 void byte_dots(T* out, int64_t step, const T* base, const T* offsets, const T* x,
-               const int8_t* bytes, const T* steps, int64_t n, int64_t half) {
-  constexpr int W = kWidth<T>;
+               const int8_t* bytes, const T* steps, int64_t n, int64_t wide) {
   constexpr int kRows = sizeof(T) == 8 ? 1 : H == 4 && kRegisters == 16 ? 2 : 4;
   auto rows_at = [&]<int R>(int64_t j) {
     Vector<T> sums[H][R] = {};
-    T rest[H][R] = {};
     for (int part = 0; part < 2; ++part) {
-      const T* of = x + part * half;
-      const int8_t* rows = bytes + (part * n + j) * half;
-      int64_t c = 0;
-      for (; c + W <= half; c += W) {
+      const T* of = x + part * wide;
+      const int8_t* rows = bytes + (part * n + j) * wide;
+      for (int64_t c = 0; c < wide; c += kWidth<T>) {
         Vector<T> query[H];
 #pragma GCC unroll 4
-        for (int h = 0; h < H; ++h) query[h] = load(of + 2 * h * half + c);
+        for (int h = 0; h < H; ++h) query[h] = load(of + 2 * h * wide + c);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
-          const Vector<T> key = load_bytes<T>(rows + r * half + c);
+          const Vector<T> key = load_bytes<T>(rows + r * wide + c);
 #pragma GCC unroll 4
           for (int h = 0; h < H; ++h) sums[h][r] += query[h] * key;
-        }
-      }
-      for (; c < half; ++c) {
-        for (int h = 0; h < H; ++h) {
-          for (int r = 0; r < R; ++r) rest[h][r] += of[2 * h * half + c] * T(rows[r * half + c]);
         }
       }
     }
@@ -176,8 +173,7 @@ void byte_dots(T* out, int64_t step, const T* base, const T* offsets, const T* x
       T sum[R];
       sum_lanes<T, R>(sum, sums[h]);
       T* to = out + h * step + j;
-      for (int r = 0; r < R; ++r)
-        to[r] = base[h] + steps[j + r] * (sum[r] + rest[h][r] + offsets[h]);
+      for (int r = 0; r < R; ++r) to[r] = base[h] + steps[j + r] * (sum[r] + offsets[h]);
     }
   };
   int64_t j = 0;
@@ -229,21 +225,24 @@ template <class T, class S>
 void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_t bg,
                  const int32_t* blocks, int64_t count, int64_t w, int64_t heads, T scale) {
   const int64_t block = c.block(), d = c.last_keys.dim(3), half = (d + 1) / 2;
-  const int64_t most = count * block;
+  const int64_t most = count * block, wide = whole_vectors<T>(half);
   thread_local std::vector<T> room, scores, scaled, base, offsets, numbers;
   thread_local std::vector<int8_t> bytes;
   room.resize(size_t(block * d));
   scores.resize(size_t(heads * most));
-  scaled.assign(size_t(heads * 2 * half), T(0));  // of an odd d the last one is 0
+  scaled.assign(size_t(heads * 2 * wide), T(0));
   base.resize(size_t(heads));
   offsets.resize(size_t(heads));
   numbers.resize(size_t(d + block));
-  bytes.resize(size_t(2 * block * half));
+  bytes.resize(size_t(2 * block * wide));
   const T* sigma = c.key_scale.template data<T>() + bg * d;
   for (int64_t h = 0; h < heads; ++h) {
-    T *x = scaled.data() + 2 * h * half, sum = 0;
+    T* x = scaled.data() + 2 * h * wide;
+    T sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < d; ++i) sum += x[i] = q[h * d + i] * sigma[i] * (scale / 16);
+    for (int64_t i = 0; i < d; ++i) {
+      sum += x[i < half ? i : wide + i - half] = q[h * d + i] * sigma[i] * (scale / 16);
+    }
     offsets[size_t(h)] = kSignedOffset<T> * sum;
   }
   T* to = scores.data();
@@ -251,14 +250,14 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
     const int64_t n = blocks[i];
     if (n > 0 && !fills(c, n, w)) {
       const CodedBlock<T, S> coded(c, bg, n);
-      coded.join_key_bytes(bytes.data());
+      coded.join_key_bytes(bytes.data(), wide);
       std::transform(coded.mean, coded.mean + d, numbers.data(), [](S x) { return T(x); });
       T* const steps = numbers.data() + d;
       std::transform(coded.steps, coded.steps + block, steps, [](S x) { return T(x); });
       by_heads(heads, [&]<int N>(int64_t h) {
         dots<N>(base.data() + h, 1, q + h * d, numbers.data(), 1, d, scale);
         byte_dots<N>(to + h * most, most, base.data() + h, offsets.data() + h,
-                     scaled.data() + 2 * h * half, bytes.data(), steps, block, half);
+                     scaled.data() + 2 * h * wide, bytes.data(), steps, block, wide);
       });
       to += block;
     } else {

@@ -31,6 +31,12 @@ using Vector = typename VectorOf<T>::type;
 template <class T>
 constexpr int kWidth = VectorOf<T>::width;
 
+// n rounded up to whole vectors.
+template <class T>
+constexpr int64_t whole_vectors(int64_t n) {
+  return (n + kWidth<T> - 1) / kWidth<T> * kWidth<T>;
+}
+
 // Loads and stores at any address.
 template <class T>
 inline Vector<T> load(const T* p) {

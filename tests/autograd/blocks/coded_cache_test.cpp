@@ -109,10 +109,12 @@ TEST_CASE("coded cache: a step attends to the rows that the codes stand for") {
                              {.B = 1, .T = 700, .d = 32},
                              {.B = 1, .H = 7, .G = 1, .d = 72},
                              {.B = 1, .H = 5, .G = 1, .d = 80},
-                             {.B = 1, .H = 4, .G = 2, .d = 24}};
+                             {.B = 1, .H = 4, .G = 2, .d = 24},
+                             {.B = 1, .H = 3, .G = 1, .d = 7, .block = 6},
+                             {.B = 1, .H = 4, .G = 1, .d = 80, .block = 7}};
   for (const Case& c : cases) {
     for (const auto& [type, stored] :
-         {std::pair{Dtype::f64, Dtype::f64}, {Dtype::f32, Dtype::bf16}}) {
+         {std::pair{Dtype::f64, Dtype::f64}, {Dtype::f32, Dtype::bf16}, {Dtype::f32, Dtype::f32}}) {
       CAPTURE(c.T);
       const double near = type == Dtype::f64 ? 1e-12 : 2e-6;
       const Made m = make(c, type, stored);
