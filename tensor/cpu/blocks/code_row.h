@@ -1,10 +1,10 @@
 // One query of each head against the 4-bit copies of a block's keys: eight keys are the lanes,
 // which are the strands of its sum of powers. The bits are those of a tile of rows (code_tile.h).
 //
-// Three heads share what a key's copy is unpacked for: their sums of four keys fill twelve of 16
+// A key's copy is unpacked once for three heads, whose sums of four keys fill twelve of 16
 // registers. After 8,192 tokens one thread of a Zen 3 chooses for a step of 3 heads in 100
-// microseconds (115 when each head unpacked), of a Zen 5 it took 43 before (78 as a tile, of whose
-// 16 lanes three heads fill three), and reads 240 KB for it: half of what the memory gives.
+// microseconds (115 when each head unpacked) and reads 240 KB for it, a fifth of what the memory
+// gives: products and powers limit it.
 #pragma once
 
 #include <cmath>
@@ -132,8 +132,9 @@ inline void code_row(int64_t heads, int64_t B, int64_t half, const uint8_t* code
 }
 
 // out[n lanes + h] = the sum over the channels c, ascending, of rows[n][c] q[c lanes + h], as a
-// tile computes it, of as many rows as are returned. Two rows fill a register of eight lanes, of
-// which four heads or fewer, in the first lanes of q, would occupy half.
+// tile computes it. Returns how many rows it computed, from the first on; the rest is left to a
+// tile. At most four heads fill half a vector of eight lanes, so that two rows share one; other
+// vectors have no such half.
 template <class T>
 int64_t row_products(int64_t heads, int64_t n, int64_t depth, const T* rows, int64_t step,
                      const T* q, int64_t lanes, T* out) {

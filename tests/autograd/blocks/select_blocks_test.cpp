@@ -372,10 +372,13 @@ TEST_CASE("select_blocks: 131,072 keys in levels, sampled rows as the definition
 
 TEST_CASE("select_blocks_step: row by row the same masks as in one pass") {
   std::vector<BlockCase> cases = block_cases();
-  // Heads of 64 and 128 numbers: vectors of keys instead of rows choose for a single row.
-  for (const int64_t d : {64, 128}) {
+  // Heads of 63 to 128 numbers: vectors of keys instead of rows choose for a single row, for one to
+  // three heads at a time.
+  const std::pair<int64_t, int64_t> kShapes[] = {{64, 3}, {128, 3}, {64, 1}, {64, 2},
+                                                 {64, 4}, {64, 7},  {63, 3}, {127, 5}};
+  for (const auto& [d, heads] : kShapes) {
     cases.push_back(
-        {.H = 6,
+        {.H = 2 * heads,
          .G = 2,
          .T = 300,
          .d = d,
