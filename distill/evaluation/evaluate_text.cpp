@@ -151,8 +151,8 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
     if (read.mean() > 0) out.keys_read = read.mean();
   }
   out.peak = device_peak();
-  // Without a teacher a calibrated mask is not watched: what it keeps follows from the model's
-  // keys.
+  // A calibrated mask has no parameters, and watching it takes as long as the evaluation:
+  // --teacher measures it.
   if (learns_mask(*m.model) && !e.cache && (recall || !traits.calibrates)) {
     const MaskHealth health = recall ? mask_health(recall->layers())
                                      : health_of_start(m.config, e.options(), scored.again);

@@ -1,5 +1,5 @@
 // Kernels of the primitives: a strided map, a strided reduction, running sums and indexing. They
-// are for prototypes, reference implementations and rare paths: short rather than fast.
+// are for prototypes, reference implementations and what takes little of a step.
 //
 // Inputs are strided, and a stride of 0 repeats an element, which implements broadcasting. Outputs
 // are contiguous. The formulas are in scalar_ops.h; see kernel.h for the contract.

@@ -1,5 +1,6 @@
 // The primitives on the CPU: each output element or line is computed by one thread, in order.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "tensor/base/parallel.h"
@@ -91,6 +92,7 @@ void map_unary(Tensor y, Tensor x, UnaryOp op) {
     constexpr void (*lines[])(T*, int64_t, const T*, int64_t) = {
         unary_line<T, UnaryOp::exp>, unary_line<T, UnaryOp::log>, unary_line<T, UnaryOp::sqrt>,
         unary_line<T, UnaryOp::sigmoid>, unary_line<T, UnaryOp::tanh>};
+    static_assert(std::size(lines) == size_t(UnaryOp::tanh) + 1);
     const auto line = lines[int(op)];
     each_line(y.numel(), index, [&](int64_t i, int64_t n, const int64_t* at) {
       line(y.data<T>() + i, n, x.data<T>() + at[0], index.step(0));
@@ -104,6 +106,7 @@ void map_binary(Tensor y, Tensor a, Tensor b, BinaryOp op) {
     constexpr void (*lines[])(T*, int64_t, const T*, int64_t, const T*, int64_t) = {
         binary_line<T, BinaryOp::add>, binary_line<T, BinaryOp::sub>, binary_line<T, BinaryOp::mul>,
         binary_line<T, BinaryOp::div>};
+    static_assert(std::size(lines) == size_t(BinaryOp::div) + 1);
     const auto line = lines[int(op)];
     each_line(y.numel(), index, [&](int64_t i, int64_t n, const int64_t* at) {
       line(y.data<T>() + i, n, a.data<T>() + at[0], index.step(0), b.data<T>() + at[1],
