@@ -123,7 +123,7 @@ Vector<T> load_bytes(const Byte* p) {
 
 // out[r] = the sum of the lanes of x[r].
 template <class T, int R>
-void sum_lanes(T* out, const Vector<T> (&x)[R]) {
+void store_sums(T* out, const Vector<T> (&x)[R]) {
 #ifdef __AVX2__
   if constexpr (R == 4 && sizeof(T) == 4) {
     __m256 half[4];
@@ -171,7 +171,7 @@ void byte_dots(T* out, int64_t step, const T* base, const T* offsets, const T* x
 #pragma GCC unroll 4
     for (int h = 0; h < H; ++h) {
       T sum[R];
-      sum_lanes<T, R>(sum, sums[h]);
+      store_sums<T, R>(sum, sums[h]);
       T* to = out + h * step + j;
       for (int r = 0; r < R; ++r) to[r] = base[h] + steps[j + r] * (sum[r] + offsets[h]);
     }
