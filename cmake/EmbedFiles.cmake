@@ -1,19 +1,35 @@
-# Writes a C++ source with the text of files, for cmake -P: OUT is the source, FILES a list of
-# NAME=PATH separated by '|'.
-set(text "// Made by cmake/EmbedFiles.cmake.\n#include \"apps/report/report.h\"\n\n")
-string(APPEND text "#include \"tensor/base/error.h\"\n\nnamespace brine::report {\n\n")
-string(APPEND text "std::string_view page_file(std::string_view name) {\n")
-string(REPLACE "|" ";" files "${FILES}")
-foreach(each ${files})
-  string(REGEX MATCH "^([^=]+)=(.+)$" each "${each}")
-  set(name "${CMAKE_MATCH_1}")
-  file(READ "${CMAKE_MATCH_2}" content)
-  string(FIND "${content}" ")brine_page\"" end)
-  if(NOT end EQUAL -1)
-    message(FATAL_ERROR "${CMAKE_MATCH_2}: contains the end of a raw string")
-  endif()
-  string(APPEND text "  if (name == \"${name}\") return R\"brine_page(${content})brine_page\";\n")
-endforeach()
-string(APPEND text "  throw Error(\"report: the page has no file of this name\");\n}\n\n")
-string(APPEND text "}  // namespace brine::report\n")
-file(WRITE "${OUT}" "${text}")
+# Compiles text files into the program as the function `name` of apps/terminal/embedded_files.h.
+function(brine_embed name)
+  set(files "")
+  foreach(file ${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(file_name ${file} NAME)
+    file(READ ${file} text)
+    string(FIND "${text}" ")brine\"" end)
+    if(NOT end EQUAL -1)
+      message(FATAL_ERROR "${file}: contains the end of a raw string")
+    endif()
+    string(APPEND files "    {\"${file_name}\", R\"brine(${text})brine\"},\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${brine_generated}/${name}.cpp @ONLY CONTENT
+"// Written by cmake/EmbedFiles.cmake.
+#include \"apps/terminal/embedded_files.h\"
+
+namespace brine {
+
+static constexpr EmbeddedFile kFiles[] = {
+@files@};
+
+std::span<const EmbeddedFile> ${name}() { return kFiles; }
+
+}  // namespace brine
+")
+  target_sources(apps PRIVATE ${brine_generated}/${name}.cpp)
+endfunction()
+
+set(python ${CMAKE_SOURCE_DIR}/apps/python/brine_sea)
+brine_embed(python_sources ${python}/attention_brine_sea.py ${python}/blocks_brine_sea.py
+            ${python}/columns_brine_sea.py ${python}/configuration_brine_sea.py
+            ${python}/modeling_brine_sea.py ${python}/native_brine_sea.py)
+file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/apps/report/page/*)
+brine_embed(page_files ${page_files})

@@ -4,6 +4,7 @@
 #include "apps/evaluation/print.h"
 #include "apps/report/pack.h"
 #include "apps/report/report.h"
+#include "apps/terminal/embedded_files.h"
 #include "data/io/json.h"
 #include "data/io/utf8.h"
 
@@ -68,6 +69,12 @@ Json everything_but_maps(const Report& report) {
   return {{"title", report.title},   {"program", report.program}, {"command", report.command},
           {"leastMass", kLeastMass}, {"charts", charts},          {"made", made},
           {"attention", nullptr}};
+}
+
+std::string_view page_file(std::string_view name) {
+  for (const auto& [known, text] : page_files())
+    if (known == name) return text;
+  throw Error("report: the page has no file of this name");
 }
 
 // The template with each "/*NAME*/" replaced by the file of that name, "/*data*/" by the data.

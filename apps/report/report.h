@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "data/config/schema.h"
@@ -102,10 +101,6 @@ struct Report {
 
 // Reads the inputs and runs the text through the first model. `command` is shown on the page.
 Report gather(const Request& request, const std::string& command, const std::string& program);
-
-// The files of the page, which the build embeds into the program, those of apps/report/page:
-// "page.html", "page.css", "maps.js"... Throws for another name.
-std::string_view page_file(std::string_view name);
 
 // The page: one HTML file without references to others. Maps become coarser until it has at most
 // request.max_bytes bytes; throws if it is larger without maps.

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/terminal/embedded_files.h"
 #include "data/io/json.h"
 
 namespace brine {
@@ -60,7 +61,7 @@ void add_transformers_files(const nn::ModelConfig& config, nn::ExportOptions& op
   check(config.lora_rank == 0,
         "export: --format transformers has no low-rank additions (lora_rank ", config.lora_rank,
         "); give --merge");
-  options.files = python_sources();
+  for (const auto& [name, text] : python_sources()) options.files.emplace(name, text);
   options.edit_config = edit;
 }
 

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 
 #include "nn/io/model_io.h"
 
@@ -16,13 +14,9 @@ inline constexpr data::Named<ExportFormat> kExportFormats[] = {
 inline constexpr const char* kExportFormatHelp =
     "transformers: with the Python sources by which transformers loads a SEA student";
 
-// The sources in apps/python/brine_sea that a student needs, by file name. They are compiled into
-// the program (cmake/PythonSources.cmake).
-const std::map<std::string, std::string>& python_sources();
-
-// Adds these files to `options`, and to config.json "auto_map" and "sparse_attention_config" (as
-// NVIDIA's Model Optimizer writes it). Throws for a model that is not a SEA student, and for one
-// with low-rank additions.
+// Adds python_sources() to `options`, and to config.json "auto_map" and "sparse_attention_config"
+// (as NVIDIA's Model Optimizer writes it). Throws for a model that is not a SEA student, and for
+// one with low-rank additions.
 void add_transformers_files(const nn::ModelConfig& config, nn::ExportOptions& options);
 
 }  // namespace brine
