@@ -3,10 +3,9 @@ function(brine_optimize target)
     target_compile_options(${target} PRIVATE -fno-sanitize=all -O0 -g0)
   elseif(target MATCHES "^tensor")
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3>)
-  elseif(target MATCHES "^test_")  # a quarter faster to compile than with -O1
+  elseif(target MATCHES "^(test_.*|apps|autograd|bench|data|distill|nn|sea)$")
+    # They call, they do not compute; a quarter faster to compile than with -O1.
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
-  elseif(target MATCHES "^(apps|autograd|bench|data|distill|nn|sea)$")  # they call, they do not compute
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
 endfunction()
 
