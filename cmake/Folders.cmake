@@ -1,9 +1,9 @@
 function(brine_optimize target)
   if(BRINE_FUZZ AND target MATCHES "^(tensor|autograd)")  # they see no bytes of a file
     target_compile_options(${target} PRIVATE -fno-sanitize=all -O0 -g0)
-  elseif(target MATCHES "^tensor")
+  elseif(target MATCHES "^tensor_(hot|avx512)$")
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3>)
-  elseif(target MATCHES "^(test_.*|apps|autograd|bench|data|distill|nn|sea)$")
+  elseif(target MATCHES "^(test_.*|tensor|apps|autograd|bench|data|distill|nn|sea)$")
     # They call, they do not compute; a quarter faster to compile than with -O1.
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og>)
   endif()
@@ -18,7 +18,7 @@ function(brine_shareable target)
     $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-fvisibility-inlines-hidden>)
 endfunction()
 
-# Up to 32 files of a folder are compiled as one source: half of the time of a build from nothing
+# Up to 44 files of a folder are compiled as one source: half of the time of a build from nothing
 # goes to headers. Kernels of the CPU by inner folder, except where a file takes long by itself. Off
 # (BRINE_BATCHES=OFF) a file that is edited is compiled alone, and a compiler cache (a launcher)
 # finds it again. FOLDERS, for scripts/style --tidy: all files of an inner folder.
@@ -40,7 +40,7 @@ function(brine_batches target)
     return()
   endif()
   list(LENGTH sources count)
-  math(EXPR batches "(${count} + 31) / 32")
+  math(EXPR batches "(${count} + 43) / 44")
   math(EXPR files "(${count} + ${batches} - 1) / ${batches}")  # batches of similar sizes
   if(BRINE_BATCHES STREQUAL "FOLDERS")
     set(files 1000)

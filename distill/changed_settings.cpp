@@ -36,7 +36,7 @@ Json recorded_hash(const Json& settings, const std::string& input) {
 }
 
 // The inputs that a key names, as in "inputs": "train.a.txt" and "train.b.txt".
-std::vector<std::string> inputs_of(const Json& settings, const std::string& key) {
+std::vector<std::string> inputs_named(const Json& settings, const std::string& key) {
   std::vector<std::string> out;
   if (!settings.contains(key) || !settings.at(key).is_array()) return out;
   for (const Json& path : settings.at(key)) {
@@ -68,7 +68,8 @@ void take_paths(Json& before, const Json& now) {
     }
   }
   for (const char* key : kFileLists) {
-    const std::vector<std::string> then = inputs_of(before, key), inputs = inputs_of(now, key);
+    const std::vector<std::string> then = inputs_named(before, key),
+                                   inputs = inputs_named(now, key);
     const std::vector<Json> hashes = hashes_of(now, inputs);
     const bool known =
         std::none_of(hashes.begin(), hashes.end(), [](const Json& hash) { return hash.is_null(); });
