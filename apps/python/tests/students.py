@@ -86,6 +86,14 @@ def batch(rows: int = 2, tokens: int = 40) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (rows, tokens))
 
 
+def left_padded(rows: int = 2, tokens: int = 40, padding: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids, and their mask with padding in the first row."""
+    ids = batch(rows, tokens)
+    mask = torch.ones_like(ids)
+    mask[0, :padding] = 0
+    return ids, mask
+
+
 def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-5) -> bool:
     return torch.allclose(a, b, rtol=0, atol=tolerance)
 
@@ -116,9 +124,8 @@ def read(
 
 def check_generation(model: Any) -> None:
     """A cache, padding and other texts change nothing, nor a cache with beams."""
-    ids = batch(2, 20)
-    mask = torch.ones_like(ids)
-    ids[0, :6], mask[0, :6] = 0, 0
+    ids, mask = left_padded(2, 20, 6)
+    ids[0, :6] = 0
     options = dict(max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
     both = model.generate(ids, attention_mask=mask, **options)
     assert both.shape == (2, 32)

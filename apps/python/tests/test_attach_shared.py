@@ -12,20 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from students import BLOCKS, batch, cache_of, close, logits, read
+from students import BLOCKS, batch, close, left_padded, logits, read
 from test_attach import DECODERS, OF, dense, each_decoder, each_model, make
 from test_families import OTHER_SIZES
 
 import brine_sea
 
 TOKENS = [40, *range(41, 51)]  # at once, and one by one
-
-
-def left_padded():
-    ids = batch(2, 40)
-    mask = torch.ones_like(ids)
-    mask[0, :9] = 0
-    return ids, mask
 
 
 @each_model
@@ -89,22 +82,20 @@ def test_threads_share_a_model(family, settings):
     assert not faults
 
 
-def test_attention_that_was_changed_is_refused():
+def test_attention_that_was_changed_is_refused(refused):
     model, ids = brine_sea.attach(dense("llama"), BLOCKS), batch(1, 40)
     sparse = logits(model, ids)
     model.set_attn_implementation("eager")
-    with pytest.raises(ValueError, match="became 'eager' after attach.*detach\\(\\) and attach\\(\\) again"):
-        logits(model, ids)
+    refused("became 'eager' after attach.*detach\\(\\) and attach\\(\\) again", logits, model, ids)
     brine_sea.attach(brine_sea.detach(model), BLOCKS)
     assert close(logits(model, ids), sparse)
 
 
-def test_attention_that_did_not_call_its_block_is_refused():
+def test_attention_that_did_not_call_its_block_is_refused(refused):
     model = brine_sea.attach(dense("llama"), BLOCKS)
     attention = model.model.layers[1].self_attn
     attention.forward = lambda hidden_states, **given: (hidden_states, None)
-    with pytest.raises(ValueError, match="layer 1 computed its attention without its block"):
-        logits(model, batch(1, 40))
+    refused("layer 1 computed its attention without its block", logits, model, batch(1, 40))
 
 
 class Wrapper(torch.nn.Module):
@@ -125,7 +116,7 @@ class Wrapper(torch.nn.Module):
 
 
 @each_model
-def test_wrappers_have_the_blocks_of_their_model(family, settings, tmp_path):
+def test_wrappers_have_the_blocks_of_their_model(family, settings, tmp_path, refused):
     base, ids = dense(family), batch(1, 40)
     plain, outer = logits(base, ids), Wrapper(base)
     brine_sea.attach(outer, OF[settings])
@@ -136,16 +127,14 @@ def test_wrappers_have_the_blocks_of_their_model(family, settings, tmp_path):
     brine_sea.detach(base)
     assert torch.equal(logits(outer, ids), plain)
     assert torch.equal(logits(Wrapper(brine_sea.attach(base, tmp_path)), ids), sparse)
-    with pytest.raises(ValueError, match="has blocks already"):
-        brine_sea.attach(Wrapper(base), OF[settings])
+    refused("has blocks already", brine_sea.attach, Wrapper(base), OF[settings])
 
 
-def test_layers_are_known_before_attach():
+def test_layers_are_known_before_attach(refused):
     assert brine_sea.layers(dense("gemma3")) == [1, 2]
     assert brine_sea.layers(dense("llama")) == [0, 1]
     t5 = transformers.T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=60)
-    with pytest.raises(ValueError, match="this model has both"):
-        brine_sea.layers(transformers.T5ForConditionalGeneration(t5))
+    refused("this model has both", brine_sea.layers, transformers.T5ForConditionalGeneration(t5))
 
 
 def offloaded(model):
@@ -181,16 +170,14 @@ def test_offloaded_weights(family, settings):
 
 
 @each_decoder
-def test_a_cache_that_the_dense_model_filled_is_refused(family, settings):
+def test_a_cache_that_the_dense_model_filled_is_refused(family, settings, refused):
     model, ids, cache = dense(family), batch(1, 50), transformers.DynamicCache()
-    with torch.no_grad():
-        model(ids[:, :30], **{cache_of(model): cache}, use_cache=True)
-        brine_sea.attach(model, OF[settings])
-        with pytest.raises(ValueError, match="keys of 30 tokens, of which the block of layer . has seen 0"):
-            model(ids[:, 30:], **{cache_of(model): cache}, use_cache=True)
+    read(model, ids, [30], cache=cache)
+    brine_sea.attach(model, OF[settings])
+    refused("keys of 30 tokens, of which the block of layer . has seen 0", read, model, ids[:, 30:], [20], cache=cache)
 
 
-def test_masks_that_are_added_to_scores():
+def test_masks_that_are_added_to_scores(refused):
     model, (ids, mask) = make("llama", "blocks"), left_padded()
     wanted = logits(model, ids, mask)
     for least in (torch.finfo(torch.float32).min, -10000.0):  # what families add where a key is hidden
@@ -198,17 +185,14 @@ def test_masks_that_are_added_to_scores():
         added = torch.zeros(2, 1, 40, 40).masked_fill(~seen, least)
         assert close(logits(model, ids, added)[mask.bool()], wanted[mask.bool()])
     added = torch.linspace(-2, 0, 40)[None, None, None].expand(2, 1, 40, 40)
-    with pytest.raises(ValueError, match="adds numbers to scores"):
-        logits(model, ids, added)
+    refused("adds numbers to scores", logits, model, ids, added)
 
 
-def test_a_call_that_is_not_causal_is_refused():
-    ids = batch(1, 40)
-    with pytest.raises(ValueError, match="is_causal is False, but the blocks were made for True"):
-        logits(make("llama", "blocks"), ids, is_causal=False)
-    assert close(logits(make("llama", "blocks"), ids, is_causal=True), logits(make("llama", "blocks"), ids))
-    with pytest.raises(ValueError, match="causal"):
-        brine_sea.attach(dense("llama", is_causal=False), BLOCKS)
+def test_a_call_that_is_not_causal_is_refused(refused):
+    model, ids = make("llama", "blocks"), batch(1, 40)
+    refused("is_causal is False, but the blocks were made for True", logits, model, ids, is_causal=False)
+    assert close(logits(model, ids, is_causal=True), logits(make("llama", "blocks"), ids))
+    refused("causal", brine_sea.attach, dense("llama", is_causal=False), BLOCKS)
 
 
 @each_model
@@ -223,16 +207,13 @@ def test_autocast(family, settings):
 
 
 @pytest.mark.parametrize("mask", [False, True])
-def test_compiled_without_a_mask(mask):
+def test_compiled_without_a_mask(mask, refused):
     model, ids = make("llama", "blocks"), batch(2, 60)
     wanted, compiled = logits(model, ids, use_cache=False), torch.compile(model, backend="eager")
-    given = dict(attention_mask=torch.ones_like(ids)) if mask else {}
-    with torch.no_grad():
-        assert close(compiled(input_ids=ids, use_cache=False, **given).logits, wanted)
-        if not mask:
-            positions = torch.arange(60).remainder(30)[None].expand(2, -1)
-            with pytest.raises(RuntimeError, match="not several sequences in one row"):
-                compiled(input_ids=ids, use_cache=False, position_ids=positions)
+    assert close(logits(compiled, ids, torch.ones_like(ids) if mask else None, use_cache=False), wanted)
+    if not mask:
+        given = dict(position_ids=torch.arange(60).remainder(30)[None].expand(2, -1), use_cache=False)
+        refused("not several sequences in one row", logits, compiled, ids, error=RuntimeError, **given)
 
 
 @pytest.mark.parametrize("layers", [None, [1], [3]])
@@ -260,7 +241,7 @@ def fixed(model, tokens=64):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "phi3", "olmo2"])
-def test_a_cache_of_a_fixed_size(family):
+def test_a_cache_of_a_fixed_size(family, refused):
     model, (ids, mask) = make(family, "blocks"), left_padded()
     ids, mask = torch.cat([ids, batch(2, 10)], 1), torch.cat([mask, torch.ones_like(mask[:, :10])], 1)
     for seen in (None, mask):
@@ -273,17 +254,14 @@ def test_a_cache_of_a_fixed_size(family):
         static = dict(cache_implementation="static", disable_compile=True)
         assert torch.equal(model.generate(ids, **given), model.generate(ids, **given, **static))
     dense_model, cache = dense(family), fixed(model)
-    with torch.no_grad():
-        dense_model(ids[:, :30], **{cache_of(model): cache}, use_cache=True)
+    read(dense_model, ids, [30], cache=cache)
     brine_sea.attach(dense_model, BLOCKS)
-    with torch.no_grad(), pytest.raises(ValueError, match="keys of 30 tokens, of which a block has seen 0"):
-        dense_model(ids[:, 30:], **{cache_of(model): cache}, use_cache=True)
+    refused("keys of 30 tokens, of which a block has seen 0", read, dense_model, ids[:, 30:], [20], cache=cache)
 
 
-def test_columns_refuse_a_cache_of_a_fixed_size():
+def test_columns_refuse_a_cache_of_a_fixed_size(refused):
     model = make("llama", "light")
-    with pytest.raises(ValueError, match="the cache is a StaticCache"):
-        read(model, batch(2, 50), TOKENS, cache=fixed(model))
+    refused("the cache is a StaticCache", read, model, batch(2, 50), TOKENS, cache=fixed(model))
 
 
 @pytest.mark.parametrize("family, backend", [("llama", "eager"), ("qwen3", "aot_eager")])

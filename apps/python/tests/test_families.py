@@ -94,9 +94,8 @@ def test_all_keys_kept_are_the_dense_model(family):
 
 
 @pytest.mark.parametrize("said, family", [(said, family) for said, families in REFUSED.values() for family in families])
-def test_what_cannot_have_blocks_is_refused(said, family):
-    with pytest.raises(ValueError, match=said):
-        brine_sea.attach(model_of(family), dict(method="blocks", k=128, block=8, tile=8, candidates=16))
+def test_what_cannot_have_blocks_is_refused(said, family, refused):
+    refused(said, brine_sea.attach, model_of(family), dict(method="blocks", k=128, block=8, tile=8, candidates=16))
 
 
 def test_the_page_has_the_table():
