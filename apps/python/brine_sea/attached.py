@@ -112,8 +112,8 @@ def attached_attention(
     total = keys if cache is None else max(keys, length_in(cache, attachment.slot))
     if attachment.window is not None and total > attachment.window:
         raise ValueError(
-            f"brine: layer {attachment.number} has a sliding window of {attachment.window} keys, the sequence has {total}"
-            " tokens; leave it out of layers"
+            f"brine: layer {attachment.number} has a sliding window of {attachment.window} keys, the sequence has"
+            f" {total} tokens; leave it out of layers"
         )
     if total > keys:
         raise ValueError(f"brine: the cache has dropped the first tokens of layer {attachment.number}")
