@@ -15,12 +15,10 @@ namespace brine {
 // do not change. With f32, or without an object, nothing is rounded. f64 is never rounded.
 //
 // f16 ends at 65504 and loses values below 2^-24, so nothing is trained in it.
-class ComputeType {
+class ComputeType : NonCopyable {
  public:
   explicit ComputeType(Dtype type);  // f32, bf16 or f16; throws for others
   ~ComputeType();
-  ComputeType(const ComputeType&) = delete;
-  ComputeType& operator=(const ComputeType&) = delete;
 
  private:
   Dtype before_;

@@ -89,12 +89,10 @@ Tensor record_one(const char* op, Tensor y, const Tensor& x, F write,
 void backward(const Tensor& y, Tensor dy = {});
 
 // While an object lives, ops of this thread are not recorded.
-class NoGrad {
+class NoGrad : NonCopyable {
  public:
   NoGrad();
   ~NoGrad();
-  NoGrad(const NoGrad&) = delete;
-  NoGrad& operator=(const NoGrad&) = delete;
 
  private:
   bool before_;

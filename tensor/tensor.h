@@ -17,14 +17,12 @@ struct Node;  // defined in autograd/node.h; tensor/ only stores the pointer.
 
 // A block of memory shared by tensors and their views. On the meta device it has a size but no
 // bytes.
-struct Storage {
+struct Storage : NonCopyable {
   Storage(size_t size, Device where);
   // Memory from outside the allocator. `owner` keeps it alive: the last tensor that uses it
   // releases the owner, whose deleter frees the memory.
   Storage(void* bytes, size_t size, Device where, std::shared_ptr<void> owner);
   ~Storage();
-  Storage(const Storage&) = delete;
-  Storage& operator=(const Storage&) = delete;
 
   void* bytes = nullptr;
   size_t size = 0;

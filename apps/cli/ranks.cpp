@@ -163,14 +163,12 @@ void end_ranks(int status) {
 namespace {
 
 // No standard output of any rank but the first.
-class QuietOthers {
+class QuietOthers : NonCopyable {
  public:
   explicit QuietOthers(bool is_first) : before_(is_first ? nullptr : std::cout.rdbuf(nullptr)) {}
   ~QuietOthers() {
     if (before_) std::cout.rdbuf(before_);
   }
-  QuietOthers(const QuietOthers&) = delete;
-  QuietOthers& operator=(const QuietOthers&) = delete;
 
  private:
   std::streambuf* before_;

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "tensor/base/error.h"
+
 namespace brine {
 
 // Call at the start of main, before any other thread is started. Blocks the asynchronous signals in
@@ -17,12 +19,10 @@ void start_signal_thread();
 
 // While an object exists (one at a time), the first SIGINT or SIGTERM is only recorded; a second
 // SIGINT ends the process at once with status 130. Needs start_signal_thread().
-class StopSignals {
+class StopSignals : NonCopyable {
  public:
   StopSignals();
   ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
 
   std::string name() const;  // "SIGINT", "SIGTERM", or empty while none has arrived
 };

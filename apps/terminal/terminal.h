@@ -37,12 +37,10 @@ void log_warning(const Parts&... parts) {
 
 // While one collects, warnings are kept for the JSON object that a command prints instead of being
 // written to the log. Those that were not taken, since the command failed, are written at the end.
-class WarningList {
+class WarningList : NonCopyable {
  public:
   explicit WarningList(bool collects);
   ~WarningList();
-  WarningList(const WarningList&) = delete;
-  WarningList& operator=(const WarningList&) = delete;
   std::vector<std::string> take();
 
  private:

@@ -23,13 +23,11 @@ struct DumpWants {
 };
 
 // Thread-safe.
-class DumpReader {
+class DumpReader : NonCopyable {
  public:
   // Checks the manifest, and that every shard exists with its size. An unfinished dump is an error.
   explicit DumpReader(const Path& dir);
   ~DumpReader();
-  DumpReader(const DumpReader&) = delete;
-  DumpReader& operator=(const DumpReader&) = delete;
 
   const Path& dir() const;
   const DumpManifest& manifest() const;
@@ -57,7 +55,7 @@ class DumpReader {
 void check_dump_sample(const DumpReader& reader, int64_t sample, const std::string& where);
 
 // Reads the batches of steps first_step, first_step + 1, ... ahead of time.
-class DumpPrefetch {
+class DumpPrefetch : NonCopyable {
  public:
   // The samples of a step; none: the end. Called in the reading thread.
   using Order = std::function<std::vector<int64_t>(int64_t step)>;
@@ -66,8 +64,6 @@ class DumpPrefetch {
   DumpPrefetch(const DumpReader& reader, Order order, const DumpWants& wants,
                int64_t first_step = 0, size_t ahead = 2, Device device = {});
   ~DumpPrefetch();  // stops at once, at the latest when the current batch is read
-  DumpPrefetch(const DumpPrefetch&) = delete;
-  DumpPrefetch& operator=(const DumpPrefetch&) = delete;
 
   // The next batch; nothing after the last one. An error of the thread is thrown here, after the
   // batches before it.

@@ -15,14 +15,12 @@ inline constexpr const char* kTemporaryShard = ".tmp";
 std::string shard_name(int64_t index);
 
 // Writes TARGET.tmp; commit() makes it TARGET. Without commit() it is removed.
-class ShardWriter {
+class ShardWriter : NonCopyable {
  public:
   // `filters` selects the compression; the chunks are the schema's.
   ShardWriter(const Path& target, const DumpSpec& spec, int64_t first, int64_t samples,
               const Hdf5Layout& filters);
   ~ShardWriter();
-  ShardWriter(const ShardWriter&) = delete;
-  ShardWriter& operator=(const ShardWriter&) = delete;
 
   // Appends sample i of the batch to the shard.
   void write(const DumpBatch& batch, int64_t i);

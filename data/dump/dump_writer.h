@@ -28,7 +28,7 @@ struct DumpWriterOptions {
 void check_disk(const DumpSpec& spec, const Path& dir, int64_t samples,
                 const DumpWriterOptions& options = {});
 
-class DumpWriter {
+class DumpWriter : NonCopyable {
  public:
   // Starts a dump in `dir` or continues one: its spec must be the same, its finished shards are
   // verified by size and checksum, incomplete ones are deleted. A directory with shards but no
@@ -36,8 +36,6 @@ class DumpWriter {
   DumpWriter(const Path& dir, const DumpSpec& spec, const DumpWriterOptions& options = {});
   // Without finish() the unfinished shard is deleted.
   ~DumpWriter();
-  DumpWriter(const DumpWriter&) = delete;
-  DumpWriter& operator=(const DumpWriter&) = delete;
 
   // The next samples to give: `samples` of them from `first` on. 0 samples: the dump is complete.
   struct Run {

@@ -25,12 +25,10 @@ struct Hdf5Info {
 };
 
 // Objects are named by their path from the root, "inputs/q"; "/" is the root itself.
-class Hdf5Reader {
+class Hdf5Reader : NonCopyable {
  public:
   explicit Hdf5Reader(const std::string& path);
   ~Hdf5Reader();
-  Hdf5Reader(const Hdf5Reader&) = delete;
-  Hdf5Reader& operator=(const Hdf5Reader&) = delete;
 
   const std::string& path() const;
   // Whether a group or dataset of that name exists; a link that is not a hard one throws.
@@ -70,12 +68,10 @@ struct Hdf5Layout {
 };
 
 // A new file. The same calls give the same bytes: no time stamps are stored.
-class Hdf5Writer {
+class Hdf5Writer : NonCopyable {
  public:
   explicit Hdf5Writer(const std::string& path);  // an existing file is an error
   ~Hdf5Writer();                                 // without close() the file may be incomplete
-  Hdf5Writer(const Hdf5Writer&) = delete;
-  Hdf5Writer& operator=(const Hdf5Writer&) = delete;
 
   // Missing parent groups are created.
   void group(const std::string& name);

@@ -13,12 +13,10 @@
 namespace brine::data::hdf5 {
 
 // The bytes of a file, for several concurrent readers.
-class StoredFile {
+class StoredFile : NonCopyable {
  public:
   explicit StoredFile(const std::string& path);  // throws for a missing or irregular file
   ~StoredFile();
-  StoredFile(const StoredFile&) = delete;
-  StoredFile& operator=(const StoredFile&) = delete;
 
   uint64_t size() const { return size_; }
   // Throws Error("WHERE: ...") unless the range is inside the file.

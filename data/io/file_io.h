@@ -49,13 +49,11 @@ std::string read_start(const Path& path, size_t bytes);
 
 // A regular file in memory, read-only. It refers to the file that was opened: Brine's writers
 // rename a new file over the name and never change the mapped one.
-class MappedFile {
+class MappedFile : NonCopyable {
  public:
   explicit MappedFile(const Path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
 
   const unsigned char* data() const { return data_; }
   uint64_t size() const { return size_; }
@@ -73,12 +71,10 @@ class MappedFile {
 };
 
 // A new file. It is locked while open, so that a sweep for the remains of ended processes skips it.
-class NewFile {
+class NewFile : NonCopyable {
  public:
   explicit NewFile(const Path& path);  // an existing file is an error
   ~NewFile();
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
 
   void write(std::string_view bytes);
   void sync();  // fsync: without it the content is not safe
@@ -97,12 +93,10 @@ void check_target(const Path& target);
 // Replaces `target` only at commit(): a temporary file next to it, fsync, rename, fsync of the
 // directory. Without commit() nothing is left. A symbolic link at `target` is replaced, not
 // followed.
-class AtomicFile {
+class AtomicFile : NonCopyable {
  public:
   explicit AtomicFile(const Path& target);
   ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::string_view bytes) { file_.write(bytes); }
   void sync() { file_.sync(); }  // before the commit() of one of several files

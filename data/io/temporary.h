@@ -17,14 +17,12 @@ Path free_temporary_name(const Path& target);
 
 // A directory that is filled under a temporary name and then published under its final one. It
 // is removed without publish().
-class TemporaryDir {
+class TemporaryDir : NonCopyable {
  public:
   // PARENT/.NAME.brine-tmp; the remains of an ended process in it are removed. A running owner
   // is an error.
   TemporaryDir(const Path& parent, const std::string& name);
   ~TemporaryDir();
-  TemporaryDir(const TemporaryDir&) = delete;
-  TemporaryDir& operator=(const TemporaryDir&) = delete;
 
   const Path& path() const { return path_; }
   // fsync, rename to PARENT/NAME, fsync of the parent. An existing directory is exchanged
@@ -49,13 +47,11 @@ std::vector<Path> remove_stale_temporaries(const Path& dir);
 // A flock on the directory itself for the lifetime of the object: no file remains, and the
 // system releases the lock of a process that ends. On a file system without locks nothing is
 // locked.
-class DirectoryLock {
+class DirectoryLock : NonCopyable {
  public:
   // Throws "DIR: another process WHAT" when another one has the lock ("is writing this dump").
   DirectoryLock(const Path& dir, const std::string& what);
   ~DirectoryLock();
-  DirectoryLock(const DirectoryLock&) = delete;
-  DirectoryLock& operator=(const DirectoryLock&) = delete;
 
  private:
   int fd_ = -1;

@@ -12,15 +12,13 @@
 
 namespace brine::data {
 
-class TsvReader {
+class TsvReader : NonCopyable {
  public:
   // `columns` names the fields of a file without a header line. With `span_lines` a row with too
   // few fields continues in the next lines, with a space instead of the line break. Without
   // `columns` the first line names them or, with `header` false, has as many, called 1, 2, ...
   explicit TsvReader(const Path& file, std::vector<std::string> columns = {},
                      bool span_lines = false, bool header = true);
-  TsvReader(const TsvReader&) = delete;
-  TsvReader& operator=(const TsvReader&) = delete;
 
   // The index of a column in a row; a missing column is an error that lists the existing ones and
   // ends with `hint`.

@@ -24,11 +24,9 @@ struct WeightInfo {
 // An open file. Constructors of derived classes check all guarantees of their format and throw an
 // Error that names the file, the tensor and the reason; afterwards no entry can refer outside the
 // file.
-class WeightFile {
+class WeightFile : NonCopyable {
  public:
   virtual ~WeightFile() = default;
-  WeightFile(const WeightFile&) = delete;
-  WeightFile& operator=(const WeightFile&) = delete;
 
   const Path& path() const { return path_; }
   const std::vector<WeightInfo>& entries() const { return entries_; }  // sorted by name

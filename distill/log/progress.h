@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "distill/log/values.h"
+#include "tensor/base/error.h"
 
 namespace brine::distill {
 
@@ -30,12 +31,10 @@ struct ProgressConfig {
   std::function<double()> clock = {};  // a clock in seconds, never decreasing; empty: the system's
 };
 
-class Progress {
+class Progress : NonCopyable {
  public:
   Progress(std::ostream& out, ProgressConfig config);
   ~Progress();  // moves the cursor to a new line
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
 
   // Returns the seconds since the step or line before.
   double step(const StepReport& report);

@@ -17,12 +17,10 @@ struct AttentionShape;  // of attention.h
 struct StateRequest;
 
 // Sequences have slots 0..batch-1 and lengths of up to `capacity` tokens, which may differ.
-class AttentionState {
+class AttentionState : NonCopyable {
  public:
   AttentionState(int64_t batch, int64_t capacity, Device device);
   virtual ~AttentionState() = default;
-  AttentionState(const AttentionState&) = delete;
-  AttentionState& operator=(const AttentionState&) = delete;
 
   int64_t batch() const { return lengths_.dim(0); }
   int64_t capacity() const { return capacity_; }

@@ -81,12 +81,10 @@ enum class ParameterGroup : uint8_t { base, attention };
 inline constexpr data::Named<ParameterGroup> kParameterGroups[] = {
     {ParameterGroup::base, "base"}, {ParameterGroup::attention, "attention"}};
 
-class Module {
+class Module : NonCopyable {
  public:
   Module() = default;
   virtual ~Module() = default;
-  Module(const Module&) = delete;
-  Module& operator=(const Module&) = delete;
 
   // The group of this module and everything below it; empty: that of the module above.
   virtual std::optional<ParameterGroup> group() const { return std::nullopt; }

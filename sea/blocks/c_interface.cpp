@@ -55,12 +55,10 @@ void attend(const float* q, const float* k, const float* v, const float* key_sca
 }
 
 // So many threads compute until the end of the scope, in calls of this thread.
-class Threads {
+class Threads : NonCopyable {
  public:
   explicit Threads(int count) { set_threads(count); }
   ~Threads() { set_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
 
  private:
   const int before_ = threads();

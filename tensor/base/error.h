@@ -1,5 +1,5 @@
 // The error type of all operations: check(condition, parts...) throws an Error with the parts
-// joined.
+// joined. Every header has it, and so the base of classes that are not copied.
 #pragma once
 
 #include <initializer_list>
@@ -8,6 +8,12 @@
 #include <string>
 
 namespace brine {
+
+struct NonCopyable {
+  NonCopyable() = default;
+  NonCopyable(const NonCopyable&) = delete;
+  NonCopyable& operator=(const NonCopyable&) = delete;
+};
 
 // What a caller can do about an error: bindings map it to the exceptions of their language.
 enum class ErrorKind {

@@ -51,12 +51,10 @@ struct Traffic {
 
 // Calls are made by one thread, and by all ranks in the same order. `what` names the operation in
 // errors: "gradients of step 3".
-class Communicator {
+class Communicator : NonCopyable {
  public:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
   virtual ~Communicator() = default;
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }

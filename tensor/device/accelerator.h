@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tensor/base/error.h"
 #include "tensor/device/device.h"
 
 namespace brine::cuda {
@@ -29,14 +30,12 @@ void restore_device(int index) noexcept;
 
 // While an object lives, this thread's calls of the runtime are for that device: streams belong to
 // the device that is current, and any thread may compute with tensors of any device.
-class DeviceGuard {
+class DeviceGuard : NonCopyable {
  public:
   explicit DeviceGuard(int index) : before_(exchange_device(index)), index_(index) {}
   ~DeviceGuard() {
     if (before_ != index_) restore_device(before_);
   }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
   int before_, index_;

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "tensor/base/error.h"
 #include "tensor/device/allocator.h"
 
 namespace brine {
@@ -11,12 +12,10 @@ namespace brine {
 // While an object lives, CPU memory that this thread allocates is page-locked, which the copies
 // below need: the device accesses it directly. It is far more expensive to allocate than other
 // memory and is cached like a device's. Without a device nothing changes.
-class PinnedMemory {
+class PinnedMemory : NonCopyable {
  public:
   explicit PinnedMemory(Device device);
   ~PinnedMemory();
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
 
  private:
   Device before_;

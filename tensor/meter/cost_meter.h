@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 
+#include "tensor/base/error.h"
+
 namespace brine {
 
 struct Cost {
@@ -17,12 +19,10 @@ struct Cost {
 };
 
 // The meter of the process. One at a time, used by the thread that calls the ops.
-class CostMeter {
+class CostMeter : NonCopyable {
  public:
   CostMeter();
   ~CostMeter();
-  CostMeter(const CostMeter&) = delete;
-  CostMeter& operator=(const CostMeter&) = delete;
 
   // By component; the work of the backward pass is under "backward of <component>".
   const std::map<std::string, Cost>& costs() const { return costs_; }
@@ -42,12 +42,10 @@ class CostMeter {
 };
 
 // While an object lives, costs belong to that component.
-class CostScope {
+class CostScope : NonCopyable {
  public:
   explicit CostScope(const char* component, bool backward = false);
   ~CostScope();
-  CostScope(const CostScope&) = delete;
-  CostScope& operator=(const CostScope&) = delete;
 
   // The innermost one of this thread, "rest" outside of all scopes.
   static const char* component();

@@ -31,7 +31,7 @@ dnnl::stream& stream() {
 }
 
 // While an object lives, oneDNN starts no threads from this thread.
-class OneThread {
+class OneThread : NonCopyable {
  public:
   OneThread() : before_(omp_get_max_threads()) {
     if (before_ != 1) omp_set_num_threads(1);
@@ -39,8 +39,6 @@ class OneThread {
   ~OneThread() {
     if (before_ != 1) omp_set_num_threads(before_);
   }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
 
  private:
   int before_;

@@ -46,7 +46,7 @@ class PieceMemory {
 
   // A part that is not shared while the lease lives; it starts at a cache line and has unspecified
   // contents.
-  class Lease {
+  class Lease : NonCopyable {
    public:
     explicit Lease(const PieceMemory& from) {
       int64_t i = 0;
@@ -57,8 +57,6 @@ class PieceMemory {
       data_ = from.all_.template data<T>() + i * from.size_;
     }
     ~Lease() { taken_->clear(std::memory_order_release); }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
     T* data() const { return data_; }
 
    private:

@@ -66,7 +66,7 @@ inline void stream_end() {
 //   T* block = out.at(py + i);  ... write n numbers ...  out.done(n);
 // A block of a small tensor, or one that is wider than the buffer, is written in place.
 template <class T>
-class Streamed {
+class Streamed : NonCopyable {
  public:
   explicit Streamed(const Tensor& y, int64_t widest = kStreamBlock)
       : streams_(kStreams && widest <= kStreamBlock &&
@@ -74,8 +74,6 @@ class Streamed {
   ~Streamed() {
     if (streams_) stream_end();
   }
-  Streamed(const Streamed&) = delete;
-  Streamed& operator=(const Streamed&) = delete;
 
   T* at(T* target) {
     target_ = target;

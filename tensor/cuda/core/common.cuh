@@ -43,7 +43,7 @@ HostWork& counted_work();
 
 // The name of a kernel around its launch, for nsys and ncu (--nvtx): it costs two reads of a
 // pointer when neither watches.
-class ProfilerRange {
+class ProfilerRange : NonCopyable {
  public:
 #if BRINE_NVTX
   explicit ProfilerRange(const char* name) { nvtxRangePushA(name); }
@@ -51,8 +51,6 @@ class ProfilerRange {
 #else
   explicit ProfilerRange(const char*) {}
 #endif
-  ProfilerRange(const ProfilerRange&) = delete;
-  ProfilerRange& operator=(const ProfilerRange&) = delete;
 };
 
 constexpr int kThreads = 256;

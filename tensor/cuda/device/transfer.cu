@@ -21,7 +21,7 @@ cudaEvent_t new_event() {
 }
 
 // The content of a ticket. The runtime may release an event once it has happened.
-struct Copy {
+struct Copy : NonCopyable {
   cudaEvent_t done = new_event();
   Device device;
   bool ordered = false;  // order_after() was called: a synchronisation of the kernels' stream ...
@@ -29,8 +29,6 @@ struct Copy {
 
   explicit Copy(Device where) : device(where) {}
   ~Copy() { cudaEventDestroy(done); }
-  Copy(const Copy&) = delete;
-  Copy& operator=(const Copy&) = delete;
 };
 
 Copy& copy_of(const Ticket& ticket) { return *static_cast<Copy*>(ticket.get()); }
