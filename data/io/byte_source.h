@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "data/io/file_io.h"
 
@@ -19,25 +18,9 @@ class ByteSource {
   virtual const std::string& name() const = 0;
 };
 
-// Peeks at the first bytes of a source without consuming them.
-class PeekSource : public ByteSource {
- public:
-  explicit PeekSource(std::unique_ptr<ByteSource> inner) : inner_(std::move(inner)) {}
-  // The next `count` bytes, fewer at the end.
-  std::string_view peek(size_t count);
-  size_t read(char* out, size_t max_bytes) override;
-  const std::string& name() const override { return inner_->name(); }
-
- private:
-  std::unique_ptr<ByteSource> inner_;
-  std::string held_;
-};
-
-// Accepts one or more consecutive gzip streams; damage and a missing end are errors.
-std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> inner);
-
-// The content of a file, out of gzip where it begins like it. Throws at what refuse_packed()
-// refuses, inside of gzip, too.
+// The content of a file, out of gzip where it begins like it: one or more consecutive gzip streams,
+// whose damage and missing end are errors. Throws at what refuse_packed() refuses, inside of gzip,
+// too.
 std::unique_ptr<ByteSource> open_unpacked(const Path& path);
 
 }  // namespace brine::data
