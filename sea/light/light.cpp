@@ -74,8 +74,8 @@ void HeadGates::run(Estimate& e, const Pass& pass) const {
 
 void LearnedFeatures::run(Estimate& e, const Pass& pass) const {
   const CostScope part("prior");
-  e.psi_q = pair_.query(pass.x.q, pass.x.q_content, pass.visible.lengths);
-  e.psi_k = pair_.key(pass.x.k, pass.x.k_content, pass.visible.lengths);
+  e.psi_q = query_(pass.x.q, pass.x.q_content, pass.visible.lengths);
+  e.psi_k = key_(pass.x.k, pass.x.k_content, pass.visible.lengths);
 }
 
 Tensor TableScores::run(const Tensor& /*scores*/, Estimate& /*e*/, const Pass& pass) const {
@@ -152,8 +152,8 @@ void HeadGates::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/)
 }
 
 void LearnedFeatures::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
-  e.psi_q = pair_.query(tokens.x.q, tokens.x.q_content, {});
-  e.psi_k = pair_.key(tokens.x.k, tokens.x.k_content, {});
+  e.psi_q = query_(tokens.x.q, tokens.x.q_content, {});
+  e.psi_k = key_(tokens.x.k, tokens.x.k_content, {});
 }
 
 Tensor TableScores::step(const Tensor& /*scores*/, const Estimate& /*e*/,

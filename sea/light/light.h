@@ -28,20 +28,6 @@ struct PriorFeatures : nn::Module {
   std::optional<std::reference_wrapper<nn::Parameter>> content;
 };
 
-// Of the queries and of the keys of a layer.
-struct PriorPair : nn::Module {
-  PriorPair(nn::Init& init, const nn::AttentionShape& shape, int64_t features)
-      : PriorPair(init, shape, nn::random_projection(init, features, shape.head_size, Dtype::f64)) {
-  }
-
-  PriorFeatures &query, &key;
-
- private:
-  PriorPair(nn::Init& init, const nn::AttentionShape& shape, const Tensor& R)
-      : query(child<PriorFeatures>("query", init, shape.heads, R, shape.rotary)),
-        key(child<PriorFeatures>("key", init, shape.groups(), R, shape.rotary)) {}
-};
-
 // Two gates for each head, the same of every token: parameter "gates" [H, 2].
 class HeadGates : public TokenStage {
  public:
@@ -54,16 +40,21 @@ class HeadGates : public TokenStage {
   nn::Parameter& gates_;
 };
 
-// psi of the learned prior.
+// psi of the learned prior, of the queries and of the keys of a layer.
 class LearnedFeatures : public TokenStage {
  public:
   LearnedFeatures(nn::Init& init, const nn::AttentionShape& shape, int64_t features)
-      : pair_(child<PriorPair>("", init, shape, features)) {}
+      : LearnedFeatures(init, shape,
+                        nn::random_projection(init, features, shape.head_size, Dtype::f64)) {}
   void run(Estimate& e, const Pass& pass) const override;
   void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
 
  private:
-  PriorPair& pair_;
+  LearnedFeatures(nn::Init& init, const nn::AttentionShape& shape, const Tensor& R)
+      : query_(child<PriorFeatures>("query", init, shape.heads, R, shape.rotary)),
+        key_(child<PriorFeatures>("key", init, shape.groups(), R, shape.rotary)) {}
+
+  PriorFeatures &query_, &key_;
 };
 
 // The same scores of every row: parameter "bias" [H, K].

@@ -24,6 +24,21 @@ Tensor skipped_lengths(const Tensor& lengths, int64_t step) {
   return y;
 }
 
+// V_I of every token [B, T, d], 0 at padding.
+Tensor rows_of_table(const Tensor& table, const Pass& pass) {
+  const Tensor all = table.detach();
+  const int64_t B = pass.batch(), T = pass.tokens();
+  check(all.dim(0) >= T, "sea: ", T, " tokens, but v_identity.table has ", all.dim(0),
+        " positions");
+  Tensor rows = Tensor::zeros({B, T, all.dim(1)}, all.dtype(), all.device());
+  const RowWidths widths(pass.visible, T);
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t n = widths.valid(b);
+    if (n > 0) assign(rows.select(0, b).slice(0, 0, n), all.slice(0, 0, n));
+  }
+  return rows;
+}
+
 // x W^T + b of one token of every sequence, without a tape.
 Tensor linear_step(const nn::Linear& layer, const Tensor& x) {
   return thin_linear(x, layer.weight.value, layer.bias->value);
@@ -68,47 +83,24 @@ void Performer::run(Estimate& e, const Pass& pass) const {
   share(e);
 }
 
-Tensor LearnedIdentity::rows(const Tensor& values, const Pass& pass) const {
-  const Tensor all = values.detach();
-  const int64_t B = pass.batch(), T = pass.tokens();
-  check(all.dim(0) >= T, "sea: ", T, " tokens, but v_identity.table has ", all.dim(0),
-        " positions");
-  Tensor rows = Tensor::zeros({B, T, all.dim(1)}, all.dtype(), all.device());
-  const RowWidths widths(pass.visible, T);
-  for (int64_t b = 0; b < B; ++b) {
-    const int64_t n = widths.valid(b);
-    if (n > 0) assign(rows.select(0, b).slice(0, 0, n), all.slice(0, 0, n));
-  }
-  return rows;
-}
-
-Tensor ResampledIdentity::values(const Pass& pass) const {
-  const Tensor& v = pass.x.v;
-  return resampled_identity({pass.batch(), pass.tokens(), v.dim(3)},
-                            interpolation_ == Interpolation::nearest, pass.visible.lengths,
-                            v.dtype(), v.device());
-}
-
 Mixture::Mixture(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
     : config_(config),
       shape_(shape),
-      identity_(make_identity(init)),
+      identity_(child<Identity>("v_identity", init, shape)),
       mu_(child<Mu>("mu", init, 3 * shape.head_size * mu_width(config, shape.heads),
                     2 * shape.head_size * mu_width(config, shape.heads))) {}
-
-Identity& Mixture::make_identity(nn::Init& init) {
-  if (!shape_.causal) {
-    return child<ResampledIdentity>("v_identity", config_.identity_interpolation);
-  }
-  return child<LearnedIdentity>("v_identity", init, shape_.max_positions, shape_.head_size);
-}
 
 // The stabiliser of ReLU features in the released code (docs/method.md section 1.2), added to every
 // sum of key features in a denominator; softmax features have another.
 double Mixture::key_eps() const { return config_.softmax_features() ? 0 : 1e-6; }
 
 void Mixture::run(Estimate& e, const Pass& pass) const {
-  const Tensor identity = identity_.values(pass);
+  const Tensor identity =
+      identity_.table
+          ? Tensor(*identity_.table)
+          : resampled_identity({pass.batch(), pass.tokens(), pass.x.v.dim(3)},
+                               config_.identity_interpolation == Interpolation::nearest,
+                               pass.visible.lengths, pass.x.v.dtype(), pass.x.v.device());
   {
     const CostScope part("performer");
     e.performer_context =
@@ -123,7 +115,9 @@ void Mixture::run(Estimate& e, const Pass& pass) const {
     e.features = gelu(mu_.norm(
         linear_pair(e.performer_context, pass.x.v, mu_.linear.weight, mu_.linear.bias->value)));
   }
-  if (pass.wanted != Wanted::estimate) e.identity_rows = identity_.rows(identity, pass);
+  if (pass.wanted != Wanted::estimate) {
+    e.identity_rows = identity_.table ? rows_of_table(identity, pass) : identity;
+  }
 }
 
 TokenGates::TokenGates(nn::Init& init, int64_t d, double start)

@@ -52,33 +52,13 @@ class Performer : public TokenStage {
   nn::RandomProjection& projection_;
 };
 
-// V_I, the identity half of the values (docs/method.md section 1.1).
-class Identity : public nn::Module {
- public:
-  // As linear attention takes it: [positions, d] or [B, T, d].
-  virtual Tensor values(const Pass& pass) const = 0;
-  // Of these [B, T, d], 0 at padding.
-  virtual Tensor rows(const Tensor& values, const Pass& pass) const = 0;
-};
-// Of causal models: parameter "table" [positions, d].
-class LearnedIdentity : public Identity {
- public:
-  LearnedIdentity(nn::Init& init, int64_t positions, int64_t d)
-      : table(parameter("table", init.normal({positions, d}, 1), false)) {}
-  Tensor values(const Pass& /*pass*/) const override { return table; }
-  Tensor rows(const Tensor& values, const Pass& pass) const override;
-
-  nn::Parameter& table;
-};
-// Of encoders: the d x d identity resampled to the length of each sequence.
-class ResampledIdentity : public Identity {
- public:
-  explicit ResampledIdentity(Interpolation interpolation) : interpolation_(interpolation) {}
-  Tensor values(const Pass& pass) const override;
-  Tensor rows(const Tensor& values, const Pass& /*pass*/) const override { return values; }
-
- private:
-  Interpolation interpolation_;
+// V_I (docs/method.md section 1.1): of causal models the parameter "table" [positions, d]; of
+// encoders, which have none, the d x d identity resampled to the length of each sequence.
+struct Identity : nn::Module {
+  Identity(nn::Init& init, const nn::AttentionShape& s)
+      : table(s.causal ? &parameter("table", init.normal({s.max_positions, s.head_size}, 1), false)
+                       : nullptr) {}
+  nn::Parameter* table;
 };
 
 // LayerNorm(Linear(.)), then GELU; of one head or of all heads of a token.
@@ -101,9 +81,8 @@ class Mixture : public TokenStage {
   void step(Estimate& e, const NewTokens& tokens, StageState& kept) const override;
 
  private:
-  Identity& make_identity(nn::Init& init);
   // The table of a causal model; only that is decoded.
-  const Tensor& table() const { return dynamic_cast<const LearnedIdentity&>(identity_).table; }
+  const Tensor& table() const { return identity_.table->value; }
   double key_eps() const;
 
   SeaConfig config_;
