@@ -83,29 +83,6 @@ void check_lengths(const DumpSpec& s, const std::string& where) {
                  s.tokens);
 }
 
-// Valid dataset names without duplicates; sizes of the registered tensors.
-void check_tensors(const DumpSpec& s, const std::string& where) {
-  for (size_t i = 0; i < s.tensors.size(); ++i) {
-    const std::string& name = s.tensors[i];
-    check_format(is_tensor_name(name), where, ": tensors has the name \"", name,
-                 "\", which is not made of a-z, 0-9 and _");
-    check_format(std::find(s.tensors.begin(), s.tensors.begin() + int64_t(i), name) ==
-                     s.tensors.begin() + int64_t(i),
-                 where, ": tensors has the name \"", name, "\" twice");
-    const TeacherTensor* tensor = find_teacher_tensor(name);
-    if (!tensor) continue;
-    check_format(!tensor->stored, where, ": tensors has the name \"", name,
-                 "\", which has its own field");
-    double values = double(s.layers) * double(s.samples);
-    for (int64_t size : tensor->padded(s, 1, s.tokens)) {
-      check_format(size > 0, where, ": the tensor ", name, " has columns, but the content is ",
-                   name_of(s.content), ", not pooled");
-      values *= double(size);
-    }
-    check_format(values < 1e17, where, ": the sizes are impossibly large");
-  }
-}
-
 }  // namespace
 
 bool DumpSpec::has(std::string_view part) const {
@@ -113,16 +90,6 @@ bool DumpSpec::has(std::string_view part) const {
   return std::any_of(all.begin(), all.end(), [&](const TeacherTensor* tensor) {
     return tensor->part == part && tensor->stored_in(*this);
   });
-}
-
-void check_known_tensors(const DumpSpec& spec, const std::string& where) {
-  for (const std::string& name : spec.tensors) {
-    if (find_teacher_tensor(name)) continue;
-    std::vector<std::string> known;
-    for (const TeacherTensor* tensor : teacher_tensors()) known.push_back(tensor->name);
-    check_format(false, where, ": has the teacher tensor '", name,
-                 "', which this program does not know; it knows ", list_of(known));
-  }
 }
 
 void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
@@ -181,7 +148,6 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
                             double(s.classes)});
   check_format(widest * double(s.layers) * double(s.samples) < 1e17, where,
                ": the sizes are impossibly large");
-  check_tensors(s, where);
   if (lengths) check_lengths(s, where);
 }
 

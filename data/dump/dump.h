@@ -56,8 +56,6 @@ struct DumpSpec {
   int64_t top_n = 64;
   int64_t classes = 0;  // logits of a classification head, for each sample; 0: none
   bool stores_tokens = false;
-  // Additional registered tensors of the layers (teacher_tensors.h), in any order.
-  std::vector<std::string> tensors = {};
   // The numbers of the dumped layers in the model, ascending, where not all of them are dumped.
   std::vector<int64_t> model_layers = {};
   // SHA-256 in hex of the teacher's weights, of its tokenizer and of the corpus ("none" allowed
@@ -80,10 +78,6 @@ struct DumpSpec {
 // Throws Error(where, ": ...") when a field is missing or two fields are inconsistent. `lengths`
 // false: the lengths of a ragged dump are not known yet.
 void check_spec(const DumpSpec& spec, const std::string& where, bool lengths = true);
-// Throws when spec.tensors has a name that is not registered: a reader skips such a tensor, but it
-// cannot be written.
-void check_known_tensors(const DumpSpec& spec, const std::string& where);
-
 // The fields that differ, "layers 4 and 6, dtype f16 and f32"; empty when equal.
 std::string spec_differences(const DumpSpec& a, const DumpSpec& b);
 

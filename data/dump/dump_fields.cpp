@@ -30,7 +30,6 @@ void each_field(Spec& s, F&& f) {
   f("ragged", s.ragged);
   f("classes", s.classes);
   f("columns", s.columns);
-  f("tensors", s.tensors);
   f("model_layers", s.model_layers);
   f("teacher_hash", s.teacher_hash);
   f("tokenizer_hash", s.tokenizer_hash);
@@ -42,10 +41,9 @@ struct Get {
   void operator()(const char* name, const int64_t& v) { fields.push_back({name, v}); }
   void operator()(const char* name, const bool& v) { fields.push_back({name, int64_t(v)}); }
   void operator()(const char* name, const std::string& v) { fields.push_back({name, v}); }
-  template <class T>
-  void operator()(const char* name, const std::vector<T>& v) {
+  void operator()(const char* name, const std::vector<int64_t>& v) {
     std::string text;
-    for (const T& word : v) text += (text.empty() ? "" : ",") + join(word);
+    for (int64_t word : v) text += (text.empty() ? "" : ",") + join(word);
     fields.push_back({name, text});
   }
   template <class Choice, size_t N>
@@ -71,15 +69,11 @@ struct Set {
     v = number == 1;
   }
   void operator()(const char* name, std::string& v) { v = fetch<std::string>(name); }
-  void operator()(const char* name, std::vector<std::string>& v) {
-    const std::string text = fetch<std::string>(name);
-    v = text.empty() ? std::vector<std::string>() : split(text, ',');
-  }
   void operator()(const char* name, std::vector<int64_t>& v) {
-    std::vector<std::string> words;
-    (*this)(name, words);
+    const std::string text = fetch<std::string>(name);
     v.clear();
-    for (const std::string& word : words) {
+    if (text.empty()) return;
+    for (const std::string& word : split(text, ',')) {
       int64_t number = 0;
       check_format(parse_number(word, number), where, ": ", name, " has \"", word,
                    "\", which is not an integer");

@@ -24,9 +24,7 @@ struct DumpField {
 std::vector<DumpField> spec_fields(const DumpSpec& spec);
 
 // A field that is omitted when it is empty.
-inline bool may_lack(const DumpField& field) {
-  return field.name == "tensors" || field.name == "model_layers";
-}
+inline bool may_lack(const DumpField& field) { return field.name == "model_layers"; }
 // The fields that a manifest and its shards have.
 std::vector<DumpField> stored_fields(const DumpSpec& spec);
 

@@ -1,10 +1,6 @@
 // The table of a teacher's tensors, and functions of its rows.
 #include "data/dump/teacher_tensors.h"
 
-#include <algorithm>
-#include <cstdio>
-#include <deque>
-
 #include "data/dump/dump.h"
 
 namespace brine::data {
@@ -25,7 +21,7 @@ TeacherTensor of_layers(const char* name, const char* part, Axes shape, Stored s
           .part = part,
           .shape = std::move(shape),
           .type = type,
-          .stored = std::move(stored)};
+          .stored_in = std::move(stored)};
 }
 
 TeacherTensor narrow(TeacherTensor tensor) {
@@ -42,7 +38,7 @@ TeacherTensor of_model(const char* name, const char* part, const char* dataset, 
 }
 
 // The tensors of the format: docs/formats.md describes them in this order.
-std::deque<TeacherTensor> format_tensors() {
+std::vector<TeacherTensor> format_tensors() {
   using enum Axis;
   const Stored maps = content_is(DumpContent::maps), qk = content_is(DumpContent::qk),
                pooled = content_is(DumpContent::pooled);
@@ -61,7 +57,7 @@ std::deque<TeacherTensor> format_tensors() {
        .part = part::attention_outputs,
        .dataset = "context",
        .shape = {tokens, Axis::context},
-       .stored = [](const DumpSpec& s) { return s.context; }},
+       .stored_in = [](const DumpSpec& s) { return s.context; }},
       of_layers("output", part::layer_outputs, {tokens, hidden},
                 [](const DumpSpec& s) { return s.output; }),
       // The n largest in descending order, or all.
@@ -76,19 +72,6 @@ std::deque<TeacherTensor> format_tensors() {
       of_model("tokens", part::tokens, "", {tokens}, Type::token_id,
                [](const DumpSpec& s) { return s.stores_tokens; }),
   };
-}
-
-struct Table {
-  std::deque<TeacherTensor> rows = format_tensors();  // rows keep their addresses
-  std::vector<const TeacherTensor*> order;
-  Table() {
-    for (const TeacherTensor& row : rows) order.push_back(&row);
-  }
-};
-
-Table& table() {
-  static Table all;
-  return all;
 }
 
 int64_t size_of(Axis axis, const DumpSpec& s, int64_t tokens) {
@@ -138,11 +121,6 @@ const Tensor& TensorSet::operator[](std::string_view name) const {
   return absent;
 }
 
-bool TeacherTensor::stored_in(const DumpSpec& spec) const {
-  if (stored) return stored(spec);
-  return std::find(spec.tensors.begin(), spec.tensors.end(), name) != spec.tensors.end();
-}
-
 Dtype TeacherTensor::dtype(const DumpSpec& spec) const {
   return type == Type::as_dump ? spec.dtype : type == Type::f32 ? Dtype::f32 : Dtype::i32;
 }
@@ -167,44 +145,21 @@ std::string TeacherTensor::path(int64_t layer) const {
   return of_layer ? layer_dataset(layer, tail.c_str()) : tail;
 }
 
-const std::vector<const TeacherTensor*>& teacher_tensors() { return table().order; }
+const std::vector<const TeacherTensor*>& teacher_tensors() {
+  static const std::vector<TeacherTensor> rows = format_tensors();
+  static const std::vector<const TeacherTensor*> all = [] {
+    std::vector<const TeacherTensor*> out;
+    for (const TeacherTensor& row : rows) out.push_back(&row);
+    return out;
+  }();
+  return all;
+}
 
 const TeacherTensor* find_teacher_tensor(std::string_view name) {
   for (const TeacherTensor* row : teacher_tensors()) {
     if (row->name == name) return row;
   }
   return nullptr;
-}
-
-bool is_tensor_name(std::string_view name) {
-  auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  };
-  return !name.empty() && name.size() <= 40 && std::all_of(name.begin(), name.end(), allowed);
-}
-
-void register_teacher_tensor(TeacherTensor tensor) {
-  const std::string& name = tensor.name;
-  check(is_tensor_name(name), "teacher: the tensor name '", name,
-        "' is not made of a-z, 0-9 and _");
-  for (const TeacherTensor* other : teacher_tensors())
-    check(other->name != name && (!other->of_layer || other->path(0) != tensor.path(0)),
-          "teacher: the tensor name '", name, "' is taken");
-  check(tensor.part.empty() && tensor.dataset.empty() && tensor.of_layer && !tensor.stored,
-        "teacher: tensor '", name, "': part, dataset, of_layer and stored cannot be chosen");
-  const std::vector<Axis>& axes = tensor.shape;
-  auto tokens_at = std::find(axes.begin(), axes.end(), Axis::tokens) - axes.begin();
-  auto count = [&](Axis axis) { return std::count(axes.begin(), axes.end(), axis); };
-  const bool by_head = !axes.empty() && axes[0] == Axis::heads;
-  check(tokens_at < int64_t(axes.size()) && tokens_at == (by_head ? 1 : 0) &&
-            count(Axis::tokens) == 1 && count(Axis::keys) == 0 && count(Axis::classes) == 0 &&
-            count(Axis::logits) == 0 && axes.size() <= 4,
-        "teacher: tensor '", name, "' must have the shape [tokens, ...] or [heads, tokens, ...]");
-  check(tensor.type != TeacherTensor::Type::token_id, "teacher: tensor '", name,
-        "' must be of floating-point numbers");
-  tensor.part = name;
-  table().rows.push_back(std::move(tensor));
-  table().order.push_back(&table().rows.back());
 }
 
 }  // namespace brine::data

@@ -43,8 +43,7 @@ class TensorSet {
   std::map<std::string, Tensor, std::less<>> values_;
 };
 
-// Tensors that are stored and requested together. A tensor outside the table below is a separate
-// part.
+// Tensors that are stored and requested together.
 namespace part {
 inline constexpr const char* attention = "attention";  // complete rows, as maps or by query and key
 inline constexpr const char* pooled = "pooled attention";
@@ -60,19 +59,18 @@ struct TeacherTensor {
   enum class Type : uint8_t { as_dump, f32, token_id };  // as_dump: the type of the spec
 
   std::string name;
-  std::string part = {};     // for a registered tensor: its name
+  std::string part;
   std::string dataset = {};  // for a layer's tensor below "layers/LL/"; empty: its name
   std::vector<Axis> shape;   // after the samples: [tokens, ...], [heads, tokens, ...] or [classes]
   Type type = Type::as_dump;
   bool of_layer = true;  // one for each layer
   bool narrow = false;   // used only by matrix products, which can read it in 16 bits
-  std::function<bool(const DumpSpec&)> stored = {};  // empty: if DumpSpec::tensors has the name
+  std::function<bool(const DumpSpec&)> stored_in;
 
   bool has_tokens() const { return shape[0] != Axis::classes; }
   bool by_head() const { return shape[0] == Axis::heads || shape[0] == Axis::key_heads; }
   bool is_map() const { return shape.back() == Axis::keys; }
   bool is_float() const { return type != Type::token_id; }
-  bool stored_in(const DumpSpec& spec) const;
   Dtype dtype(const DumpSpec& spec) const;  // in the files
   // [n, ...] of n samples padded to `tokens`.
   Shape padded(const DumpSpec& spec, int64_t n, int64_t tokens) const;
@@ -81,19 +79,9 @@ struct TeacherTensor {
   std::string path(int64_t layer) const;  // its dataset's name in a shard
 };
 
-// All rows in the order of the files: first those of Brine, then the registered ones. Addresses of
-// rows are stable.
+// All rows in the order of the files.
 const std::vector<const TeacherTensor*>& teacher_tensors();
 // Null if there is none.
 const TeacherTensor* find_teacher_tensor(std::string_view name);
-
-// Adds a row for a tensor of the layers that is stored if DumpSpec::tensors has its name; must be
-// called before threads use the table, usually from a static object. Throws when the name is taken
-// or not of [a-z0-9_], the shape is none of the above, or `part`, `dataset`, `of_layer` or `stored`
-// is set: these are for the tensors of the format itself.
-void register_teacher_tensor(TeacherTensor tensor);
-
-// Whether a name consists of a to z, 0 to 9 and underscores.
-bool is_tensor_name(std::string_view name);
 
 }  // namespace brine::data

@@ -1,4 +1,4 @@
-// The losses of docs/method.md section 4, and those that are registered.
+// The losses of docs/method.md section 4.
 #include "distill/losses/loss_table.h"
 
 #include "autograd/ops.h"
@@ -96,7 +96,7 @@ HeadLoss task_of_texts(const HeadLossCall& call) {
   return {.value = squared_distance(logits, wanted, weight), .mean = "task_loss"};
 }
 
-std::vector<Loss> losses_of_method() {
+std::vector<Loss> table() {
   namespace p = data::part;
   return {
       {.name = "approx",
@@ -133,11 +133,6 @@ std::vector<Loss> losses_of_method() {
   };
 }
 
-std::vector<Loss>& table() {
-  static std::vector<Loss> all = losses_of_method();
-  return all;
-}
-
 }  // namespace
 
 const Tensor& LayerLossCall::of_teacher(const std::string& name, int64_t columns) const {
@@ -152,21 +147,9 @@ Tensor HeadLossCall::mean_of_tokens(const Tensor& x) const {
   return dot(x, row_weights(batch, 1, logits, first, x.numel()));
 }
 
-const std::vector<Loss>& losses() { return table(); }
-
-RegisterLoss::RegisterLoss(Loss loss) {
-  check(data::is_tensor_name(loss.name), "losses: the name '", loss.name,
-        "' is not made of a-z, 0-9 and _");
-  for (const Loss& other : losses())
-    check(other.name != loss.name, "losses: there are two losses '", loss.name, "'");
-  check(loss.name != "kl" && loss.name != "mse" && losses().size() < LossConfig::kMaxLosses,
-        "losses: the name '", loss.name, "' is taken, or there are too many losses");
-  check(loss.weight == 0, "losses: the default weight of '", loss.name, "' must be 0");
-  check(bool(loss.layer) != (loss.tokens || loss.texts), "losses: '", loss.name,
-        "' must have a function of layers or of logits");
-  check(!loss.layer || !loss.needs.empty(), "losses: '", loss.name,
-        "' of layers must name a teacher tensor that it needs");
-  table().push_back(std::move(loss));
+const std::vector<Loss>& losses() {
+  static const std::vector<Loss> all = table();
+  return all;
 }
 
 }  // namespace brine::distill

@@ -49,19 +49,14 @@ struct Loss {
   std::string name;  // its key in [losses], and its term in the log
   std::string help;
   double weight = 0;                    // the default
-  std::vector<std::string> needs = {};  // parts of the teacher (data::part, registered tensors)
+  std::vector<std::string> needs = {};  // parts of the teacher (data::part)
   // Either of each layer, and the mean is taken: one element...
   std::function<Tensor(const LayerLossCall&)> layer = {};
   // ...or of the logits: by token for text, by text for a task.
   std::function<HeadLoss(const HeadLossCall&)> tokens = {}, texts = {};
 };
 
-// In the order of the configuration: first those of Brine, then the registered ones.
+// In the order of the configuration.
 const std::vector<Loss>& losses();
-
-// Adds a loss; usually a static object. Its weight is 0 unless the configuration sets it.
-struct RegisterLoss {
-  explicit RegisterLoss(Loss loss);
-};
 
 }  // namespace brine::distill

@@ -56,7 +56,7 @@ class LayerLosses : public nn::LayerObserver {
         twice_(call.recompute) {
     auto attention = [](const std::string& part) { return part == data::part::attention; };
     for (const TeacherNeed& need : config.needs())
-      takes_attention_ |= !sources_of(need.part, attention).empty();
+      takes_attention_ |= !source_of(need.part, attention).empty();
   }
 
   void prepare(nn::Tap& tap) const override {
@@ -145,7 +145,7 @@ size_t index_of(std::string_view name) {
 }  // namespace
 
 LossConfig::LossConfig() {
-  for (size_t i = 0; i < losses().size(); ++i) weights_[i] = losses()[i].weight;
+  for (const Loss& loss : losses()) weights_.push_back(loss.weight);
 }
 
 double& LossConfig::operator[](std::string_view loss) { return weights_[index_of(loss)]; }

@@ -2,7 +2,6 @@
 // term in the log.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <map>
 #include <string>
@@ -18,8 +17,6 @@ namespace brine::distill {
 // The weights of the losses (loss_table.h, config["approx"]) and their common settings.
 class LossConfig {
  public:
-  static constexpr size_t kMaxLosses = 32;
-
   LossConfig();              // the weights of the table
   double kl = 0.1, mse = 1;  // weights of the parts of the attention terms (paper, eq. L_sea)
 
@@ -32,7 +29,7 @@ class LossConfig {
   TeacherNeeds needs() const;
 
  private:
-  std::array<double, kMaxLosses> weights_ = {};  // in the order of the table
+  std::vector<double> weights_;  // in the order of the table
 };
 
 // Next-token prediction only, weight 1: the training of a teacher.

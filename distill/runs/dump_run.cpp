@@ -47,7 +47,6 @@ data::DumpSpec spec_of(const DumpRequest& r, const nn::LoadedModel& m,
   s.logits = r.logits;
   s.top_n = s.logits == data::DumpLogits::top ? std::min(r.top_logits, o.vocab_size) : 0;
   s.stores_tokens = true;
-  s.tensors = r.tensors;
   s.teacher_hash = m.hash();
   s.tokenizer_hash = tokenizer.hash();
   return s;
@@ -244,8 +243,6 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("output", output, "Store layer outputs (loss kd)");
   s.choice("logits", logits, data::kDumpLogits, "Logits to store (loss kd_task)");
   s.field("top_logits", top_logits, "With logits = top: how many of each row", {.min = 1});
-  s.field("tensors", tensors,
-          "Further tensors of the layers to store: names that the program has registered");
   s.field("windows", windows, "Windows to dump, drawn by --seed; 0 = all", {.min = 0});
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
           {.min = 0});

@@ -17,11 +17,10 @@ struct DumpRequest {
   data::DumpLogits logits = data::DumpLogits::top;
   Dtype dtype = Dtype::f16;
   bool value = false, context = true, output = true;
-  std::vector<std::string> tensors;  // registered layer tensors to store too
-  int64_t columns = 64;              // for pooled content
-  int64_t top_logits = 64;           // for logits = top
-  int64_t windows = 0;               // drawn with the seed; 0 = all
-  int64_t samples = 0;               // texts of a task, evenly spaced; 0 = all
+  int64_t columns = 64;     // for pooled content
+  int64_t top_logits = 64;  // for logits = top
+  int64_t windows = 0;      // drawn with the seed; 0 = all
+  int64_t samples = 0;      // texts of a task, evenly spaced; 0 = all
   int64_t sequence_length = 0, batch_size = 4, shard_mib = 1024, deflate = 0;
   bool shuffle = false, dry_run = false;
 

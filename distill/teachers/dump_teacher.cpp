@@ -169,16 +169,17 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
   for (const TeacherNeed& need : needs) {
     const bool by_text = need.part == data::part::logits && reader_.has(data::part::classes);
     const std::string part = by_text ? data::part::classes : need.part;
-    const auto sources = sources_of(part, [this](const std::string& p) { return reader_.has(p); });
+    const std::string source =
+        source_of(part, [this](const std::string& p) { return reader_.has(p); });
     const std::string from = computed_from(part);
     for (const std::string& loss : need.losses)
-      check(!sources.empty() || !is_pooled() ||
+      check(!source.empty() || !is_pooled() ||
                 (part != data::part::attention && from != data::part::attention),
             dir, ": its attention is pooled into ", K, " columns, of which the loss ", loss,
             " cannot be computed; set losses.", loss, " to 0");
-    check(!sources.empty(), dir, ": has no ", part,
+    check(!source.empty(), dir, ": has no ", part,
           from.empty() ? "" : " and no " + from + " to compute it from", ", which ", need.who());
-    parts.insert(sources.begin(), sources.end());
+    parts.insert(source);
   }
   check(!parts.contains(data::part::pooled) || !columns_ || columns_ == K, dir,
         ": its attention is pooled into ", K, " columns, the student has ", columns_,

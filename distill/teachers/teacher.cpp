@@ -11,11 +11,6 @@ namespace brine::distill {
 
 namespace {
 
-struct Computation {
-  std::vector<std::string> from;
-  TeacherFunction compute;
-};
-
 // softmax(q k^T / sqrt(d)) over the visible keys.
 void compute_map(const TeacherView& view) {
   const Tensor &q = view.layer["query"], &k = view.layer["key"];
@@ -32,26 +27,6 @@ void compute_pooled(const TeacherView& view) {
   view.layer["t_square"] = s.t_square;
 }
 
-std::map<std::string, Computation, std::less<>>& computations() {
-  static std::map<std::string, Computation, std::less<>> all = {
-      {"attention", {{data::part::attention}, compute_map}},
-      {"tau", {{data::part::attention}, compute_pooled}},
-      {"t_log_t", {{data::part::attention}, compute_pooled}},
-      {"t_square", {{data::part::attention}, compute_pooled}},
-  };
-  return all;
-}
-
-// How the tensors of a part are computed from other parts; null: they cannot be.
-const Computation* computation_of(const std::string& part) {
-  for (const data::TeacherTensor* tensor : data::teacher_tensors()) {
-    auto found = computations().find(tensor->name);
-    if (tensor->part == part && found != computations().end() && found->second.from[0] != part)
-      return &found->second;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 TeacherAttention attention_of(const TeacherLayer& layer) {
@@ -60,11 +35,10 @@ TeacherAttention attention_of(const TeacherLayer& layer) {
 
 const Tensor& teacher_tensor(const TeacherView& view, const std::string& name) {
   if (!view.layer.has(name)) {
-    auto found = computations().find(name);
-    check(found != computations().end(), "teacher: has no ", name, ", and it cannot be computed");
     NoGrad off;
-    found->second.compute(view);
-    check(view.layer.has(name), "teacher: ", name, " was not computed");
+    if (name == "attention") compute_map(view);
+    if (data::find_teacher_tensor(name)->part == data::part::pooled) compute_pooled(view);
+    check(view.layer.has(name), "teacher: has no ", name, ", and it cannot be computed");
   }
   return view.layer[name];
 }
@@ -76,42 +50,12 @@ TeacherSummary teacher_summary(const TeacherView& view) {
   return {tau, teacher_tensor(view, "t_log_t"), teacher_tensor(view, "t_square")};
 }
 
-std::vector<std::string> sources_of(const std::string& part,
-                                    const std::function<bool(const std::string&)>& has) {
-  if (has(part)) return {part};
-  const Computation* computation = computation_of(part);
-  if (!computation) return {};
-  std::vector<std::string> all;
-  for (const std::string& from : computation->from) {
-    const std::vector<std::string> sources = sources_of(from, has);
-    if (sources.empty()) return {};
-    all.insert(all.end(), sources.begin(), sources.end());
-  }
-  return all;
-}
-
 std::string computed_from(const std::string& part) {
-  const Computation* computation = computation_of(part);
-  std::string text;
-  if (computation) {
-    for (const std::string& from : computation->from) text += (text.empty() ? "" : " and ") + from;
-  }
-  return text;
+  return part == data::part::pooled ? data::part::attention : "";
 }
 
-RegisterTeacherTensor::RegisterTeacherTensor(data::TeacherTensor tensor,
-                                             std::vector<std::string> from,
-                                             TeacherFunction compute) {
-  const std::string name = tensor.name;
-  check(!from.empty() && compute, "teacher: tensor '", name,
-        "' needs at least one part to be computed from");
-  for (const std::string& part : from) {
-    bool known = part == kRunningModel;
-    for (const data::TeacherTensor* other : data::teacher_tensors()) known |= other->part == part;
-    check(known, "teacher: tensor '", name, "' is computed from '", part, "', which is not a part");
-  }
-  data::register_teacher_tensor(std::move(tensor));
-  computations()[name] = {std::move(from), std::move(compute)};
+std::string source_of(const std::string& part, const std::function<bool(const std::string&)>& has) {
+  return has(part) ? part : has(computed_from(part)) ? computed_from(part) : "";
 }
 
 OnlineTeacher::OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n)
@@ -127,21 +71,15 @@ std::string TeacherNeed::who() const {
 }
 
 void OnlineTeacher::require(const TeacherNeeds& needs) {
-  while_running_.clear();
+  namespace p = data::part;
   needs_layers_ = false;
   for (const TeacherNeed& need : needs) {
-    needs_layers_ |= need.part != data::part::logits && need.part != data::part::classes;
-    bool runs = false;  // whether it is computed from the Tap
-    const auto sources = sources_of(need.part, [&](const std::string& part) {
-      namespace p = data::part;
-      runs |= part == kRunningModel;
+    needs_layers_ |= need.part != p::logits && need.part != p::classes;
+    const std::string source = source_of(need.part, [](const std::string& part) {
       return part == p::attention || part == p::values || part == p::attention_outputs ||
-             part == p::layer_outputs || part == p::logits || part == p::classes ||
-             part == kRunningModel;
+             part == p::layer_outputs || part == p::logits || part == p::classes;
     });
-    check(!sources.empty(), "teacher: has no ", need.part, ", which ", need.who());
-    for (const data::TeacherTensor* tensor : data::teacher_tensors())
-      if (runs && tensor->part == need.part) while_running_.push_back(tensor->name);
+    check(!source.empty(), "teacher: has no ", need.part, ", which ", need.who());
   }
 }
 
@@ -173,10 +111,6 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
   out["value"] = tap.get("v").detach();
   out["attention_output"] = tap.get("attention_output").detach();
   out["output"] = y;
-  const TeacherView view{.layer = out,
-                         .visible = {.causal = model_->shape().causal, .lengths = call_.lengths},
-                         .tap = &tap};
-  for (const std::string& name : while_running_) teacher_tensor(view, name);
   return out;
 }
 
@@ -213,7 +147,7 @@ Tensor Teacher::class_logits() { throw Error("teacher: has no class logits"); }
 void SelfTeacher::require(const TeacherNeeds& needs) {
   auto has = [](const std::string& part) { return part == data::part::attention; };
   for (const TeacherNeed& need : needs) {
-    check(!sources_of(need.part, has).empty(), "teacher: 'self' has no ", need.part,
+    check(!source_of(need.part, has).empty(), "teacher: 'self' has no ", need.part,
           " of its own; set losses.", need.losses.empty() ? "" : need.losses[0], " to 0");
   }
 }

@@ -16,28 +16,21 @@
 
 namespace brine::distill {
 
-// One layer of a teacher: tensors by name, as in data/dump/teacher_tensors.h. A tensor that the
-// teacher does not have is computed from those that it has, if a function for it is registered.
-
-// What losses may request of one layer, all detached: "attention" [B, H, T, T] or "query" and "key"
-// [B, H, T, d], keys and "value" of a group for each of its heads; "tau", "t_log_t" and "t_square"
-// of a pooled dump; "attention_output" [B, T, H d] and "output" [B, T, C]; registered tensors.
+// One layer of a teacher: tensors by name, as in data/dump/teacher_tensors.h. What losses may
+// request of one layer, all detached: "attention" [B, H, T, T] or "query" and "key" [B, H, T, d],
+// keys and "value" of a group for each of its heads; "tau", "t_log_t" and "t_square" of a pooled
+// dump; "attention_output" [B, T, H d] and "output" [B, T, C].
 using TeacherLayer = data::TensorSet;
 
 // The map, or the q and k from which it is computed.
 TeacherAttention attention_of(const TeacherLayer& layer);
 
-// A part (see data::part) that only a running model has: the entries of its Tap.
-inline constexpr const char* kRunningModel = "running model";
-
 // The inputs from which a tensor is computed.
 struct TeacherView {
   TeacherLayer& layer;  // the result is put here
   Visibility visible;
-  int64_t columns = 0;           // K of pooled attention
-  const nn::Tap* tap = nullptr;  // of a running model, else null
+  int64_t columns = 0;  // K of pooled attention
 };
-using TeacherFunction = std::function<void(const TeacherView& view)>;
 
 // The tensor of the layer, computed if it is absent. Throws when it cannot be computed.
 const Tensor& teacher_tensor(const TeacherView& view, const std::string& name);
@@ -45,22 +38,13 @@ const Tensor& teacher_tensor(const TeacherView& view, const std::string& name);
 // K, or computed from its attention.
 TeacherSummary teacher_summary(const TeacherView& view);
 
-// The parts that provide `part`, where `has` tells which are available: itself, or those that its
-// tensors are computed from. Empty: it is not available.
-std::vector<std::string> sources_of(const std::string& part,
-                                    const std::function<bool(const std::string&)>& has);
-// The parts that it can be computed from, for messages: "attention"; "" when there are none.
+// The part that `part` can be computed from: "attention" for columns of it; else "".
 std::string computed_from(const std::string& part);
+// The part that provides `part`, where `has` tells which are available: itself, or the one that it
+// is computed from; "": none.
+std::string source_of(const std::string& part, const std::function<bool(const std::string&)>& has);
 
-// Adds a tensor for losses and dumps (data::register_teacher_tensor()); usually a static object.
-// `compute` puts it into view.layer on the device of the others; it may request tensors of the
-// parts `from` by teacher_tensor(), and use view.tap if kRunningModel is one of them.
-struct RegisterTeacherTensor {
-  RegisterTeacherTensor(data::TeacherTensor tensor, std::vector<std::string> from,
-                        TeacherFunction compute);
-};
-
-// A part of the teacher's tensors (data::part, or a registered tensor) and the losses that need it.
+// A part of the teacher's tensors (data::part) and the losses that need it.
 struct TeacherNeed {
   std::string part;
   std::vector<std::string> losses;
@@ -110,7 +94,6 @@ class OnlineTeacher : public Teacher {
   std::shared_ptr<nn::Model> model_;
   int64_t top_n_;
   nn::ModelCall call_;
-  std::vector<std::string> while_running_;  // needed tensors that are computed from the Tap
   bool needs_layers_ = true;
   Tensor x_;  // the input of layer reached_
   int64_t reached_ = 0;

@@ -112,7 +112,7 @@ struct DumpEdit {
 // Dumps every window in f32, with the contents of `spec`; pooled attention in 12 columns.
 inline void write_dump(const Pair& pair, const std::string& dir, data::DumpContent content,
                        int64_t top_n, bool context = true, Dtype dtype = Dtype::f32,
-                       const std::vector<std::string>& tensors = {}, const DumpEdit& edit = {}) {
+                       const DumpEdit& edit = {}) {
   NoGrad off;
   data::DumpSpec s;
   s.content = content;
@@ -126,7 +126,6 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
   s.tokens = pair.sizes.tokens;
   s.vocab = 37;
   s.context = context;
-  s.tensors = tensors;
   s.logits = top_n ? data::DumpLogits::top : data::DumpLogits::full;
   s.top_n = top_n;
   s.teacher_hash = pair.hash();

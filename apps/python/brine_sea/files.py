@@ -105,19 +105,11 @@ class Dump:
             return self.map_of(self.values(sample, path, 0), tokens)
         if name in self.BY_KEY_HEAD:
             heads = self.key_heads
-        by_head = name in self.BY_HEAD + self.BY_KEY_HEAD or self.has_heads(sample, path)
+        by_head = name in self.BY_HEAD + self.BY_KEY_HEAD
         values = self.values(sample, path, heads if by_head else 1)
         if not self.ragged:
             return values[:, :tokens] if by_head else values[:tokens]
         return values.reshape(heads, tokens, *values.shape[1:]) if by_head else values
-
-    def has_heads(self, sample: int, path: str) -> bool:
-        """Whether an additional tensor is one of every head, by its shape."""
-        file, _ = self.shard_of(sample)
-        shape, heads = file[path].shape, self.manifest["heads"]
-        if self.ragged:
-            return bool(heads > 1 and shape[0] == heads * int(np.sum(file["lengths"])))
-        return bool(shape[1:3] == (heads, self.manifest["tokens"]))
 
     def map_of(self, stored: Array, tokens: int) -> Array:
         """[H, t, t] of a stored map; packed ones have the lower triangles, row by row."""

@@ -138,7 +138,7 @@ void check_losses(const LossConfig& config) {
       return part == data::part::attention || part == data::part::attention_outputs;
     };
     bool known = bool(loss.layer);
-    for (const std::string& part : loss.needs) known = known && !sources_of(part, has).empty();
+    for (const std::string& part : loss.needs) known = known && !source_of(part, has).empty();
     check(known, "stage attention: the loss ", loss.name,
           " is not one of a layer's attention; set its weight to 0");
   }

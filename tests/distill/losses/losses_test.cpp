@@ -123,6 +123,13 @@ TEST_CASE("losses: approx of widened probabilities is that of their T x T map") 
   CHECK(same_bits(pair.store->gradients(), got.gradients));
 }
 
+TEST_CASE("losses: unknown losses and tensors of a teacher are refused") {
+  LossConfig config;
+  CHECK(message([&] { config["entropie"] = 1; }) == "losses: unknown loss 'entropie'");
+  data::TensorSet set;
+  CHECK(message([&] { set["qurey"] = Tensor(); }) == "teacher: unknown tensor 'qurey'");
+}
+
 TEST_CASE("losses: a student equal to its teacher has no loss but the task's") {
   Pair pair({}, "dense");
   OnlineTeacher teacher(pair.teacher);
@@ -243,7 +250,7 @@ TEST_CASE("losses: a sample that is shorter than its dump's tokens ends there in
       LossConfig config;
       if (content == data::DumpContent::pooled) config["prob"] = 0;
       const std::string dir = (scratch / join(data::name_of(content), top_n)).string();
-      write_dump(pair, dir, content, top_n, true, Dtype::f32, {}, {.batch = pad});
+      write_dump(pair, dir, content, top_n, true, Dtype::f32, {.batch = pad});
       DumpTeacher dumped(dir, expected_of(pair));
       OnlineTeacher online(pair.teacher, top_n);
       const Batch batch = dumped.samples(corpus, 4)->batch(0, 7);
@@ -273,7 +280,7 @@ TEST_CASE("losses: stored tokens are those of the text, or the text of the sampl
   const auto corpus = std::make_shared<data::TokenList>(tokens);
   auto dump = [&](const char* name, int64_t wrong, bool windows) {
     const std::string dir = (scratch / name).string();
-    write_dump(pair, dir, data::DumpContent::none, 8, true, Dtype::f32, {},
+    write_dump(pair, dir, data::DumpContent::none, 8, true, Dtype::f32,
                {.spec =
                     [&](data::DumpSpec& s) {
                       s.stores_tokens = true;
