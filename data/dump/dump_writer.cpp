@@ -142,6 +142,7 @@ void DumpWriter::Impl::start_or_continue() {
 }
 
 void DumpWriter::Impl::continue_from(const DumpManifest& found) {
+  if (found.shards.empty()) return;  // the run before ended without one
   std::string differences = spec_differences(found.spec, manifest.spec);
   check(differences.empty(), dir.string(),
         ": contains another dump (existing and new: ", differences, ")");

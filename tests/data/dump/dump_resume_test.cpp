@@ -78,6 +78,15 @@ TEST_CASE("dump: an error of every system call surfaces, and the dump can be con
   }
 }
 
+TEST_CASE("dump: a run that wrote no shard does not keep others out of its directory") {
+  Scratch dir;
+  DumpSpec spec = small_spec();
+  { DumpWriter unfinished(dir.path(), spec); }
+  spec.dtype = spec.dtype == Dtype::f32 ? Dtype::f16 : Dtype::f32;
+  write_whole(dir.path(), spec);
+  CHECK(DumpReader(dir.path()).spec().dtype == spec.dtype);
+}
+
 TEST_CASE("dump: finished shards are verified and damaged ones written again") {
   Scratch dir;
   DumpSpec spec = small_spec();

@@ -313,6 +313,7 @@ TEST_CASE("dump: two writers, foreign files and other dumps in the directory") {
   {
     DumpWriter first(dir / "a", spec);
     CHECK(contains(message([&] { DumpWriter second(dir / "a", spec); }), "another process"));
+    fill_dump(first, spec);
   }
   DumpSpec other = spec;
   other.layers = 3;
