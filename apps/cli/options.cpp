@@ -97,6 +97,16 @@ Flag add_flag(CLI::App& app, const data::Schema::Field& field,
   return flag;
 }
 
+// CLI11 would read "[a, b]" as two values: "[" is hidden from it behind this.
+constexpr char kText = '\x02';
+
+std::vector<std::string> values_of(const Flag& flag) {
+  std::vector<std::string> values = flag.option->reduced_results();
+  for (std::string& value : values)
+    if (value.starts_with(kText)) value.erase(0, 1);
+  return values;
+}
+
 void describe_flag(const Flag& flag) {
   const char* types[] = {"", "N", "X", "TEXT", "N", "X", "TEXT"};
   flag.option->description(meaning(*flag.field));
@@ -159,7 +169,7 @@ struct Parser {
       for (const std::string& file : invocation.config_files) apply_config_file(schema, file);
       for (const Flag& flag : flags) {
         if (!flag.field->selects || flag.option->count() == 0) continue;
-        schema.set_text(flag.field->key, flag.option->reduced_results(), dashed(flag.field->key));
+        schema.set_text(flag.field->key, values_of(flag), dashed(flag.field->key));
       }
       const std::set<std::string> hidden = hide_sections(schema);
       for (const std::string& what : hidden) {
@@ -207,11 +217,13 @@ struct Parser {
 };
 
 // "--name=" means an empty value, but CLI11 would take the next word.
-std::vector<std::string> with_empty_values(const std::vector<std::string>& words) {
+std::vector<std::string> escaped(const std::vector<std::string>& words) {
   std::vector<std::string> out;
-  for (const std::string& word : words) {
-    bool empty =
-        word.size() > 3 && word.compare(0, 2, "--") == 0 && word.find('=') + 1 == word.size();
+  for (std::string word : words) {
+    const bool option = word.size() > 3 && word.starts_with("--");
+    const size_t value = option ? word.find('=') + 1 : 0;
+    const bool empty = option && value == word.size();
+    if (word.substr(value).starts_with('[')) word.insert(value, 1, kText);
     out.push_back(empty ? word.substr(0, word.size() - 1) : word);
     if (empty) out.push_back("");
   }
@@ -224,7 +236,7 @@ Split split_command_line(data::Schema& everywhere, const std::vector<std::string
   Parser parser("brine", "", everywhere);
   parser.app.prefix_command();
   Split split;
-  split.rest = with_empty_values(words);
+  split.rest = escaped(words);
   if (!parser.parse(split.rest)) return split;
   std::vector<std::string> remaining = parser.app.remaining();
   if (remaining.empty()) return split;
@@ -238,7 +250,7 @@ Invocation apply_options(const std::string& name, const HelpText& help, data::Sc
                          const std::vector<std::string>& words) {
   Parser parser(name, help.about, schema);
   parser.app.allow_extras();
-  parser.invocation.help = !parser.parse(with_empty_values(words));
+  parser.invocation.help = !parser.parse(escaped(words));
   if (parser.invocation.help) parser.invocation.help_text = parser.help_of(schema, help.end);
   if (parser.invocation.help || parser.invocation.version) return parser.invocation;
 
@@ -253,7 +265,7 @@ Invocation apply_options(const std::string& name, const HelpText& help, data::Sc
   for (const Flag& flag : parser.flags) {
     if (flag.option->count() == 0) continue;
     const std::string& key = flag.field->key;
-    schema.set_text(key, flag.option->reduced_results(), dashed(key));
+    schema.set_text(key, values_of(flag), dashed(key));
   }
   schema.check_required();
   return parser.invocation;

@@ -65,6 +65,15 @@ TEST_CASE("texts arrive as they were written") {
   }
 }
 
+TEST_CASE("texts of a list in brackets are not lists") {
+  Sample s;
+  apply(s, {"--files", "[INST] a, b [/INST]", "[]", "--files=[v]", "--steps", "2"});
+  CHECK(s.files == std::vector<std::string>{"[INST] a, b [/INST]", "[]", "[v]"});
+  CHECK(s.steps == 2);
+  apply(s, {"[a,b]"});
+  CHECK(s.files == std::vector<std::string>{"[a,b]"});
+}
+
 TEST_CASE("default < file < later file < flag") {
   Scratch scratch;
   std::string one = scratch.write("1.toml", "rate = 1\nsteps = 1\nname = \"one\"\nfiles=['x']\n");
