@@ -27,7 +27,11 @@ struct Extend {
     log_info(
         out, ": ", positions, " positions, ", m.config.shape().max_positions, " of ", m.directory,
         m.model->rotary_positions() ? ": angles go on as they are" : ": its table is stretched",
-        "; train it at its new length (brine distill --teacher self)");
+        "; train it at its new length (brine ",
+        m.model->labels() > 0                ? "finetune"
+        : m.model->attention_traits().sparse ? "distill --teacher self"
+                                             : "train",
+        " --model ", out, ")");
     return 0;
   }
 };

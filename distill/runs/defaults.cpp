@@ -114,7 +114,8 @@ void give(const Row& row, Stage stage, const Distillation& what, const TeacherFa
 
 Distillation Distillation::defaults(const TeacherFacts& facts) const {
   Distillation d;
-  d.stages = student.attention == kCalibrated ? Stages::attention : Stages::joint;
+  const bool begins = student.attention == kCalibrated && model.empty();
+  d.stages = begins ? Stages::attention : Stages::joint;
   const Stage first = has(Stage::attention) ? Stage::attention : Stage::joint;
   const Row &row = row_of(*this, first), &last = row_of(*this, Stage::joint);
   give(row, first, *this, facts, d.training, d.losses);
@@ -127,9 +128,9 @@ Distillation Distillation::defaults(const TeacherFacts& facts) const {
   }
   if (has(Stage::joint)) {  // a rate of the base without a rank is that of the whole base
     const auto& given = follows() ? joint.training.learning_rate : training.learning_rate;
-    d.lora_rank = lora_rank.value_or(given ? 0 : last.lora_rank);
+    d.lora_rank = lora_rank.value_or(given || !model.empty() ? 0 : last.lora_rank);
     auto& rate = follows() ? d.joint.training.learning_rate : d.training.learning_rate;
-    if (!last.whole_base && *d.lora_rank == 0) rate = 0;
+    if (!last.whole_base && *d.lora_rank + model_rank == 0) rate = 0;
   }
   if (first == Stage::attention) {
     d.feature_rate = 2e-2;

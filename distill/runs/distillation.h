@@ -58,6 +58,7 @@ struct Distillation {
   std::optional<double> epochs = {};    // for a task whose steps are empty
 
   std::string model = {};  // a student, a model or run, that learns on; empty: a new one
+  int64_t model_rank = 0;  // of its low-rank additions
   nn::ModelConfig student = of_sea();         // the attention settings; sizes are the teacher's
   nn::MaskSettings mask = {};                 // settings of it that a library call gives
   std::set<std::string> attention_keys = {};  // keys of it that no default may change

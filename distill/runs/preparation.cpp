@@ -289,6 +289,9 @@ void Preparation::continue_student() {
     throw Error(
         join("distill: the student ", what.model, " has other sizes than the teacher; ", line));
   refuse_other_attention(what.attention_keys, what.student, loaded, what.model);
+  check(*training().learning_rate > 0 || !loaded.model->attention(0).named_parameters().empty(),
+        "distill: nothing of ", what.model, " would be trained: it has no low-rank additions, and ",
+        "the rate of its weights is 0 (--learning-rate)");
   train_on(run, what.student, std::move(loaded));
   run.config = what.student;
 }
@@ -514,6 +517,11 @@ std::vector<StagePlan> plan_stages(Distillation& what, const RunOptions& options
     check(found.has_value(), options.out,
           ": contains no checkpoint to resume from; start without --resume");
     reached = found->stage;
+  }
+  if (!what.model.empty()) {
+    const nn::ModelConfig found = nn::load_config(what.model);
+    if (!what.attention_keys.count("method")) what.student.attention = found.attention;
+    what.model_rank = found.lora_rank;
   }
   if (what.joint.training.steps == 0) {
     what.joint = {};  // as a run without that stage records it

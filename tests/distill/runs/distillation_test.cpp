@@ -454,6 +454,21 @@ TEST_CASE("distillation: a student that learned by layers learns on") {
   CHECK(distil_to(site, "joint", what, true).outcome.steps == 0);
 }
 
+TEST_CASE("distillation: a student of blocks with additions learns on by the defaults of blocks") {
+  const Site site;
+  distil_to(site, "whole", of_blocks(site, true));
+  Distillation what{.teacher = site.teacher, .data = {site.text}};
+  what.text.lengths = "24";
+  what.training.steps = 2;
+  what.model = site.run("whole");
+  const RunResult done = distil_to(site, "on", what);
+  CHECK(done.outcome.last.count("kd_task") == 1);
+  CHECK(done.outcome.last.count("approx") == 0);
+  const nn::LoadedModel student = nn::load_model(site.run("on"));
+  CHECK(student.config.attention == "blocks");
+  CHECK(student.hash() != nn::load_model(site.run("whole")).hash());
+}
+
 TEST_CASE("distillation: records of runs from before the stages were one command go on") {
   Distillation what;
   what.stages = Stages::attention;
