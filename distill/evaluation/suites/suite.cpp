@@ -47,10 +47,11 @@ Contender parse_contender(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> default_contenders(int64_t step) {
+std::vector<std::string> default_contenders(int64_t step, int64_t least_k) {
   std::vector<std::string> out = {"dense"};
   if (nn::attention_methods().count("top")) out.push_back("top");
-  out.push_back(join("recent:block=", step > 1 ? step : 4, ":sinks=1"));
+  const int64_t block = step > 1 ? step : 4;
+  out.push_back(join("recent:block=", block, ":sinks=", least_k < 2 * block ? 0 : 1));
   return out;
 }
 
@@ -210,11 +211,11 @@ std::string prompt_lines(const SuiteRun& run) {
   return out;
 }
 
-// `step`: AttentionTraits::k_step of the student.
-std::vector<Contender> contenders_of(const SuiteGrid& grid, int64_t step) {
+// `step`: AttentionTraits::k_step of the student; `least_k`: of all.
+std::vector<Contender> contenders_of(const SuiteGrid& grid, int64_t step, int64_t least_k) {
   std::vector<Contender> out;
   const std::vector<std::string> words =
-      grid.compare.empty() ? default_contenders(step) : split_at_commas(grid.compare);
+      grid.compare.empty() ? default_contenders(step, least_k) : split_at_commas(grid.compare);
   out.reserve(words.size());
   for (const std::string& text : words) out.push_back(parse_contender(text));
   return out;
@@ -289,8 +290,9 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
                            const Messages& messages) {
   SuiteCall call = given;
   call.grid.tasks = split_at_commas(given.grid.tasks);
-  const std::vector<Contender> contenders =
-      contenders_of(call.grid, m.model->attention_traits().k_step);
+  const std::vector<Contender> contenders = contenders_of(
+      call.grid, m.model->attention_traits().k_step,
+      call.k.empty() ? m.config.method().mask().k.value_or(1 << 20) : std::ranges::min(call.k));
   check_k(call, m, contenders);
   check_sizes(call.grid, m);
   SuiteRun run{call, tokenizer, messages, make_blocks(call, tokenizer), call.k};

@@ -187,7 +187,8 @@ Interval wilson(double mean, int64_t n) {
   const double N = double(n), z2 = z * z;
   const double center = (mean + z2 / (2 * N)) / (1 + z2 / N);
   const double half = z / (1 + z2 / N) * std::sqrt(mean * (1 - mean) / N + z2 / (4 * N * N));
-  return {std::max(0., center - half), std::min(1., center + half)};
+  // Rounding must not leave a mean of 0 or 1 outside.
+  return {std::clamp(center - half, 0., mean), std::clamp(center + half, mean, 1.)};
 }
 
 }  // namespace brine::distill

@@ -69,6 +69,10 @@ TEST_CASE("wilson: intervals of published tables") {
     CHECK(i.low == doctest::Approx(c.low).epsilon(6e-5));
     CHECK(i.high == doctest::Approx(c.high).epsilon(6e-5));
   }
+  for (const int64_t n : {7, 9, 12}) {  // where rounding would leave the mean outside
+    CHECK(wilson(0, n).low == 0);
+    CHECK(wilson(1, n).high == 1);
+  }
   CHECK(wilson(0.5, 0).low == 0);
   CHECK(wilson(0.5, 0).high == 1);
   CHECK_REFUSES(wilson(1.5, 3), "wilson", "1.5", "3");
@@ -139,8 +143,12 @@ TEST_CASE("contenders: a method with settings of its config") {
   CHECK_REFUSES(parse_contender("recent:k"), "recent:k", "METHOD:KEY=VALUE");
   CHECK_REFUSES(parse_contender("recent:k=x"), "recent:k=x", "k", "integer");
   CHECK_REFUSES(parse_contender("recent:width=3"), "width");
-  for (const std::string& name : default_contenders(1)) CHECK(parse_contender(name).name == name);
-  CHECK(default_contenders(1)[0] == "dense");
+  for (const std::string& name : default_contenders(1, 16))
+    CHECK(parse_contender(name).name == name);
+  CHECK(default_contenders(1, 16)[0] == "dense");
+  CHECK(default_contenders(1, 8).back() == "recent:block=4:sinks=1");
+  CHECK(default_contenders(1, 4).back() == "recent:block=4:sinks=0");
+  CHECK(default_contenders(32, 32).back() == "recent:block=32:sinks=0");
 
   Pair pair({.tokens = 24}, "sea");
   nn::LoadedModel m;
