@@ -91,13 +91,14 @@ int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
   for (const NamedTensor& t : tensors) {
     const bool known = std::ranges::find(parts_, t.name, &Part::name) != parts_.end();
     check(known || t.name == "length", source, ": a tensor ", t.name,
-          " that this attention does not have");
+          " that this attention, with this k, does not have");
   }
   for (const Part& p : parts_) {
     const Tensor& from = named(tensors, p.name, source);
     const Tensor to = rows_of(p, 0, tokens);
     check(from.dtype() == to.dtype() && from.shape() == to.shape(), source, ": ", p.name, " is ",
-          from.dtype(), " ", from.shape(), ", wanted ", to.dtype(), " ", to.shape());
+          from.dtype(), " ", from.shape(), ", wanted ", to.dtype(), " ", to.shape(),
+          " of this attention with this k");
   }
   check_values(tensors, tokens, source);
   return tokens;

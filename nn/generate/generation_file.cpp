@@ -41,6 +41,7 @@ void Generation::save(const data::Path& path, const std::string& model_hash) con
                          {{"format", kFormat},
                           {"sha256", tensor_hash(tensors)},
                           {"model", model_hash},
+                          {"attention", model_.attention_name()},
                           {"sequences", std::to_string(sequences_.size())},
                           {"query_skip", std::to_string(request_.options.query_skip)},
                           {"cache", cache_of(request_)}});
@@ -56,6 +57,10 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   check(meta(file, "model") == model_hash, name,
         ": written by a model with other weights or attention (", meta(file, "model").substr(0, 12),
         ", this one is ", model_hash.substr(0, 12), ")");
+  const auto method = file.metadata().find("attention");
+  if (method != file.metadata().end())  // files of before have none
+    check(method->second == model_.attention_name(), name, ": decoded with attention '",
+          method->second, "', now it is '", model_.attention_name(), "'");
   const std::string skip = std::to_string(request_.options.query_skip);
   check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
         meta(file, "query_skip"), ", now it is ", skip);
