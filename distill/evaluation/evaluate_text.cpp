@@ -105,6 +105,9 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
         "eval: mask recall needs adjacent windows, not the protocol stride");
   check(!e.cache || e.teacher.empty(),
         "eval: --cache reads text through a cache; without --teacher");
+  check(!e.cache || nn::part_step(*m.model, e.options()) > 0,
+        "eval: --cache has no effect on attention '", m.config.attention, "' (query_skip ",
+        e.query_skip, "), which reads prompts whole");
   compare_teacher(e.teacher, tokenizer, messages);
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,

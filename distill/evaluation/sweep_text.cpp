@@ -261,7 +261,8 @@ std::string cells(const FloorRow& r, const std::string& between) {
 // size, of others of 4 keys. `student` is calibrated if it must be.
 void floors(const nn::LoadedModel& student, const WindowSource& windows,
             const SweepRequest& request, const std::function<void(const FloorRow&)>& measured) {
-  check(!request.teacher.empty(), "sweep: --floors needs --teacher");
+  check(!request.teacher.empty() && request.teacher != kSelf,
+        "sweep: --floors needs the base model as --teacher");
   const std::vector<int64_t> k = ks_of(student, request);
   Table table{student, windows, request, measured};
   table.measure_dense();
