@@ -177,7 +177,7 @@ std::string time_limit_note(const Trainer& trainer, const TrainerConfig& config)
 }
 
 void report_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
-  messages.info(done.interrupted ? "interrupted at step " : "done: ", done.steps, " steps, ",
+  messages.info(done.interrupted ? "interrupted after " : "done: ", done.steps, " steps, ",
                 human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
                 human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, ",
                 peak_memory(), ", ", out);

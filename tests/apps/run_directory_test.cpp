@@ -132,7 +132,7 @@ TEST_CASE("run directory: SIGTERM saves a checkpoint, exits with 130, and nothin
   REQUIRE_MESSAGE(at != std::string::npos, said);
   const std::string step = std::to_string(std::stoi(said.substr(at + 24)));
   CHECK(fs::exists(w.path("stopped/step-" + std::string(8 - step.size(), '0') + step)));
-  say(said, "interrupted at step " + step);
+  say(said, "interrupted after " + step + " steps");
   say(w.must(command + " --out stopped --resume").error, "resuming at step " + step);
   for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
     CHECK(read_all(w.path(std::string("stopped/step-00000400/") + name)) ==

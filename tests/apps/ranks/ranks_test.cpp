@@ -59,7 +59,7 @@ void killed(const Launcher& launcher) {
       disturbed(launcher, long_run(out), out, [&] { ::kill(process_of(2), SIGTERM); });
   CHECK(done.status == 130);
   CHECK(contains(done.error, "SIGTERM to rank 2: saving at step"));
-  CHECK(contains(done.error, "interrupted at step"));
+  CHECK(contains(done.error, "interrupted after "));
   check_resumes(launcher, out, whole);
 }
 
