@@ -95,6 +95,7 @@ Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows) {
   check_rows("repeat_rows", x, step);
   check(rows > 0 && skipped(rows, step) == x.dim(2), "repeat_rows: ", x.shape(), " does not make ",
         rows, " rows by steps of ", step);
+  step = std::min(step, rows);
   const int64_t B = x.dim(0), H = x.dim(1), n = x.dim(2), C = x.dim(3);
   const Tensor repeated = broadcast_to(reshape(x, {B, H, n, 1, C}), {B, H, n, step, C});
   return slice(reshape(repeated, {B, H, n * step, C}), 2, 0, rows);
