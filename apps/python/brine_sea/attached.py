@@ -34,7 +34,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .blocks_brine_sea import BlockAttention
-from .compiled import NUMBER, block_attention, follow_beams, new_state, number_of
+from .compiled import NUMBER, block_attention, new_state, number_of, padding_of
 from .configuration_brine_sea import SECTION, BlockSettings, Shape, settings_of
 from .modeling_brine_sea import (
     Block,
@@ -52,8 +52,8 @@ Masks = Literal["none", "windowed", "any"]
 
 MODEL_TYPE = "brine_blocks"
 WEIGHTS = (".safetensors", ".bin")  # what files of a model's weights end in
-HIDDEN = -5000.0  # masks that are added to scores have at most as much where they hide a key
 LENGTHS = "brine_sea_lengths"
+left_out = threading.local()  # where the rows of the last mask begin that attached_mask() did not make
 
 
 @dataclass
@@ -69,6 +69,12 @@ class Attachment:
     handle: int  # of the block among those of compiled.py
     caches: dict[int, Any] = field(default_factory=dict)  # of the calls of threads
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or one that was pickled, is another block to operations, maybe of another process."""
+        self.__dict__.update(state)
+        self.block.__dict__.pop(NUMBER, None)
+        self.handle, self.caches = number_of(self.block), {}
+
 
 @dataclass
 class Attached:
@@ -77,12 +83,19 @@ class Attached:
     config: dict[str, Any]  # config.json of the blocks
     modules: list[nn.Module]  # those with a block, in the order of the layers
     before: list[tuple[nn.Module, Any]]  # modules, and the configs of which they have copies
+    functions: list[tuple[Masks, str | None]]  # what implementation() has registered
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for masks, original in self.functions:  # of another process
+            implementation(masks, original)
 
 
 # ---- the attention function and its mask
 
 
 def attached_attention(
+    masks: Masks,
     original: str | None,
     module: nn.Module,
     query: Tensor,
@@ -96,7 +109,8 @@ def attached_attention(
     attachment: Attachment | None = module.__dict__.get(ATTACHMENT)
     count, keys, d = query.shape[2], key.shape[2], query.shape[3]
     if attachment is None:
-        if attention_mask is None or attention_mask.dim() == 2:  # of a model that was made of this one's config
+        made = masks == "any" or (masks == "windowed" and window_of(module, given) is not None)
+        if not made and (attention_mask is None or attention_mask.dim() == 2):  # of a model made of this one's config
             attention_mask = dense_mask(original, module, attention_mask, count, keys, query.dtype, given)
         dense = dense_function(original, module)
         return cast(
@@ -148,13 +162,9 @@ def compiled_attention(
         length = layer.cumulative_length
         if not hasattr(layer, NUMBER):
             setattr(layer, NUMBER, new_state(key))
-            if not torch.compiler.is_compiling():
-                follow_beams(layer, getattr(layer, NUMBER))
         state = getattr(layer, NUMBER)
     if attachment.window is not None:
         raise ValueError(f"brine: layer {attachment.number} has a sliding window: leave it out of layers")
-    if mask is not None and mask.dim() != 2:
-        raise ValueError("brine: attention_mask must be [B, S] in compiled models and with a StaticCache")
     return block_attention(query, key, value, mask, length, state, attachment.handle)
 
 
@@ -182,15 +192,19 @@ def dense_mask(
     window, causal = window_of(module, given), causal_of(module, given.get("is_causal"))
     if original is not None and original.startswith("flash"):
         return padding
-    if padding is None and not (causal and (original in (None, "eager") or (window or keys) < keys)):
+    added = original in (None, "eager", "flex_attention")
+    first = left_out.first
+    if padding is None and not (causal and (added or (window or keys) < keys or rows < keys)):
         return None
     device = next(module.parameters()).device if padding is None else padding.device
     seen = torch.ones(rows, keys, dtype=torch.bool, device=device)
     if causal:
-        seen = seen.tril(keys - rows)
-        seen = seen if window is None else seen.triu(keys - rows - window + 1)
-    seen = seen[None, None] if padding is None else seen & padding[:, None, None, :keys].bool()
-    if original in (None, "eager"):
+        key, row = torch.arange(keys, device=device), first + torch.arange(rows, device=device)[:, None]
+        seen = key <= row if window is None else (key <= row) & (key > row - window)
+    if padding is not None:
+        padding = torch.nn.functional.pad(padding.bool(), (0, max(0, keys - padding.shape[1])))
+    seen = seen[None, None] if padding is None else seen & padding[:, None, None, :keys]
+    if added:
         return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
     return seen | ~seen.any(-1, keepdim=True)  # rows of padding, whose results are not used, must see something
 
@@ -198,28 +212,9 @@ def dense_mask(
 def dense_function(original: str | None, module: nn.Module) -> Any:
     """The attention function of a name; "eager" is a function in the file of each family."""
     if original in (None, "eager"):
-        return sys.modules[type(module).__module__].eager_attention_forward
+        files = (sys.modules[kind.__module__] for kind in type(module).__mro__)
+        return next(file.eager_attention_forward for file in files if hasattr(file, "eager_attention_forward"))
     return ALL_ATTENTION_FUNCTIONS[original]
-
-
-def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tensor | None:
-    """The bits [B, S] of tokens that are not padding, of a mask of those or of R x S; None if all are."""
-    if mask is None:
-        return None
-    if mask.dim() == 2:
-        return mask[:, :keys].bool()
-    if mask.dtype != torch.bool:
-        if bool(((mask != 0) & (mask > HIDDEN)).any()):
-            raise ValueError("brine: attention_mask adds numbers to scores; blocks hide keys and add nothing")
-        mask = mask == 0
-    seen = mask[..., :keys]
-    visible = seen[:, 0, -1]  # the last row sees all that is not padding
-    wanted = visible[:, None, None].expand(-1, -1, rows, -1)
-    wanted = wanted.tril(keys - rows) if causal else wanted
-    is_token = visible[:, None, keys - rows :, None]
-    if seen.shape[2] != rows or bool(((seen != wanted) & is_token).any()):
-        raise ValueError("brine: attention_mask must be [B, S]; blocks hide later keys and padding, no others")
-    return None if bool(visible.all()) else visible
 
 
 def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
@@ -245,6 +240,7 @@ def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
         seen = function(batch, torch.zeros_like(batch), last.expand_as(batch), torch.zeros_like(batch))
         torch._assert_async(seen.all(), several)
     offset, count, mask = given.get("q_offset", 0), given.get("q_length"), given.get("attention_mask")
+    left_out.first = offset.clone() if isinstance(offset, Tensor) else offset
     if torch.compiler.is_compiling() or isinstance(offset, Tensor):  # the operation knows how many tokens there are
         return None if mask is None else mask.bool()
     return sea_mask(**given | ({} if count is None else {"kv_length": offset + count}))
@@ -253,7 +249,7 @@ def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
 def implementation(masks: Masks, original: str | None) -> str:
     """The name under which transformers knows the two functions."""
     name = f"brine_sea_attached_{masks}_{original or 'eager'}"
-    AttentionInterface.register(name, cast(Any, partial(attached_attention, original)))
+    AttentionInterface.register(name, cast(Any, partial(attached_attention, masks, original)))
     AttentionMaskInterface.register(name, cast(Any, partial(attached_mask, masks, original)))
     return name
 
@@ -270,6 +266,8 @@ def take_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     cache = next((x for x in (*args, *kwargs.values()) if isinstance(x, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
+    if getattr(cache, "offloading", False):
+        raise ValueError("brine: a cache that is offloaded to the CPU is not supported")
     fits = (DynamicCache, StaticCache) if isinstance(attachment.block, BlockAttention) else DynamicCache
     if cache is not None and not isinstance(cache, fits):
         raise ValueError(
@@ -457,8 +455,11 @@ def put(model: nn.Module, config: dict[str, Any], made: dict[int, Block], found:
     configs = {id(c): c for layer in tap.layers if (c := getattr(layer.module, "config", None)) is not None}
     copies = {key: copy.copy(c) for key, c in configs.items()}
     for key, c in configs.items():
+        if masks == "any" and c._attn_implementation == "flex_attention":
+            raise ValueError("brine: with flex_attention all layers must get blocks; load the model with sdpa")
         copies[key]._attn_implementation_internal = implementation(masks, c._attn_implementation)
-    attached = Attached(config, [found[number].module for number in made], copied_configs(model, copies))
+    functions = [(masks, c._attn_implementation) for c in configs.values()]
+    attached = Attached(config, [found[number].module for number in made], copied_configs(model, copies), functions)
     for number, block in made.items():
         module = found[number].module
         weight = next(module.parameters(), None)
@@ -553,6 +554,8 @@ def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> N
     to = directory / "blocks" if base else directory
     config_file = to / "config.json"
     found = sorted(p.name for p in directory.glob("*") if p.name == "config.json" or p.suffix in WEIGHTS)
+    if base and not hasattr(model, "save_pretrained"):
+        raise ValueError(f"brine: a {type(model).__name__} has no save_pretrained(), give the model that it wraps")
     if found and not (config_file.exists() and MODEL_TYPE in config_file.read_text(encoding="utf-8")):
         fits = "another directory" + ("" if base else f", such as {directory / 'blocks'}")
         raise ValueError(f"brine: {directory} has a model already ({found[0]}); give {fits}")

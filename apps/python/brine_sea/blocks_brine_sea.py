@@ -722,10 +722,10 @@ def remembered(new: Tensor, earlier: int, store: Store) -> Tensor:
     new = new.int()
     known = store(1, new[:, :, :0])
     before = known.shape[2]
-    if before != earlier:
+    if before < earlier:
         raise ValueError(f"brine: the cache has keys of {earlier} tokens, but blocks that {before} of them chose")
     if before and known.shape[-1] < new.shape[-1]:
         store(1, F.pad(known, (0, new.shape[-1] - known.shape[-1]), value=-1), 0)
     if before:
         new = F.pad(new, (0, max(0, known.shape[-1] - new.shape[-1])), value=-1)
-    return store(1, new)
+    return store(1, new, earlier if before > earlier else None)  # more: a cache of a fixed size was cut

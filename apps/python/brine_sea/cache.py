@@ -1,6 +1,6 @@
 """A cache of transformers that keeps keys and values in 8 bits: what `brine generate --cache q8` keeps.
 
-    model.generate(..., cache=brine_sea.QuantizedCache(model.config))
+    model.generate(..., past_key_values=brine_sea.QuantizedCache(model.config))
 
 Keys of complete blocks are two planes of 4 bits relative to the block's mean, of which the high one is the copy that
 blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The keys of the first block are bf16;
@@ -128,8 +128,10 @@ class QuantizedLayer(DynamicLayer):
     def crop(self, tokens_to_remove: int) -> None:
         if not self.kept:  # as layers that share another one's keys
             return
-        left = self.get_seq_length() - abs(tokens_to_remove)
-        if tokens_to_remove > 0 or left < 0:
+        length = self.get_seq_length()
+        # Until transformers 5.15 a positive number is that of the tokens that stay.
+        left = min(tokens_to_remove, length) if tokens_to_remove > 0 else length + tokens_to_remove
+        if left < 0:
             raise ValueError(f"brine: crop({tokens_to_remove}) of a cache of {self.get_seq_length()} tokens")
         keys, values = (x[:, :, :left] for x in self.decoded())
         whole = left // self.block

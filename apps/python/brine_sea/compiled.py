@@ -5,18 +5,21 @@ The operation looks up what is no tensor, a block and the state of a cache, by n
 
 from __future__ import annotations
 
+import copy
 import itertools
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DynamicCache, StaticLayer
 
 from .modeling_brine_sea import store_in
 
 NUMBER = "brine_sea_number"
+HIDDEN = -5000.0  # masks that are added to scores have at most as much where they hide a key
 
 blocks: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 numbers = itertools.count(1)
@@ -51,6 +54,14 @@ def new_state(like: Tensor) -> Tensor:
     number = next(numbers)
     states[number], out = State(), torch.tensor(number)
     weakref.finalize(out, states.pop, number, None)
+    setattr(out, "__deepcopy__", partial(copied_state, number))  # noqa: B010  # of copies of caches
+    return out
+
+
+def copied_state(number: int, memo: dict[int, Any]) -> Tensor:
+    """The number of a copy of a state."""
+    out: Tensor = new_state(torch.empty(0))
+    states[int(out)] = copy.deepcopy(states.get(number, State()))
     return out
 
 
@@ -59,15 +70,40 @@ def _(like: Tensor) -> Tensor:
     return torch.empty((), dtype=torch.long)
 
 
-def follow_beams(layer: Any, number: Tensor) -> None:
-    """The state of a cache's layer takes part when beams are reordered."""
-    reorder = layer.reorder_cache
+reorder_layer = StaticLayer.reorder_cache
 
-    def reorder_cache(beams: Any) -> None:
-        reorder(beams)
+
+def reorder_cache(layer: Any, beams: Any) -> None:
+    """The state of a cache's layer takes part when beams are reordered."""
+    reorder_layer(layer, beams)
+    if (number := getattr(layer, NUMBER, None)) is not None:
         states[int(number)].parts.reorder_cache(beams)
 
-    layer.reorder_cache = reorder_cache
+
+setattr(StaticLayer, "reorder_cache", reorder_cache)  # noqa: B010  # of all, as the compiled model may make one
+
+
+def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tensor | None:
+    """The bits [B, S] of tokens that are not padding, of a mask of those or of R x S; None if all are."""
+    if mask is None:
+        return None
+    if mask.dim() == 2:
+        return mask[:, :keys].bool()
+    if mask.dtype != torch.bool:
+        if bool(((mask != 0) & (mask > HIDDEN)).any()):
+            raise ValueError("brine: attention_mask adds numbers to scores; blocks hide keys and add nothing")
+        mask = mask == 0
+    seen = mask[..., :keys]
+    visible = seen[:, 0, -1]  # the last row sees all that is not padding
+    wanted = visible[:, None, None].expand(-1, -1, rows, -1)
+    wanted = wanted.tril(keys - rows) if causal else wanted
+    is_token = visible[:, None, keys - rows :, None]
+    other = (seen != wanted).any(-1, keepdim=True)
+    # Rows of padding see what is visible before them, nothing, themselves, or all: no sequence of their own.
+    of_padding = ~is_token & ((seen.sum(-1, keepdim=True) < 2) | seen.all(-1, keepdim=True))
+    if seen.shape[2] != rows or bool((other & ~of_padding).any()):
+        raise ValueError("brine: attention_mask must be [B, S]; blocks hide later keys and padding, no others")
+    return None if bool(visible.all()) else visible
 
 
 def run(
@@ -93,10 +129,10 @@ def run(
             )
         known.seen, store = total, store_in(known.parts, 0, 1)
     if visible is not None:
-        if visible.shape[1] < total:
-            raise ValueError(f"brine: attention_mask has {visible.shape[1]} columns, the tokens are {total}")
-        visible = visible[:, :total].bool()
-        visible = None if bool(visible.all()) else visible
+        if visible.shape[-1] < total:
+            raise ValueError(f"brine: attention_mask has {visible.shape[-1]} columns, the tokens are {total}")
+        visible = padding_of(visible, count, total, module.shape.causal)
+        visible = None if visible is None or bool(visible.all()) else visible
     y: Tensor = module(q, k[:, :, :total], v[:, :, :total], visible, None, store)
     return y.transpose(1, 2).contiguous()
 

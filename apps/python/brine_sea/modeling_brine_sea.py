@@ -38,6 +38,7 @@ from .configuration_brine_sea import (
     settings_of,
     shape_of,
 )
+from .native_brine_sea import library  # noqa: F401  # some transformers copy only what this file itself imports
 
 Block = SeaAttention | BlockAttention
 
@@ -178,6 +179,8 @@ def pass_on(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     cache = next((x for x in (*args, *kwargs.values()) if isinstance(x, Cache)), None)
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
+    if getattr(cache, "offloading", False):
+        raise ValueError("brine: a cache that is offloaded to the CPU is not supported")
     if cache is not None and not isinstance(cache, DynamicCache):
         raise ValueError(f"brine: the cache is a {type(cache).__name__}, only DynamicCache is supported")
     return args, {**kwargs, "sea_cache": cache, "sea_rotary": kwargs.get("position_embeddings")}

@@ -308,3 +308,92 @@ def test_the_example_trains_through_blocks(way, tmp_path):
     words = done.stdout.split("loss ")[-1].split()
     assert float(words[2]) < 0.7 * float(words[0]), done.stdout
     assert done.stdout.strip().endswith("[0, 1]")
+
+
+# ---- copies, other processes, caches of a fixed size
+
+
+@pytest.mark.parametrize("layers", [None, [1]])
+def test_packed_sequences_are_refused(layers, refused):
+    ids, half = batch(1, 40), torch.ones(20, 20)
+    mask = torch.block_diag(half, half).tril().bool()[None, None]
+    model = brine_sea.attach(dense("llama"), BLOCKS, layers=layers)
+    refused("attention_mask must be", model, ids, attention_mask=mask, use_cache=False)
+    if layers:
+        positions = torch.arange(20).repeat(2)[None]
+        refused("attention_mask must be", model, ids, position_ids=positions, use_cache=False)
+
+
+@torch.no_grad()
+def test_a_copied_model_has_blocks_of_its_own():
+    model, ids = make("llama", "blocks"), batch()
+    other = copy.deepcopy(model)
+    for block in brine_sea.blocks(other):
+        block.k = 12
+    wanted = logits(other, ids)
+    assert not close(wanted, logits(model, ids))
+    del model
+    assert close(other(ids, cache=fixed(other)).logits, wanted)
+
+
+@torch.no_grad()
+def test_copies_of_a_cache_of_a_fixed_size():
+    model, ids = make("llama", "blocks"), batch()
+    cache, wanted = fixed(model), logits(model, ids)
+    model(ids[:, :20], cache=cache)
+    for end in (25, 23):
+        assert close(model(ids[:, 20:end], cache=copy.deepcopy(cache)).logits, wanted[:, 20:end])
+    copied = copy.deepcopy(cache)
+    copied.layers[0].reorder_cache(torch.tensor([1, 0]))
+    assert close(model(ids[:, 20:], cache=cache).logits, wanted[:, 20:])
+
+
+@torch.no_grad()
+def test_a_cache_of_a_fixed_size_is_cut():
+    model, ids = make("llama", "blocks"), batch()
+    cache = fixed(model)
+    model(ids[:, :30], cache=cache)
+    cache.crop(-5)
+    assert close(model(ids[:, 25:], cache=cache).logits, logits(model, ids)[:, 25:])
+
+
+@torch.no_grad()
+def test_some_layers_with_a_cache_of_a_fixed_size():
+    model, (ids, mask) = brine_sea.attach(dense("llama"), BLOCKS, layers=[1]), left_padded()
+    for given in (None, mask):
+        real = torch.ones_like(ids).bool() if given is None else given.bool()
+        found = model(ids, attention_mask=given, cache=fixed(model)).logits
+        assert close(found[real], logits(model, ids, given)[real])
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_model_made_of_the_config_reads_pieces(attention):
+    wanted, ids = dense("llama", attention), batch()
+    made = type(wanted)(copy.deepcopy(brine_sea.attach(dense("llama", attention), BLOCKS).config)).eval()
+    made.load_state_dict(wanted.state_dict())
+    for cache in (transformers.DynamicCache(), fixed(made)):
+        assert close(read(made, ids, [20, 39, 40], cache=cache), logits(wanted, ids))
+
+
+def test_a_model_in_another_process(tmp_path):
+    model, ids = make("llama", "blocks"), batch()
+    torch.save(model, tmp_path / "model.pt")
+    torch.save((ids, logits(model, ids)), tmp_path / "wanted.pt")
+    code = (
+        "import sys, torch, brine_sea\n"
+        "model = torch.load(sys.argv[1] + '/model.pt', weights_only=False)\n"
+        "ids, wanted = torch.load(sys.argv[1] + '/wanted.pt')\n"
+        "assert (model(ids, use_cache=False).logits - wanted).abs().max() < 1e-4\n"
+    )
+    path = str(Path(brine_sea.__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, env=os.environ | {"PYTHONPATH": path})
+
+
+def test_kinds_that_cannot_be_are_refused(tmp_path, refused):
+    refused("with flex_attention all layers", brine_sea.attach, dense("llama", "flex_attention"), BLOCKS, layers=[1])
+    model = make("llama", "blocks")
+    refused("has no save_pretrained", brine_sea.save, torch.nn.DataParallel(model), tmp_path / "to", base=True)
+    assert not (tmp_path / "to").exists()
+    cache = transformers.DynamicCache()
+    cache.offloading = True  # as where a GPU is
+    refused("offloaded", model, batch(1, 8), cache=cache)
