@@ -91,7 +91,7 @@ int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
   for (const NamedTensor& t : tensors) {
     const bool known = std::ranges::find(parts_, t.name, &Part::name) != parts_.end();
     check(known || t.name == "length", source, ": a tensor ", t.name,
-          " that this attention, with this k, does not have");
+          " that this attention does not have, with this k");
   }
   for (const Part& p : parts_) {
     const Tensor& from = named(tensors, p.name, source);
