@@ -27,9 +27,9 @@ std::span<const EmbeddedFile> ${name}() { return kFiles; }
   target_sources(apps PRIVATE ${brine_generated}/${name}.cpp)
 endfunction()
 
-set(python ${CMAKE_SOURCE_DIR}/apps/python/brine_sea)
-brine_embed(python_sources ${python}/attention_brine_sea.py ${python}/blocks_brine_sea.py
-            ${python}/columns_brine_sea.py ${python}/configuration_brine_sea.py
-            ${python}/modeling_brine_sea.py ${python}/native_brine_sea.py)
+set(brine_python ${CMAKE_SOURCE_DIR}/apps/python/brine_sea)
+brine_embed(python_sources ${brine_python}/attention_brine_sea.py ${brine_python}/blocks_brine_sea.py
+            ${brine_python}/columns_brine_sea.py ${brine_python}/configuration_brine_sea.py
+            ${brine_python}/modeling_brine_sea.py ${brine_python}/native_brine_sea.py)
 file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/apps/report/page/*)
 brine_embed(page_files ${page_files})

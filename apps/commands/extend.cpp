@@ -28,9 +28,10 @@ struct Extend {
         out, ": ", positions, " positions, ", m.config.shape().max_positions, " of ", m.directory,
         m.model->rotary_positions() ? ": angles go on as they are" : ": its table is stretched",
         "; train it at its new length (brine ",
-        m.model->labels() > 0                ? "finetune"
-        : m.model->attention_traits().sparse ? "distill --teacher self"
-                                             : "train",
+        m.model->labels() > 0                   ? "finetune"
+        : m.model->attention_traits().estimates ? "distill --teacher self"
+        : m.config.shape().causal               ? "train"
+                                                : "finetune",
         " --model ", out, ")");
     return 0;
   }

@@ -193,7 +193,6 @@ std::vector<Decision> Distillation::resolve(const TeacherFacts& facts) {
          true});
   // What has no estimate learns from the output of the model, or of a layer in stage attention.
   const nn::AttentionTraits traits = traits_of(student, facts.causal);
-  if (!traits.estimates && self_taught() && !losses["task"]) losses["task"] = 1;
   if (!traits.estimates && !self_taught()) {
     if (has(Stage::attention)) leave_out(losses["approx"]);
     bool open = false;

@@ -167,8 +167,9 @@ void Preparation::from_self() {
         "distill: --teacher self takes text, without dump and task");
   check(!what.mixes(), "distill: lengths and retrieval_share are not for --teacher self");
   nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
-  check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
-        loaded.config.attention, "', which cannot learn from its own dense attention");
+  check(loaded.model->attention_traits().estimates, "distill: ", what.model, " has attention '",
+        loaded.config.attention,
+        "', which cannot learn from its own dense attention; brine train --model learns from text");
   run.tokenizer = tokenizer_of(loaded, host.messages);
   refuse_other_attention(what.attention_keys, what.student, loaded, what.model);
   resolve(loaded.config.shape());

@@ -161,7 +161,10 @@ TEST_CASE("compute: tf32 on a CPU is f32, and a line reports it") {
 
 TEST_CASE("extend and self-distillation: a student grows and learns at its new length") {
   const World& w = world();
-  w.must("extend --model student --positions 48 --out longer");
+  CHECK(contains(w.must("extend --model student --positions 48 --out longer").error,
+                 "brine distill --teacher self --model longer"));
+  CHECK(contains(w.must("extend --model teacher --positions 48 --out longer-teacher").error,
+                 "brine train --model longer-teacher"));
   Json longer = evaluated("--model longer");
   CHECK(std::string(longer.at("protocol")).find("windows of 48") != std::string::npos);
   w.must(
@@ -174,6 +177,10 @@ TEST_CASE("extend and self-distillation: a student grows and learns at its new l
   refused("distill --teacher self --data text.txt --out x", "needs --model");
   refused("distill --teacher self --model teacher --data text.txt --out x",
           "cannot learn from its own");
+  refused("sweep --model student --data text.txt --k 2 --floors --teacher self",
+          "--floors needs the base model");
+  refused("eval --model teacher --data text.txt --attention top --k 4 --cache bf16",
+          "--cache has no effect on attention 'top'");
   refused("distill --teacher self --model student --data text.txt --out x --kd 1",
           "set losses.kd to 0");
   refused("distill --teacher self --model student --data text.txt --out x --columns 8",
@@ -308,6 +315,7 @@ TEST_CASE("generate: a cache in 8 bits, its state, and the memory that is said b
   check_says(f.out, {"the state", "a part of a prompt", "memory at peak"});
   refused("generate --model teacher --load-state coded.state --dry-run --prompt x",
           "with --dry-run");
+  refused("generate --model teacher --json --dry-run --prompt x", "with --dry-run");
 
   const std::string read = "--model teacher --attention flash ";
   const double whole = evaluated(read).at("perplexity");
