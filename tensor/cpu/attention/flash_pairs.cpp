@@ -13,20 +13,6 @@ namespace {
 
 constexpr int64_t kQueries = kFlashQueries, kKeys = kFlashKeys;
 
-// p [(keys + 1) / 2, lanes] = the pairs of rows of s.
-void pair_probabilities(uint32_t* p, const float* s, int64_t keys, int64_t lanes) {
-  for (int64_t n = 0; n < keys; n += 2, p += kQueries, s += 2 * kQueries) {
-    const float* next = s + kQueries;
-    if (n + 1 < keys) {
-#pragma omp simd
-      for (int64_t m = 0; m < lanes; ++m) p[m] = pair_of(s[m], next[m]);
-    } else {
-#pragma omp simd
-      for (int64_t m = 0; m < lanes; ++m) p[m] = pair_of(s[m], 0.0f);
-    }
-  }
-}
-
 struct Head {
   const bf16 *q, *k;   // [T, d]
   const uint32_t* v;   // [d, words_of(T)], transposed pairs of keys
@@ -62,7 +48,7 @@ void attend(const Head& at, const QueryTile& tile, bool causal, float* y, int64_
                       : soften<0>(s, kQueries, keys, lanes, scale, run, nothing);
     // The last key of an odd number is added by itself: its neighbour is not visible.
     const int64_t even = keys / 2 * 2;
-    pair_probabilities(p, s, even, lanes);
+    pair_keys(p, s, even, lanes, kQueries);
     pair_tile::product(d, lanes, even / 2, {at.v + j / 2, width}, {p, kQueries}, {out, kQueries},
                        {.add = false, .factors = j ? run.rescale : nullptr});
     for (int64_t c = 0; keys > even && c < d; ++c) {

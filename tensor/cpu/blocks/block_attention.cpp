@@ -62,7 +62,7 @@ void attend(const BlockTile& tile, int64_t block, const Operands<T>& in, T* y, T
   Running<T> run;
   std::fill_n(run.maximum, lanes, std::numeric_limits<T>::lowest());
   std::fill_n(run.sum, lanes, T(0));
-  const LaneRows<T> rows_of(tile, lanes, lanes);
+  const LaneRows<T> rows_of(tile, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool first = true; chunks.next(); first = false) {
@@ -120,26 +120,15 @@ void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMa
   const int64_t T = k.dim(2), d = q.dim(3), rows = q.dim(2);
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
   dispatch_float(q.dtype(), [&]<class R>() {
-    for_pieces(at.B * at.G * at.passes * at.tiles, at.pairs() * d, [&](int64_t i) {
-      const int64_t bgp = i / at.tiles, bg = bgp / at.passes, n = i % at.tiles;
-      const BlockTile tile = at.tile(bg, n, bgp % at.passes);
-      const int64_t row = tile.bh * rows + tile.row0, keys = bg * T * d;
-      R *to = y.data<R>() + row * d, *sums = lse.data<R>() + row;
-      if (tile.rows > 0) {
-        attend<R>(tile, mask.block,
-                  {.q = q.data<R>() + row * d,
-                   .k = k.data<R>() + keys,
-                   .v = v.data<R>() + keys,
-                   .head = rows * d,
-                   .d = d,
-                   .scale = R(scale)},
-                  to, sums, rows);
-      }
-      const int64_t left = at.rows_in(n) - tile.rows;
-      for (int64_t h = 0; left > 0 && h < tile.heads; ++h) {
-        std::fill_n(to + (h * rows + tile.rows) * d, left * d, R(0));
-        std::fill_n(sums + h * rows + tile.rows, left, R(0));
-      }
+    at.forward<R>(y, lse, [&](const BlockTile& tile, int64_t row, R* to, R* sums) {
+      attend<R>(tile, mask.block,
+                {.q = q.data<R>() + row * d,
+                 .k = k.data<R>() + tile.bg * T * d,
+                 .v = v.data<R>() + tile.bg * T * d,
+                 .head = rows * d,
+                 .d = d,
+                 .scale = R(scale)},
+                to, sums, rows);
     });
   });
 }

@@ -4,7 +4,6 @@
 // As in the forward pass the rows of a tile are the lanes. The gradients of queries are complete
 // after one pass over the tile's keys; those of keys and values are summed over tiles, which are
 // distributed over a few pieces with separate sums; the distribution depends only on the sizes.
-#include "tensor/base/math.h"
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/blocks/block_pairs.h"
 #include "tensor/cpu/blocks/block_tiles.h"
@@ -76,7 +75,7 @@ void differentiate(const BlockTile& tile, int64_t block, const Operands<T>& in, 
                    T* dv) {
   const int64_t d = in.d, wide = in.wide, lanes = whole_vectors<T>(tile.lanes());
   const Room<T> room(d, wide, lanes);
-  const LaneRows<T> rows_of(tile, lanes, lanes);
+  const LaneRows<T> rows_of(tile, lanes);
   load_tile(tile, in, room, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
@@ -89,14 +88,7 @@ void differentiate(const BlockTile& tile, int64_t block, const Operands<T>& in, 
                    Lanes<const T>{room.dy, lanes}, Lanes<T>{room.ds + n * lanes, lanes});
       n += at.count;
     }
-    for (int64_t j = 0; j < n; ++j) {
-      T *s = room.s + j * lanes, *ds = room.ds + j * lanes;
-#pragma omp simd
-      for (int64_t l = 0; l < lanes; ++l) {
-        s[l] = math::exp_nonpositive(s[l] * in.scale - room.lse[l]);
-        ds[l] = s[l] * (ds[l] * in.scale - room.dot[l]);
-      }
-    }
+    differentiate_scores(room.s, room.ds, n, lanes, in.scale, room.lse, room.dot);
     chunks.each_hidden([&](int64_t j, int64_t count, int64_t row) {
       rows_of.hide(room.s + j * lanes, count, row, T(0));
       rows_of.hide(room.ds + j * lanes, count, row, T(0));
@@ -145,38 +137,22 @@ void block_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
   dispatch_float(q.dtype(), [&]<class R>() {
     const int64_t wide = whole_vectors<R>(d);
-    BlockGradients<R> sums(dk, dv, wide, at.tiles);
-    for_pieces(at.B * at.G * sums.pieces, at.pairs() * d, [&](int64_t i) {
-      const int64_t bg = i / sums.pieces;
-      sums.clear(i);
-      for (int64_t n = i % sums.pieces; n < at.tiles; n += sums.pieces) {
-        for (int64_t p = 0; p < at.passes; ++p) {
-          const BlockTile tile = at.tile(bg, n, p);
-          const int64_t row = tile.bh * rows + tile.row0, keys = bg * T * d;
-          R* to = dq.defined() ? dq.data<R>() + row * d : nullptr;
-          if (tile.rows > 0) {
-            differentiate<R>(tile, mask.block,
-                             {.q = q.data<R>() + row * d,
-                              .dy = dy.data<R>() + row * d,
-                              .y = y.data<R>() + row * d,
-                              .lse = lse.data<R>() + row,
-                              .k = k.data<R>() + keys,
-                              .v = v.data<R>() + keys,
-                              .head = rows * d,
-                              .rows = rows,
-                              .d = d,
-                              .wide = wide,
-                              .scale = R(scale)},
-                             to, sums.dk(i), sums.dv(i));
-          }
-          const int64_t left = at.rows_in(n) - tile.rows;
-          for (int64_t h = 0; to && left > 0 && h < tile.heads; ++h) {
-            std::fill_n(to + (h * rows + tile.rows) * d, left * d, R(0));
-          }
-        }
-      }
+    const BlockGradients<R> sums(dk, dv, wide, at.tiles);
+    at.backward<R>(dq, sums, d, [&](const BlockTile& tile, int64_t row, R* to, R* to_k, R* to_v) {
+      differentiate<R>(tile, mask.block,
+                       {.q = q.data<R>() + row * d,
+                        .dy = dy.data<R>() + row * d,
+                        .y = y.data<R>() + row * d,
+                        .lse = lse.data<R>() + row,
+                        .k = k.data<R>() + tile.bg * T * d,
+                        .v = v.data<R>() + tile.bg * T * d,
+                        .head = rows * d,
+                        .rows = rows,
+                        .d = d,
+                        .wide = wide,
+                        .scale = R(scale)},
+                       to, to_k, to_v);
     });
-    sums.finish();
   });
 }
 

@@ -19,20 +19,6 @@ struct Group {
   int64_t d, width;
 };
 
-// to [(keys + 1) / 2, lanes] = the pairs of neighbouring rows of s; a single last row gets 0.
-void pair_keys(uint32_t* to, const float* s, int64_t keys, int64_t lanes) {
-  for (int64_t n = 0; n < keys; n += 2, to += lanes, s += 2 * lanes) {
-    const float* next = s + lanes;
-    if (n + 1 < keys) {
-#pragma omp simd
-      for (int64_t m = 0; m < lanes; ++m) to[m] = pair_of(s[m], next[m]);
-    } else {
-#pragma omp simd
-      for (int64_t m = 0; m < lanes; ++m) to[m] = pair_of(s[m], 0.0f);
-    }
-  }
-}
-
 // sums [d, lanes] += transposed pairs of keys times `pairs` of weights [keys / 2, lanes], for all
 // runs of a chunk; the single last key of an odd number is added from `weights`.
 void add_keys(const KeyChunks& chunks, const uint32_t* turned, const bf16* rows, const Group& of,
@@ -99,7 +85,7 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
   Running<float> run;
   std::fill_n(run.maximum, lanes, std::numeric_limits<float>::lowest());
   std::fill_n(run.sum, lanes, 0.0f);
-  const LaneRows<float> rows_of(tile, lanes, lanes);
+  const LaneRows<float> rows_of(tile, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool first = true; chunks.next(); first = false) {
@@ -116,7 +102,7 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
     } else {
       soften<0>(s, lanes, keys, lanes, in.scale, run, nothing);
     }
-    pair_keys(p, s, keys / 2 * 2, lanes);
+    pair_keys(p, s, keys / 2 * 2, lanes, lanes);
     add_keys(chunks, of.v_turned, of.v, of, p, s, lanes, out, false, first ? nullptr : run.rescale);
   }
   for (int64_t h = 0; h < tile.heads; ++h) {
@@ -140,26 +126,16 @@ void block_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, B
   const int64_t T = k.dim(2), d = q.dim(3), rows = q.dim(2);
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
   const Tensor turned = turned_heads(v, RowWidths(visible, T));
-  for_pieces(at.B * at.G * at.passes * at.tiles, at.pairs() * d, [&](int64_t i) {
-    const int64_t bgp = i / at.tiles, bg = bgp / at.passes, n = i % at.tiles;
-    const BlockTile tile = at.tile(bg, n, bgp % at.passes);
-    const int64_t row = tile.bh * rows + tile.row0, left = at.rows_in(n) - tile.rows;
-    float *to = y.data<float>() + row * d, *sums = lse.data<float>() + row;
-    if (tile.rows > 0) {
-      const Group of{.k = k.data<bf16>() + bg * T * d,
-                     .v = v.data<bf16>() + bg * T * d,
-                     .k_turned = nullptr,
-                     .v_turned = group_words(turned, bg, d, T),
-                     .d = d,
-                     .width = words_of(T)};
-      attend(tile, mask.block, of,
-             {.q = q.data<bf16>() + row * d, .head = rows * d, .rows = rows, .scale = float(scale)},
-             to, sums);
-    }
-    for (int64_t h = 0; left > 0 && h < tile.heads; ++h) {
-      std::fill_n(to + (h * rows + tile.rows) * d, left * d, 0.0f);
-      std::fill_n(sums + h * rows + tile.rows, left, 0.0f);
-    }
+  at.forward<float>(y, lse, [&](const BlockTile& tile, int64_t row, float* to, float* sums) {
+    const Group of{.k = k.data<bf16>() + tile.bg * T * d,
+                   .v = v.data<bf16>() + tile.bg * T * d,
+                   .k_turned = nullptr,
+                   .v_turned = group_words(turned, tile.bg, d, T),
+                   .d = d,
+                   .width = words_of(T)};
+    attend(tile, mask.block, of,
+           {.q = q.data<bf16>() + row * d, .head = rows * d, .rows = rows, .scale = float(scale)},
+           to, sums);
   });
 }
 
@@ -238,27 +214,20 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
   const int64_t d = of.d, lanes = whole_lanes(tile.lanes());
   const Room room(d);
   load_tile(tile, in, room, d, lanes);
-  const LaneRows<float> rows_of(tile, lanes, lanes);
+  const LaneRows<float> rows_of(tile, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool begun = false; chunks.next(); begun = true) {
     const int64_t keys = chunks.keys();
     multiply_keys(chunks, of.k, d, room.q, lanes, room.s);
     multiply_keys(chunks, of.v, d, room.dy, lanes, room.ds);
-    for (int64_t j = 0; j < keys; ++j) {
-      float *s = room.s + j * lanes, *ds = room.ds + j * lanes;
-#pragma omp simd
-      for (int64_t l = 0; l < lanes; ++l) {
-        s[l] = math::exp_nonpositive(s[l] * in.scale - room.lse[l]);
-        ds[l] = s[l] * (ds[l] * in.scale - room.dot[l]);
-      }
-    }
+    differentiate_scores(room.s, room.ds, keys, lanes, in.scale, room.lse, room.dot);
     chunks.each_hidden([&](int64_t j, int64_t count, int64_t row) {
       rows_of.hide(room.s + j * lanes, count, row, 0.0f);
       rows_of.hide(room.ds + j * lanes, count, row, 0.0f);
     });
     if (dq) {
-      pair_keys(room.ds_pairs, room.ds, keys / 2 * 2, lanes);
+      pair_keys(room.ds_pairs, room.ds, keys / 2 * 2, lanes, lanes);
       add_keys(chunks, of.k_turned, of.k, of, room.ds_pairs, room.ds, lanes, room.dq, begun,
                nullptr);
     }
@@ -289,39 +258,25 @@ void block_attention_pairs_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, 
   const int64_t T = k.dim(2), d = q.dim(3), rows = q.dim(2);
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
   const Tensor turned = dq.defined() ? turned_heads(k, RowWidths(visible, T)) : Tensor();
-  BlockGradients<float> sums(dk, dv, d, at.tiles);
-  for_pieces(at.B * at.G * sums.pieces, at.pairs() * d, [&](int64_t i) {
-    const int64_t bg = i / sums.pieces;
-    const Group of{.k = k.data<bf16>() + bg * T * d,
-                   .v = v.data<bf16>() + bg * T * d,
-                   .k_turned = group_words(turned, bg, d, T),
-                   .v_turned = nullptr,
-                   .d = d,
-                   .width = words_of(T)};
-    sums.clear(i);
-    for (int64_t n = i % sums.pieces; n < at.tiles; n += sums.pieces) {
-      for (int64_t p = 0; p < at.passes; ++p) {
-        const BlockTile tile = at.tile(bg, n, p);
-        const int64_t row = tile.bh * rows + tile.row0, left = at.rows_in(n) - tile.rows;
-        float* to = dq.defined() ? dq.data<float>() + row * d : nullptr;
-        if (tile.rows > 0) {
-          differentiate(tile, mask.block, of,
-                        {.q = q.data<bf16>() + row * d,
-                         .dy = dy.data<float>() + row * d,
-                         .y = y.data<float>() + row * d,
-                         .lse = lse.data<float>() + row,
-                         .head = rows * d,
-                         .rows = rows,
-                         .scale = float(scale)},
-                        to, sums.dk(i), sums.dv(i));
-        }
-        for (int64_t h = 0; to && left > 0 && h < tile.heads; ++h) {
-          std::fill_n(to + (h * rows + tile.rows) * d, left * d, 0.0f);
-        }
-      }
-    }
-  });
-  sums.finish();
+  const BlockGradients<float> sums(dk, dv, d, at.tiles);
+  at.backward<float>(dq, sums, d,
+                     [&](const BlockTile& tile, int64_t row, float* to, float* to_k, float* to_v) {
+                       const Group of{.k = k.data<bf16>() + tile.bg * T * d,
+                                      .v = v.data<bf16>() + tile.bg * T * d,
+                                      .k_turned = group_words(turned, tile.bg, d, T),
+                                      .v_turned = nullptr,
+                                      .d = d,
+                                      .width = words_of(T)};
+                       differentiate(tile, mask.block, of,
+                                     {.q = q.data<bf16>() + row * d,
+                                      .dy = dy.data<float>() + row * d,
+                                      .y = y.data<float>() + row * d,
+                                      .lse = lse.data<float>() + row,
+                                      .head = rows * d,
+                                      .rows = rows,
+                                      .scale = float(scale)},
+                                     to, to_k, to_v);
+                     });
 }
 
 }  // namespace brine::BRINE_CPU

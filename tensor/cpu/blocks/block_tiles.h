@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "tensor/base/math.h"
 #include "tensor/cpu/attention/cached_rows.h"
 #include "tensor/cpu/attention/flash_softmax.h"
 #include "tensor/cpu/core/pieces.h"
@@ -105,20 +106,20 @@ class KeyChunks {
 template <class T>
 class LaneRows {
  public:
-  LaneRows(const BlockTile& tile, int64_t lanes, int64_t step) : lanes_(lanes), step_(step) {
+  LaneRows(const BlockTile& tile, int64_t lanes) : lanes_(lanes) {
     for (int64_t l = 0; l < lanes; ++l) row_[l] = T(l % tile.R);
   }
-  // Sets the lanes of rows before `row` in `count` rows of lanes, `step` apart.
+  // Sets the lanes of rows before `row` in `count` rows of lanes.
   void hide(T* s, int64_t count, int64_t row, T value) const {
     const T end = T(row);
-    for (int64_t n = 0; n < count; ++n, s += step_) {
+    for (int64_t n = 0; n < count; ++n, s += lanes_) {
 #pragma omp simd
       for (int64_t l = 0; l < lanes_; ++l) s[l] = row_[l] < end ? value : s[l];
     }
   }
 
  private:
-  int64_t lanes_, step_;
+  int64_t lanes_;
   alignas(64) T row_[kFlashQueries];
 };
 
@@ -129,6 +130,78 @@ const T* whole_rows(const T* rows, int64_t count, int64_t d, int64_t wide, T* ro
   if (wide == d) return rows;
   for (int64_t n = 0; n < count; ++n) std::copy_n(rows + n * d, d, room + n * wide);
   return room;
+}
+
+// The sums dk and dv of pieces that divide the tiles of a group: [B G pieces, T, wide] each.
+template <class T>
+struct BlockGradients {
+  BlockGradients(const Tensor& dk, const Tensor& dv, int64_t wide, int64_t tiles)
+      : to_k(dk), to_v(dv), wide(wide) {
+    const Tensor& any = dk.defined() ? dk : dv;
+    if (!any.defined()) return;
+    const int64_t groups = any.dim(0) * any.dim(1);
+    // As many tasks as let threads finish at similar times; few tiles do not pay for another sum.
+    constexpr int64_t kTasks = 24, kMaxPieces = 6, kTiles = 32;
+    length = any.dim(2);
+    pieces = std::clamp<int64_t>(std::min((kTasks + groups - 1) / groups, tiles / kTiles), 1,
+                                 kMaxPieces);
+    in_place = pieces == 1 && wide == any.dim(3);
+    for (auto [to, sum] : {std::pair{dk, &sum_k}, {dv, &sum_v}}) {
+      if (!to.defined()) continue;
+      *sum = in_place ? to : Tensor::empty({groups * pieces, length, wide}, DtypeOf<T>::value);
+    }
+  }
+
+  T* dk(int64_t piece) const { return at(sum_k, piece); }
+  T* dv(int64_t piece) const { return at(sum_v, piece); }
+  void clear(int64_t piece) const {
+    for (T* sum : {dk(piece), dv(piece)}) {
+      if (sum) std::fill_n(sum, length * wide, T(0));
+    }
+  }
+  // Adds the pieces in their order.
+  void finish() const {
+    if (in_place) return;
+    for (auto [to, sum] : {std::pair{to_k, sum_k}, {to_v, sum_v}}) {
+      if (!to.defined()) continue;
+      const int64_t d = to.dim(3);
+      const T* from = sum.template data<T>();
+      T* out = to.template data<T>();
+      parallel_for(to.rows(), 64, [&, from, out](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const T* row = from + (r / length * pieces * length + r % length) * wide;
+          std::copy_n(row, d, out + r * d);
+          for (int64_t p = 1; p < pieces; ++p) {
+#pragma omp simd
+            for (int64_t c = 0; c < d; ++c) out[r * d + c] += row[p * length * wide + c];
+          }
+        }
+      });
+    }
+  }
+
+  Tensor to_k, to_v, sum_k, sum_v;
+  int64_t wide, length = 0, pieces = 1;
+  bool in_place = false;
+
+ private:
+  T* at(const Tensor& sum, int64_t piece) const {
+    return sum.defined() ? sum.template data<T>() + piece * length * wide : nullptr;
+  }
+};
+
+// s [keys, lanes], scores, become probabilities, and ds, gradients of probabilities, those of
+// scores.
+template <class T>
+void differentiate_scores(T* s, T* ds, int64_t keys, int64_t lanes, T scale, const T* lse,
+                          const T* dot) {
+  for (int64_t j = 0; j < keys; ++j, s += lanes, ds += lanes) {
+#pragma omp simd
+    for (int64_t l = 0; l < lanes; ++l) {
+      s[l] = math::exp_nonpositive(s[l] * scale - lse[l]);
+      ds[l] = s[l] * (ds[l] * scale - dot[l]);
+    }
+  }
 }
 
 // The numbers of a mask's tiles, and how they are divided into passes of at most kFlashQueries
@@ -171,14 +244,53 @@ struct BlockPasses {
             .count = mask.counts.data<int32_t>()[i],
             .offset = offset};
   }
-  // Rows of q in tile n, with those of padding.
-  int64_t rows_in(int64_t n) const { return std::clamp<int64_t>(rows - n * R, 0, R); }
+  // In parallel f(tile, row, y, lse) for the tiles with tokens, y and lse those of the first head's
+  // row; rows of padding of y [B, H, R, d] and lse [B, H, R] become 0.
+  template <class T, class F>
+  void forward(const Tensor& y, const Tensor& lse, F f) const {
+    for_pieces(B * G * passes * tiles, pairs() * y.dim(3), [&](int64_t i) {
+      const int64_t bgp = i / tiles;
+      run_tile<T>(bgp / passes, i % tiles, bgp % passes, y, lse, f);
+    });
+  }
+  // The same for a backward pass: f(tile, row, dq, dk, dv) adds to dk and dv of its piece of
+  // `sums`.
+  template <class T, class F>
+  void backward(const Tensor& dq, const BlockGradients<T>& sums, int64_t d, F f) const {
+    for_pieces(B * G * sums.pieces, pairs() * d, [&](int64_t i) {
+      sums.clear(i);
+      for (int64_t n = i % sums.pieces; n < tiles; n += sums.pieces) {
+        for (int64_t p = 0; p < passes; ++p) {
+          run_tile<T>(i / sums.pieces, n, p, dq, {},
+                      [&](const BlockTile& at, int64_t row, T* to, T*) {
+                        f(at, row, to, sums.dk(i), sums.dv(i));
+                      });
+        }
+      }
+    });
+    sums.finish();
+  }
   // Pairs of a lane and a key in all tiles, roughly.
   int64_t pairs() const { return B * H * rows * 4 * mask.block; }
 
   const BlockMask& mask;
   const Visibility& visible;
   int64_t B, H, G, rows, halves, R, tiles, heads, passes = 1, per_pass = 1;
+
+ private:
+  template <class T, class F>
+  void run_tile(int64_t bg, int64_t n, int64_t p, const Tensor& y, const Tensor& lse, F&& f) const {
+    const BlockTile at = tile(bg, n, p);
+    const int64_t row = at.bh * rows + at.row0, d = y.defined() ? y.dim(3) : 0;
+    T* to = y.defined() ? y.data<T>() + row * d : nullptr;
+    T* sums = lse.defined() ? lse.data<T>() + row : nullptr;
+    if (at.rows > 0) f(at, row, to, sums);
+    const int64_t left = std::clamp<int64_t>(rows - n * R, 0, R) - at.rows;  // of padding
+    for (int64_t h = 0; left > 0 && h < at.heads; ++h) {
+      if (to) std::fill_n(to + (h * rows + at.rows) * d, left * d, T(0));
+      if (sums) std::fill_n(sums + h * rows + at.rows, left, T(0));
+    }
+  }
 };
 
 }  // namespace brine::BRINE_CPU
