@@ -54,6 +54,8 @@ class Recent : public CachedAttention {
   Recent(Init&, const AttentionShape& shape, const RecentConfig& config)
       : CachedAttention(shape), config_(config) {
     if (shape.causal) config_.blocks(config_.k);
+    check(shape.causal || config.sinks == 0,
+          "recent: an encoder keeps its nearest keys alone; leave out sinks");
   }
 
   AttentionTraits traits() const override {
