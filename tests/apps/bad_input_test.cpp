@@ -206,6 +206,10 @@ TEST_CASE("bad input: an existing run, another configuration") {
   check_refused({World::train() + " --valid text.txt --out teacher --resume --batch-size 3",
                  {"teacher", "batch_size: 2 -> 3"}});
   check_refused({World::train() + " --out nothing-there --resume", {"nothing-there"}});
+  check_refused(
+      {World::train() + " --valid text.txt --out teacher --resume --batch-size 3 --dry-run",
+       {"batch_size"}});
+  check_refused({World::train() + " --out nothing-there --resume --dry-run", {"nothing-there"}});
 }
 
 TEST_CASE("bad input: a full disk") {
