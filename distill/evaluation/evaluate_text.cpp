@@ -142,6 +142,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
                  .cut = scored.cut};
   if (traits.query_skip) out.query_skip = e.query_skip;
   if (traits.sparse) out.path = data::name_of(e.path, kAttentionPaths);
+  if (e.cache) out.cache = {data::name_of(*e.cache, nn::kCaches), e.prefill};
   if (recall) out.mask_recall = recall->rows();
   if (recall) {
     out.keys_read = out.mask_recall.back().keys_read;
@@ -178,6 +179,10 @@ data::Json to_json(const TextResult& r) {
                     {"tokens", r.perplexity.tokens},
                     {"protocol", r.protocol},
                     {"cut", to_json(r.cut)}};
+  if (r.cache) {
+    out["cache"] = r.cache->first;
+    out["prefill"] = r.cache->second;
+  }
   if (r.keys_read) out["keys_read"] = *r.keys_read;
   if (!r.mask_recall.empty()) out["mask_recall"] = to_json(r.mask_recall);
   add_json(out, r.peak);

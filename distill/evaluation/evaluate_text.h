@@ -98,7 +98,8 @@ struct TextResult {
   std::string model, attention;
   std::optional<int64_t> k = {}, query_skip = {};  // where the method has them
   Dtype compute = Dtype::f32;
-  std::string path = {};  // of a sparse method
+  std::string path = {};                                      // of a sparse method
+  std::optional<std::pair<std::string, int64_t>> cache = {};  // its type, tokens of a part
   Perplexity perplexity = {};
   std::string protocol = {};  // in words
   TextCut cut = {};
@@ -115,7 +116,8 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
 // "model", "attention", "k", "query_skip", "compute", "path", "perplexity", "nll", "tokens",
-// "protocol", "cut", and what there is of "keys_read", "mask_recall", "mask_health".
+// "protocol", "cut", and what there is of "cache", "prefill", "keys_read", "mask_recall",
+// "mask_health".
 data::Json to_json(const TextResult& result);
 
 }  // namespace brine::distill

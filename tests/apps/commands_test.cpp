@@ -321,8 +321,10 @@ TEST_CASE("generate: a cache in 8 bits, its state, and the memory that is said b
   const double whole = evaluated(read).at("perplexity");
   CHECK(double(evaluated(read + "--cache f32 --prefill 8").at("perplexity")) ==
         doctest::Approx(whole).epsilon(1e-6));
-  CHECK(double(evaluated(read + "--cache q8 --prefill 8").at("perplexity")) ==
-        doctest::Approx(whole).epsilon(0.01));
+  const Json coded = evaluated(read + "--cache q8 --prefill 8");
+  CHECK(double(coded.at("perplexity")) == doctest::Approx(whole).epsilon(0.01));
+  CHECK(coded.at("cache") == "q8");
+  CHECK(coded.at("prefill") == 8);
   refused("eval --model teacher --data text.txt --prefill 8", "without --cache");
   refused("eval --model teacher --data text.txt --cache q8 --teacher self",
           "reads text through a cache");
