@@ -25,6 +25,8 @@ def teacher_hash(model: nn.Module) -> str:
     names: dict[int, str] = {}
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
     tensors = model.state_dict(keep_vars=True)
+    if away := [name for name, x in tensors.items() if x.is_meta]:
+        raise ValueError(f"brine: {away[0]} is offloaded or has no data; load the model into memory")
     for name in sorted(tensors, key=lambda n: (n in tied, n)):
         names.setdefault(id(tensors[name]), name)
     return hash_of({name: tensors[name] for name in names.values()})
@@ -132,6 +134,7 @@ def dump(
     length = min(positions or 1024, 1024) if length is None else length
     if positions and length > positions:
         raise ValueError(f"brine: samples of {length} tokens, the model has {positions} positions")
+    known = teacher_hash(model)
     words = model.get_input_embeddings().weight
     device = words.device
     tap = Tap(content, context, value, columns)
@@ -203,7 +206,7 @@ def dump(
             classes=classes,
             lengths=lengths.tolist() if classes else None,
             model_layers=None if dumped == list(range(len(tap.layers))) else dumped,
-            teacher_hash=teacher_hash(model),
+            teacher_hash=known,
             tokenizer_hash=tokenizer_hash,
             samples_per_shard=samples_per_shard,
             rank=at_rank,

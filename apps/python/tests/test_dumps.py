@@ -518,6 +518,7 @@ def test_models_that_a_dump_cannot_hold(tmp_path, refused):
         (llama, dict(samples=2, texts=["x"], windows=False), "^brine: 2 texts requested, there are 1 "),
         (llama, dict(texts="x" * 10), "have 10 tokens, not even a window of 20"),
         (broken, {}, "^brine: layers/01/query has a number that is not finite$"),
+        (make("LlamaConfig").to("meta"), {}, "^brine: .* is offloaded or has no data; load the model into memory$"),
         (capped, {}, "scores have a cap.*content='maps' is possible"),
         (sliding, {}, "a layer hides earlier keys.*content='maps' is possible"),
     ):
