@@ -4,30 +4,6 @@
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
-namespace {
-
-// Index [B T] of the packed row of each position, and 1 at tokens, 0 at padding.
-struct Unpacking {
-  Tensor rows, valid;
-};
-
-Unpacking unpacking_of(const ModelCall& call, Dtype dtype) {
-  int64_t B = call.positions.dim(0), T = call.positions.dim(1);
-  Unpacking out{Tensor::zeros({B, T}, Dtype::i32), Tensor::zeros({B, T}, dtype)};
-  const int32_t* position = call.positions.data<int32_t>();
-  dispatch_float(dtype, [&]<class S>() {
-    for (int64_t b = 0; b < B; ++b) {
-      for (int64_t t = 0; t < call.lengths.data<int64_t>()[b]; ++t) {
-        int64_t at = b * T + position[b * T + t];
-        out.rows.data<int32_t>()[at] = int32_t(b * T + t);
-        out.valid.data<S>()[at] = 1;
-      }
-    }
-  });
-  return out;
-}
-
-}  // namespace
 
 ModelCall pack_rows(const ModelCall& call) {
   if (!call.attention_mask.defined()) return call;
@@ -65,8 +41,19 @@ ModelCall pack_rows(const ModelCall& call) {
 Tensor unpack_rows(const Tensor& x, const ModelCall& call) {
   check(call.positions.defined(), "model: unpack_rows() needs a call made by pack_rows()");
   int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
-  Unpacking u = unpacking_of(call, x.dtype());
-  return scale_rows(embedding(reshape(x, {B * T, C}), u.rows), u.valid.to(x.device()));
+  // The packed row of each position, and 1 at tokens, 0 at padding.
+  Tensor rows = Tensor::zeros({B, T}, Dtype::i32), valid = Tensor::zeros({B, T}, x.dtype());
+  const int32_t* position = call.positions.data<int32_t>();
+  dispatch_float(x.dtype(), [&]<class S>() {
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t t = 0; t < call.lengths.data<int64_t>()[b]; ++t) {
+        int64_t at = b * T + position[b * T + t];
+        rows.data<int32_t>()[at] = int32_t(b * T + t);
+        valid.data<S>()[at] = 1;
+      }
+    }
+  });
+  return scale_rows(embedding(reshape(x, {B * T, C}), rows), valid.to(x.device()));
 }
 
 Tensor Model::hidden(const ModelCall& given) {
