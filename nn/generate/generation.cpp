@@ -215,16 +215,7 @@ void Generation::run(const OnToken& on_token) {
   NoGrad off;
   check(state_ != nullptr, "generate: nothing to continue");
   const Clock::time_point begin = Clock::now();
-  Tensor hidden;  // [slots, E]
-  if (hidden_.size() == 1) {
-    hidden = hidden_[0];
-  } else {
-    hidden = Tensor::empty({int64_t(hidden_.size()), hidden_[0].dim(1)}, hidden_[0].dtype(),
-                           hidden_[0].device());
-    for (size_t i = 0; i < hidden_.size(); ++i) {
-      copy_into(hidden.slice(0, int64_t(i), 1), hidden_[i]);
-    }
-  }
+  Tensor hidden = hidden_.size() == 1 ? hidden_[0] : concat(hidden_, 0);  // [slots, E]
   while (true) {
     const Tensor logits = model_.logits(hidden).detach().to(Device{});
     std::vector<int64_t> going;
