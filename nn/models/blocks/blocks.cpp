@@ -50,14 +50,9 @@ ModelShape BlocksConfig::shape() const {
 }
 
 data::Json BlocksConfig::to_json() const {
-  data::Json json = {{"model_type", kName},
-                     {"num_hidden_layers", num_hidden_layers},
-                     {"num_attention_heads", num_attention_heads},
-                     {"num_key_value_heads", num_key_value_heads},
-                     {"head_dim", head_dim},
-                     {"max_position_embeddings", max_position_embeddings},
-                     {"causal", causal},
-                     {"teacher_hash", teacher_hash}};
+  BlocksConfig copy = *this;  // a schema may change what it describes
+  data::Json json = {{"model_type", kName}};
+  json.update(data::schema_of(copy).to_json());
   if (!layers.empty()) json["layers"] = layers;
   return json;
 }
