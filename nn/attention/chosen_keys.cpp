@@ -32,9 +32,7 @@ FlatCsr budgeted_rows(const Shape& q, int64_t k, const Visibility& visible, Devi
       for (int64_t h = 0; h <= H; ++h) *offset++ = int32_t(h * kept(row));
     }
   });
-  int64_t entries = 0;
-  for (int64_t row = 0; row < B * T; ++row) entries += H * kept(row);
-  csr.columns = Tensor::empty({entries}, Dtype::i32, device);
+  csr.columns = Tensor::empty({budgeted_entries(visible, k, B, H, T)}, Dtype::i32, device);
   return csr;
 }
 
