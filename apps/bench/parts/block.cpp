@@ -1,11 +1,9 @@
 // Blocks and inputs of the attention benches.
 #include "apps/bench/parts/block.h"
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "apps/bench/bench.h"
 #include "apps/terminal/terminal.h"
 
 namespace brine::bench {
@@ -46,18 +44,6 @@ void pass(nn::Attention& attention, const nn::AttentionInput& in, const Tensor& 
   attention.forward(in);
 }
 
-namespace {
-
-// Whether the method has presets, and with them a decoder.
-bool has_presets(const std::string& method) {
-  data::Schema keys;
-  const std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
-  made->describe(keys);
-  return keys.find("preset") != nullptr;
-}
-
-}  // namespace
-
 void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
                 BlockKind kind, const std::function<void(Block&)>& f) {
   const nn::AttentionShape shape{.heads = kind.heads,
@@ -80,7 +66,10 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
     });
   };
   for (const auto& [method, factory] : nn::attention_methods()) {
-    if (!has_presets(method)) {
+    data::Schema keys;
+    const std::unique_ptr<nn::AttentionMethod> made = factory();
+    made->describe(keys);
+    if (!keys.find("preset")) {  // the method has no decoder
       add(method, data::Json::object(), "");
       continue;
     }
