@@ -132,25 +132,23 @@ size_t width_of(const std::string& method) { return std::max<size_t>(method.size
 
 void print_means(const std::vector<SuiteRow>& rows, const std::vector<std::string>& tasks) {
   const auto methods = distinct(rows, [](const SuiteRow& row) { return row.method; });
-  std::cout << "answers generated and predicted token by token: mean scores\n"
-            << padded("task", 17) << padded("k", 6);
-  for (const std::string& method : methods) std::cout << padded(method, width_of(method));
-  std::cout << "\n";
-  for (int64_t k : ks_of(rows)) {
-    std::cout << padded("keys read", 17) << padded(k ? std::to_string(k) : "-", 6);
+  auto line = [&](const std::string& name, const std::string& k, auto&& cell_of) {
+    std::cout << padded(name, 17) << padded(k, 6);
     for (const std::string& method : methods) {
-      std::cout << padded(keys_read_of(rows, method, k), width_of(method));
+      std::cout << padded(cell_of(method), width_of(method));
     }
     std::cout << "\n";
-  }
-  for (const std::string& task : tasks) {
+  };
+  auto lines = [&](const std::string& name, auto&& cell_of) {
     for (int64_t k : ks_of(rows)) {
-      std::cout << padded(task, 17) << padded(k ? std::to_string(k) : "-", 6);
-      for (const std::string& method : methods) {
-        std::cout << padded(cell(rows, task, method, k), width_of(method));
-      }
-      std::cout << "\n";
+      line(name, k ? std::to_string(k) : "-", [&](auto& method) { return cell_of(method, k); });
     }
+  };
+  std::cout << "answers generated and predicted token by token: mean scores\n";
+  line("task", "k", [](auto& method) { return method; });
+  lines("keys read", [&](auto& method, int64_t k) { return keys_read_of(rows, method, k); });
+  for (const std::string& task : tasks) {
+    lines(task, [&](auto& method, int64_t k) { return cell(rows, task, method, k); });
   }
 }
 
