@@ -12,22 +12,20 @@
 namespace brine::sea {
 namespace {
 
-void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& probabilities,
-          const Tensor& average) {
+void show(const nn::AttentionInput& in, const Estimate& e, const Mask& mask,
+          const Tensor& probabilities, const Tensor& average) {
   if (e.features.defined()) {
-    tap.put("C_perf", e.performer_context);
-    tap.put("Z", e.features);
+    in.tap->put("C_perf", e.performer_context);
+    in.tap->put("Z", e.features);
   }
-  tap.put("scores", e.scores);
-  tap.put("estimate", e.estimate);
-  tap.put("n_sel", mask.selection.n_sel);
-  tap.put("selected", mask.selection.selected);
-  tap.put("row_pointers", mask.csr.row_pointers);
-  tap.put("head_offsets", mask.csr.head_offsets);
-  tap.put("columns", mask.csr.columns);
-  tap.put("probabilities", probabilities);
-  tap.put("gates", e.gates);
-  tap.put("c_avg", average);
+  in.tap->put("scores", e.scores);
+  in.tap->put("estimate", e.estimate);
+  in.tap->put("n_sel", mask.selection.n_sel);
+  in.tap->put("selected", mask.selection.selected);
+  nn::show_mask(in, mask.csr);
+  in.tap->put("probabilities", probabilities);
+  in.tap->put("gates", e.gates);
+  in.tap->put("c_avg", average);
 }
 
 LayerTokens tokens_of(const nn::AttentionInput& in) {
@@ -71,7 +69,7 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
     if (config_.widen == Widen::probabilities) {
       in.tap->put("log_estimate", column_log_softmax(e.scores, in.visible));
     }
-    show(*in.tap, e, mask, probabilities, per_head(average.detach()));
+    show(in, e, mask, probabilities, per_head(average.detach()));
   }
   return mix_outputs(attended, average, e.gates, in.visible);
 }
@@ -134,7 +132,7 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
   Tensor attended =
       sparse_attention(in.q, state.keys, state.values, mask.csr, in.tap ? &probabilities : nullptr);
   Tensor average = running_mean_step(state.value_sums, in.v, state.lengths());
-  if (in.tap) show(*in.tap, e, mask, probabilities, per_head(average.detach()));
+  if (in.tap) show(in, e, mask, probabilities, per_head(average.detach()));
   return mix_outputs(attended, average, e.gates, visible);
 }
 
