@@ -8,7 +8,6 @@
 #include "tensor/base/random.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/tensor.h"
 
 namespace brine::bench {
 namespace {

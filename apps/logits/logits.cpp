@@ -4,13 +4,11 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "autograd/compute_type.h"
 #include "data/corpus/corpus.h"
 #include "data/io/file_io.h"
 #include "data/io/human.h"
-#include "data/io/json.h"
 #include "data/safetensors/safetensors_header.h"
 #include "data/tokenizer/prompt_tokens.h"
 #include "distill/evaluation/tasks/task_report.h"

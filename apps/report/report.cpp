@@ -13,12 +13,10 @@
 #include "data/corpus/corpus.h"
 #include "data/gguf/gguf_file.h"
 #include "data/io/file_io.h"
-#include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/prompt_tokens.h"
 #include "distill/evaluation/evaluate.h"
 #include "distill/evaluation/tasks/task_report.h"
-#include "distill/maps/head_maps.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::report {

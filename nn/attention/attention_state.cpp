@@ -6,7 +6,6 @@
 #include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
 #include "nn/attention/attention.h"
-#include "tensor/types.h"
 
 namespace brine::nn {
 

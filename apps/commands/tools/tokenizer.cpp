@@ -1,6 +1,4 @@
 // brine tokenizer: trains a byte-level BPE tokenizer.
-#include <iostream>
-
 #include "apps/cli/program.h"
 #include "apps/terminal/terminal.h"
 #include "data/checkpoint/checkpoint.h"

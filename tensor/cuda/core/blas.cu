@@ -10,7 +10,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/cuda/core/plans.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/device/copies.h"
 
 namespace brine::cuda {
 namespace {
