@@ -87,7 +87,7 @@ __device__ int64_t key_of(const Columns& columns, int32_t e, int64_t k) {
   const int64_t n = __shfl_sync(kAllLanes, columns.keys, owner);
   const int64_t upto = __shfl_sync(kAllLanes, columns.upto, owner);
   const int64_t back = upto - 1 - e;  // entries of the same column that follow
-  return begin + n - 1 - (n <= k ? back : divide(back * n, k));
+  return begin + n - 1 - (n <= k ? back : quotient(back * n, k));
 }
 
 // A warp for every (b, h, t).

@@ -139,7 +139,7 @@ __global__ void whole_keys_kernel(T* dk, const T* dsums, Columns<T> at, int64_t 
   const bool seen = j < columns.w;
   int64_t c = 0;
   if (seen) {
-    const int64_t unit = divide(j, columns.unit);
+    const int64_t unit = quotient(j, columns.unit);
     c = unit < columns.whole ? column_of(unit, columns.whole, at.K) : at.K - 1;
   }
   T* to = dk + (first / group_heads + local) * at.tokens * at.m + j * at.m;

@@ -253,7 +253,7 @@ struct Row {
   __device__ const T* prefix_at(int64_t c) const { return prefix + begin(c) * at.padded; }
   // The column of key j < w.
   __device__ int64_t column(int64_t j) const {
-    const int64_t of = divide(j, unit);
+    const int64_t of = quotient(j, unit);
     return of < whole ? column_of(of, whole, at.K) : at.K - 1;
   }
 
