@@ -10,11 +10,6 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kWarps = kThreads / kWarp;
-
-// The index of the calling thread's warp, in kernels with one warp per piece.
-__device__ int64_t warp_piece() { return piece() / kWarp; }
-
 // The candidates of a row and head: u8 [B, H, T, K], and the keys that one column may give.
 struct Chosen {
   const uint8_t* selected;
@@ -28,7 +23,7 @@ struct Chosen {
 
 // offsets [B, T, H + 1] within a row; a warp for every (b, t).
 __global__ void count_kernel(int32_t* offsets, Chosen chosen, int64_t rows) {
-  const int64_t r = warp_piece(), T = chosen.widths.rows, K = chosen.K, k = chosen.k;
+  const int64_t r = piece() / kWarp, T = chosen.widths.rows, K = chosen.K, k = chosen.k;
   if (r >= rows) return;
   const int64_t b = quotient(r, T), t = r - b * T, w = chosen.widths(b, t);
   const int lane = int(threadIdx.x) % kWarp;
@@ -92,7 +87,7 @@ __device__ int64_t key_of(const Columns& columns, int32_t e, int64_t k) {
 
 // A warp for every (b, h, t).
 __global__ void fill_kernel(int32_t* columns, MaskRows rows, Chosen chosen, int64_t pieces) {
-  const int64_t r = warp_piece(), T = rows.T, K = chosen.K, k = chosen.k;
+  const int64_t r = piece() / kWarp, T = rows.T, K = chosen.K, k = chosen.k;
   if (r >= pieces) return;
   const RowEntries at = rows(r);
   if (at.count == 0) return;
@@ -146,8 +141,8 @@ void count_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   }
   DeviceWidths widths(visible, T, device);
   int32_t* offsets = csr.head_offsets.data<int32_t>();
-  launch("count_csr", count_kernel, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0, offsets,
-         Chosen{selected.data<uint8_t>(), widths.get(), H, selected.dim(3), k}, rows);
+  launch_each("count_csr", rows * kWarp, count_kernel, offsets,
+              Chosen{selected.data<uint8_t>(), widths.get(), H, selected.dim(3), k}, rows);
   prefix_sum("count_csr", rows, RowTotals{offsets, H}, RowPointers{pointers, T}, device);
 }
 
@@ -155,9 +150,9 @@ void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   const int64_t pieces = csr.batch * csr.heads * csr.length;
   if (pieces == 0) return;
   DeviceWidths widths(visible, csr.length, selected.device());
-  launch("fill_csr", fill_kernel, dim3(blocks_for(pieces, kWarps)), dim3(kThreads), 0,
-         csr.columns.data<int32_t>(), MaskRows(csr),
-         Chosen{selected.data<uint8_t>(), widths.get(), csr.heads, selected.dim(3), k}, pieces);
+  launch_each("fill_csr", pieces * kWarp, fill_kernel, csr.columns.data<int32_t>(), MaskRows(csr),
+              Chosen{selected.data<uint8_t>(), widths.get(), csr.heads, selected.dim(3), k},
+              pieces);
 }
 
 }  // namespace brine::cuda

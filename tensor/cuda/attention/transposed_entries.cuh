@@ -137,8 +137,7 @@ void transpose_rows(const char* name, const Contents& lists, const Tensor& start
   const Chunks<Rows> a{rows, keys_of_group, of_group, chunks, length};
   const int64_t pieces = groups * of_group;
   auto* sizes = starts.data<int64_t>();
-  launch(name, count_keys_kernel<Rows>, dim3(blocks_for(pieces, kThreads / kWarp)), dim3(kThreads),
-         0, before, a, pieces);
+  launch_each(name, pieces * kWarp, count_keys_kernel<Rows>, before, a, pieces);
   launch_each(name, keys, sum_chunks_kernel, sizes, before, chunks, keys_of_group, keys);
   prefix_sum(name, keys, Sizes{sizes}, Starts{sizes, keys}, device);
   launch(name, fill_lists_kernel<Contents, Rows>, dim3(blocks_for(groups * chunks, 1)),

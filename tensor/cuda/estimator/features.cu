@@ -5,17 +5,11 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kBlockRows = kThreads / kWarp;
-
 // Rows of phi [B, G, T, m], and which of them are padding.
 struct Rows {
   int64_t count, heads, tokens, m;
   RowWidths widths;
 
-  // The row of the calling warp; none at or beyond `count`.
-  __device__ int64_t warp_row() const {
-    return int64_t(blockIdx.x) * kBlockRows + int64_t(threadIdx.x) / kWarp;
-  }
   __device__ bool visible(int64_t r) const {
     return r % tokens < widths.length(r / (heads * tokens));
   }
@@ -29,7 +23,7 @@ __device__ int64_t lane() { return int64_t(threadIdx.x) % kWarp; }
 
 template <class T>
 __global__ void exp_kernel(T* phi, const T* bias, Rows rows) {
-  const int64_t r = rows.warp_row();
+  const int64_t r = piece() / kWarp;
   if (r >= rows.count) return;
   const bool visible = rows.visible(r);
   const T* add = bias + r / rows.tokens % rows.heads * rows.m;
@@ -53,10 +47,9 @@ __global__ void exp_backward_kernel(T* dx, const T* dphi, const T* phi, int64_t 
 void exp_features(Tensor phi, Tensor bias, Tensor lengths) {
   const DeviceWidths widths({.causal = false, .lengths = lengths}, phi.dim(2), phi.device());
   const Rows rows = rows_of(phi, widths);
-  if (rows.count == 0) return;
   dispatch_float(phi.dtype(), [&]<class T>() {
-    launch("exp_features", exp_kernel<T>, dim3(blocks_for(rows.count, kBlockRows)), dim3(kThreads),
-           0, phi.data<T>(), bias.data<T>(), rows);
+    launch_each("exp_features", rows.count * kWarp, exp_kernel<T>, phi.data<T>(), bias.data<T>(),
+                rows);
   });
 }
 

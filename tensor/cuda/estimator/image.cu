@@ -10,7 +10,7 @@ namespace {
 template <class T>
 __global__ void column_softmax_kernel(T* y, const T* scores, int64_t rows, int64_t H,
                                       int64_t tokens, int64_t K, RowWidths widths) {
-  const int64_t r = int64_t(blockIdx.x) * (kThreads / kWarp) + int64_t(threadIdx.x) / kWarp;
+  const int64_t r = piece() / kWarp;
   if (r >= rows) return;
   const int64_t lane = int64_t(threadIdx.x) % kWarp, w = widths(r / (H * tokens), r % tokens);
   const T* x = scores + r * K;
@@ -51,9 +51,8 @@ void column_softmax(Tensor y, Tensor scores, Visibility visible) {
   if (y.numel() == 0) return;
   const DeviceWidths widths(visible, y.dim(2), y.device());
   dispatch_float(y.dtype(), [&]<class T>() {
-    launch("column_softmax", column_softmax_kernel<T>, dim3(blocks_for(y.rows(), kThreads / kWarp)),
-           dim3(kThreads), 0, y.data<T>(), scores.data<T>(), y.rows(), y.dim(1), y.dim(2), y.dim(3),
-           widths.get());
+    launch_each("column_softmax", y.rows() * kWarp, column_softmax_kernel<T>, y.data<T>(),
+                scores.data<T>(), y.rows(), y.dim(1), y.dim(2), y.dim(3), widths.get());
   });
 }
 

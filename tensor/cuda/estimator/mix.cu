@@ -6,8 +6,6 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int kWarps = kThreads / kWarp;
-
 // Row i of [B, H, T].
 struct Row {
   int64_t b, h, t;
@@ -85,9 +83,8 @@ void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor gates, Visibility vi
   if (c.numel() == 0) return;
   DeviceWidths widths(visible, c.dim(2), c.device());
   dispatch_float(c.dtype(), [&]<class R>() {
-    launch("mix_outputs", mix_kernel<R>, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0,
-           y.data<R>(), c.data<R>(), average.data<R>(), gates.data<R>(), widths.get(), H,
-           H / average.dim(1), d, rows);
+    launch_each("mix_outputs", rows * kWarp, mix_kernel<R>, y.data<R>(), c.data<R>(),
+                average.data<R>(), gates.data<R>(), widths.get(), H, H / average.dim(1), d, rows);
   });
 }
 
@@ -99,8 +96,8 @@ void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, 
   dispatch_float(c.dtype(), [&]<class R>() {
     const MixGradients<R> g{dc.data<R>(), daverage.data<R>(), dgates.data<R>(), dy.data<R>(),
                             c.data<R>(),  average.data<R>(),  gates.data<R>()};
-    launch("mix_outputs_backward", mix_backward_kernel<R>, dim3(blocks_for(rows, kWarps)),
-           dim3(kThreads), 0, g, widths.get(), H, H / average.dim(1), d, rows);
+    launch_each("mix_outputs_backward", rows * kWarp, mix_backward_kernel<R>, g, widths.get(), H,
+                H / average.dim(1), d, rows);
   });
 }
 

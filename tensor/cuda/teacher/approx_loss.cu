@@ -14,7 +14,7 @@ struct WarpRow {
   int64_t r, b, w;
 
   __device__ WarpRow(const RowWidths& widths, int64_t R, int64_t H)
-      : r(int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp), b(0), w(0) {
+      : r(piece() / kWarp), b(0), w(0) {
     if (r >= R) return;
     b = r / (H * widths.rows);
     w = widths(b, r % widths.rows);
@@ -118,11 +118,9 @@ void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility vis
   const DeviceWidths widths(visible, rows, scores.device());
   Tensor parts = Tensor::empty({blocks, 2}, Dtype::f64, scores.device());
   dispatch_float(scores.dtype(), [&]<class T>() {
-    if (blocks > 0) {
-      launch("approx_loss", approx_loss_kernel<T>, dim3(blocks_for(R, kRows)), dim3(kThreads), 0,
-             parts.data<double>(), scores.data<T>(), summary.tau.data<T>(),
-             summary.t_log_t.data<T>(), summary.t_square.data<T>(), widths.get(), R, H, K);
-    }
+    launch_each("approx_loss", R * kWarp, approx_loss_kernel<T>, parts.data<double>(),
+                scores.data<T>(), summary.tau.data<T>(), summary.t_log_t.data<T>(),
+                summary.t_square.data<T>(), widths.get(), R, H, K);
     loss_means<T>("approx_loss", y, parts, widths.get(), B, H);
   });
 }
@@ -137,9 +135,9 @@ void approx_loss_backward(Tensor dscores, Tensor dy, Tensor scores, TeacherSumma
   dispatch_float(scores.dtype(), [&]<class T>() {
     launch("approx_loss_backward", loss_weights_kernel<T>, dim3(1), dim3(kThreads), 0,
            weights.data<double>(), dy.data<T>(), widths.get(), B, H);
-    launch("approx_loss_backward", approx_loss_backward_kernel<T>, dim3(blocks_for(R, kRows)),
-           dim3(kThreads), 0, dscores.data<T>(), weights.data<double>(), scores.data<T>(),
-           summary.tau.data<T>(), widths.get(), R, H, K);
+    launch_each("approx_loss_backward", R * kWarp, approx_loss_backward_kernel<T>,
+                dscores.data<T>(), weights.data<double>(), scores.data<T>(), summary.tau.data<T>(),
+                widths.get(), R, H, K);
   });
 }
 
