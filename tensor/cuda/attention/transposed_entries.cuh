@@ -161,10 +161,9 @@ TransposedEntries transpose_entries(const FlatCsr& csr, int64_t group, const Ten
   TransposedEntries out{Tensor::empty({groups * csr.keys + 1}, Dtype::i64, device),
                         Tensor::like(csr.columns), first.defined() ? Tensor::like(first) : Tensor(),
                         second.defined() ? Tensor::like(second) : Tensor()};
-  const Lists<T> lists{out.rows.data<int32_t>(), first.defined() ? out.first.data<T>() : nullptr,
-                       second.defined() ? out.second.data<T>() : nullptr,
-                       first.defined() ? first.data<T>() : nullptr,
-                       second.defined() ? second.data<T>() : nullptr};
+  const Lists<T> lists{out.rows.data<int32_t>(), data_or_null<T>(out.first),
+                       data_or_null<T>(out.second), data_or_null<T>(first),
+                       data_or_null<T>(second)};
   transpose_rows("sparse_attention_backward", lists, out.starts, MaskRows(csr), groups,
                  group * csr.length, csr.keys);
   return out;
