@@ -118,12 +118,9 @@ void multiply(const char* name, Gemm g, const void* a, const void* b, void* y, d
               Device device) {
   g.exact = true;
   g.in = g.out = DtypeOf<T>::value;
-  GemmData data;
-  data.a = a;
-  data.b = b;
-  data.y = y;
-  check(gemm(g, data, 1, beta, device), name, ": cuBLASLt has no algorithm to multiply ", g.batch,
-        " times [", g.M, ", ", g.K, "] x [", g.K, ", ", g.N, "]");
+  check(gemm(g, {.a = a, .b = b, .y = y}, 1, beta, device), name,
+        ": cuBLASLt has no algorithm to multiply ", g.batch, " times [", g.M, ", ", g.K, "] x [",
+        g.K, ", ", g.N, "]");
 }
 
 constexpr int64_t kMaxBatch = 65535;  // products at once
