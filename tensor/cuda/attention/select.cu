@@ -213,17 +213,9 @@ __global__ void count_ties_kernel(Job job, Search search, const T* estimate) {
 // for each group.
 __global__ void skip_ties_kernel(unsigned long long* nan_count, Search search) {
   const int64_t g = blockIdx.x;
-  int64_t* ties = search.ties + g * search.pieces;
-  int64_t before = 0;
-  for (int64_t first = 0; first < search.pieces; first += blockDim.x) {
-    const int64_t i = first + threadIdx.x;
-    int64_t total;
-    const int64_t below = block_exclusive_sum(i < search.pieces ? ties[i] : 0, &total);
-    if (i < search.pieces) ties[i] = before + below;
-    before += total;
-  }
+  const int64_t ties = block_prefix_sum(search.ties + g * search.pieces, search.pieces);
   if (threadIdx.x > 0) return;
-  search.take[g] = before - search.take[g];
+  search.take[g] = ties - search.take[g];
   if (search.nans[g] > 0) atomicAdd(nan_count, search.nans[g]);
 }
 

@@ -38,17 +38,22 @@ __global__ void tile_sums_kernel(int64_t* tiles, Load load, int64_t n) {
   if (threadIdx.x == 0) tiles[blockIdx.x] = sum;
 }
 
-// tiles becomes its exclusive prefix sum; one block.
-template <class Sum>
-__global__ void __launch_bounds__(4 * kThreads) scan_tiles_kernel(Sum* tiles, int64_t n) {
+// Makes `sums` its exclusive prefix sum with one block, and returns the sum of all.
+inline __device__ int64_t block_prefix_sum(int64_t* sums, int64_t n) {
   int64_t before = 0;
   for (int64_t first = 0; first < n; first += blockDim.x) {
     const int64_t i = first + threadIdx.x;
     int64_t total;
-    const int64_t below = block_exclusive_sum(i < n ? tiles[i] : 0, &total);
-    if (i < n) tiles[i] = before + below;
+    const int64_t below = block_exclusive_sum(i < n ? sums[i] : 0, &total);
+    if (i < n) sums[i] = before + below;
     before += total;
   }
+  return before;
+}
+
+template <class Sum>
+__global__ void __launch_bounds__(4 * kThreads) scan_tiles_kernel(Sum* tiles, int64_t n) {
+  block_prefix_sum(tiles, n);
 }
 
 // store(i, sum before i, sum including i) for every i.
