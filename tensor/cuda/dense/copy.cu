@@ -1,6 +1,7 @@
 // copy, accumulate and fill of strided tensors of any type. Axes are sorted in the order of the
 // result and merged first; then dense runs are copied by packs, transpositions by tiles in shared
 // memory, and everything else by one thread per element.
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -26,22 +27,15 @@ struct Walk {
     return n;
   }
   void insert(int at, int64_t n, int64_t step_y, int64_t step_x) {
-    for (int i = axes++; i > at; --i) {
-      size[i] = size[i - 1];
-      y[i] = y[i - 1];
-      x[i] = x[i - 1];
-    }
+    for (int64_t* of : {size, y, x}) std::copy_backward(of + at, of + axes, of + axes + 1);
+    ++axes;
     size[at] = n;
     y[at] = step_y;
     x[at] = step_x;
   }
   void remove(int at) {
+    for (int64_t* of : {size, y, x}) std::copy(of + at + 1, of + axes, of + at);
     --axes;
-    for (int i = at; i < axes; ++i) {
-      size[i] = size[i + 1];
-      y[i] = y[i + 1];
-      x[i] = x[i + 1];
-    }
   }
   bool dense() const { return y[axes - 1] == 1 && x[axes - 1] == 1; }
 };
