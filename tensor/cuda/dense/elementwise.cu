@@ -10,53 +10,34 @@ namespace {
 
 constexpr int kDrawn = 4;  // elements of one block of random numbers
 
-// y[i] = f(x[i])
-template <class T, class F>
-__global__ void map_kernel(T* y, const T* x, int64_t n, bool packed, F f) {
+// y[i] = f(x[i]...)
+template <class T, class F, class... X>
+__global__ void map_kernel(T* y, int64_t n, bool packed, F f, const X*... x) {
   constexpr int kN = kWide<T>;
   const int64_t first = piece() * kN;
   if (packed && first + kN <= n) {
-    Pack<T, kN> p = load_pack<kN>(x + first);
-    for (int i = 0; i < kN; ++i) p.v[i] = f(p.v[i]);
-    store_pack(y + first, p);
+    auto mapped = [&](const Pack<X, kN>&... in) {
+      Pack<T, kN> out;
+      for (int i = 0; i < kN; ++i) out.v[i] = f(in.v[i]...);
+      return out;
+    };
+    store_pack(y + first, mapped(load_pack<kN>(x + first)...));
   } else {
-    for (int64_t i = first; i < n && i < first + kN; ++i) y[i] = f(x[i]);
+    for (int64_t i = first; i < n && i < first + kN; ++i) y[i] = f(x[i]...);
   }
 }
 
-// y[i] = f(a[i], b[i])
-template <class T, class F>
-__global__ void map_pairs_kernel(T* y, const T* a, const T* b, int64_t n, bool packed, F f) {
-  constexpr int kN = kWide<T>;
-  const int64_t first = piece() * kN;
-  if (packed && first + kN <= n) {
-    Pack<T, kN> p = load_pack<kN>(a + first);
-    const Pack<T, kN> q = load_pack<kN>(b + first);
-    for (int i = 0; i < kN; ++i) p.v[i] = f(p.v[i], q.v[i]);
-    store_pack(y + first, p);
-  } else {
-    for (int64_t i = first; i < n && i < first + kN; ++i) y[i] = f(a[i], b[i]);
-  }
-}
-
-template <class T, class F>
-void map(const char* name, const Tensor& y, const Tensor& x, F f) {
+template <class T, class F, class... X>
+void map(const char* name, const Tensor& y, F f, const X*... x) {
   const int64_t n = y.numel();
-  launch_each(name, (n + kWide<T> - 1) / kWide<T>, map_kernel<T, F>, y.data<T>(), x.data<T>(), n,
-              aligned(16, y.raw(), x.raw()), f);
-}
-
-template <class T, class F>
-void map(const char* name, const Tensor& y, const Tensor& a, const Tensor& b, F f) {
-  const int64_t n = y.numel();
-  launch_each(name, (n + kWide<T> - 1) / kWide<T>, map_pairs_kernel<T, F>, y.data<T>(), a.data<T>(),
-              b.data<T>(), n, aligned(16, y.raw(), a.raw(), b.raw()), f);
+  launch_each(name, (n + kWide<T> - 1) / kWide<T>, map_kernel<T, F, X...>, y.data<T>(), n,
+              aligned(16, y.raw(), x...), f, x...);
 }
 
 // One type by name: F<T>{} is the function that map() calls.
 template <template <class> class F, class... X>
 void map_typed(const char* name, const Tensor& y, const X&... x) {
-  dispatch_float(y.dtype(), [&]<class T>() { map<T>(name, y, x..., F<T>{}); });
+  dispatch_float(y.dtype(), [&]<class T>() { map<T>(name, y, F<T>{}, x.template data<T>()...); });
 }
 
 // Four elements per thread: those of one block of random words. An element is kept when its word is
@@ -110,23 +91,24 @@ void mul(Tensor y, Tensor a, Tensor b) { map_typed<math::map::Product>("mul", y,
 void axpby(Tensor y, Tensor x, double alpha, double beta) {
   dispatch_float(y.dtype(), [&]<class T>() {
     if (beta == 0) {
-      map<T>("axpby", y, x, math::map::Scaled<T>{T(alpha)});
+      map<T>("axpby", y, math::map::Scaled<T>{T(alpha)}, x.data<T>());
     } else {
-      map<T>("axpby", y, x, y, math::map::Mixed<T>{T(alpha), T(beta)});
+      map<T>("axpby", y, math::map::Mixed<T>{T(alpha), T(beta)}, x.data<T>(), y.data<T>());
     }
   });
 }
 
 void activation(Tensor y, Tensor x, Activation f) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    with_activation<T>(f, [&](auto function) { map<T>("activation", y, x, function); });
+    with_activation<T>(f, [&](auto function) { map<T>("activation", y, function, x.data<T>()); });
   });
 }
 
 void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
   dispatch_float(dx.dtype(), [&]<class T>() {
-    with_activation<T>(
-        f, [&](auto gradient) { map<T>("activation_backward", dx, dy, saved, gradient); });
+    with_activation<T>(f, [&](auto gradient) {
+      map<T>("activation_backward", dx, gradient, dy.data<T>(), saved.data<T>());
+    });
   });
 }
 
