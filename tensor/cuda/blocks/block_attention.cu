@@ -198,15 +198,14 @@ void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMa
                             sizeof(ListKeys<Layout::rows>);
       if (shared > max_shared()) return false;
       const BlockSizes at = call.sizes(Layout::rows, packed);
-      launch(name, attend_kernel<Layout>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
-             dim3(Layout::threads), shared, in, at);
+      launch(name, attend_kernel<Layout>, at.grid(), dim3(Layout::threads), shared, in, at);
       return true;
     });
     if (fits) return;
     const int threads = 128;
     const BlockSizes at = call.sizes(1, packed);
-    launch(name, attend_wide_kernel<T>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
-           dim3(threads), size_t(2 * d + threads) * sizeof(T), in, at);
+    launch(name, attend_wide_kernel<T>, at.grid(), dim3(threads),
+           size_t(2 * d + threads) * sizeof(T), in, at);
   });
 }
 

@@ -323,16 +323,15 @@ class Backward {
           if (shared > max_shared()) return false;
           const BlockSizes at = call_.sizes(Layout::rows, packed_);
           launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
-          launch(kName, queries_kernel<Layout>,
-                 dim3(blocks_for(at.groups * at.tiles * at.passes, 1)), dim3(Layout::threads),
-                 shared, dq.data<T>(), in_, at);
+          launch(kName, queries_kernel<Layout>, at.grid(), dim3(Layout::threads), shared,
+                 dq.data<T>(), in_, at);
           return true;
         });
     if (fits) return;
     const BlockSizes at = call_.sizes(1, packed_);
     launch_each(kName, rows_ * kWarp, inner_products_kernel<PlainTile<T, 32, 4>>, in_, at, rows_);
-    launch(kName, queries_wide_kernel<T>, dim3(blocks_for(at.groups * at.tiles * at.passes, 1)),
-           dim3(kThreadsOfWide), size_t(3 * d_) * sizeof(T), dq.data<T>(), in_, at);
+    launch(kName, queries_wide_kernel<T>, at.grid(), dim3(kThreadsOfWide),
+           size_t(3 * d_) * sizeof(T), dq.data<T>(), in_, at);
   }
 
   void keys(const Tensor& dk, const Tensor& dv) const {

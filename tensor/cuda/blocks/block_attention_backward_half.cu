@@ -439,9 +439,8 @@ class HalfBackward {
       auto run = [&]<int Bands>() {
         using Layout = Tile<S, D, Bands>;
         const BlockSizes at = call_.sizes(Layout::sum_rows, true);
-        launch(kHalfName, queries_kernel<Layout>,
-               dim3(blocks_for(at.groups * at.tiles * at.passes, 1)), dim3(Layout::threads),
-               Layout::shared, dq.data<float>(), in, at);
+        launch(kHalfName, queries_kernel<Layout>, at.grid(), dim3(Layout::threads), Layout::shared,
+               dq.data<float>(), in, at);
       };
       if (lanes <= 16) return run.template operator()<1>();
       if (lanes <= 32) return run.template operator()<2>();

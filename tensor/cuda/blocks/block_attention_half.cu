@@ -284,9 +284,8 @@ bool attend(const HalfOperands<S>& in, const BlockCall& call) {
   using Tile = HalfTile<S, D, Bands>;
   if (Tile::shared > max_shared()) return false;
   const BlockSizes at = call.sizes(Tile::lanes, true);
-  launch("block_attention", attend_half_kernel<Tile, D>,
-         dim3(blocks_for(at.groups * at.tiles * at.passes, 1)), dim3(Tile::threads), Tile::shared,
-         in, at);
+  launch("block_attention", attend_half_kernel<Tile, D>, at.grid(), dim3(Tile::threads),
+         Tile::shared, in, at);
   return true;
 }
 

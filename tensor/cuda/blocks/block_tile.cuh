@@ -34,6 +34,8 @@ struct BlockSizes {
   }
   __device__ int64_t count(int64_t bg, int64_t n) const { return counts[bg * tiles + n]; }
   __device__ int64_t sequence(int64_t bg) const { return bg * heads / H; }
+  // A thread block for every pass over a tile.
+  dim3 grid() const { return dim3(blocks_for(groups * tiles * passes, 1)); }
 };
 
 // BlockSizes of a call; keeps what it uploads.
