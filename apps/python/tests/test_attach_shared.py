@@ -4,7 +4,7 @@ import copy
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ def test_settings_that_change_while_blocks_are_attached_stay():
 
 @each_decoder
 def test_threads_share_a_model(family, settings):
-    model, texts, faults = make(family, settings), batch(2, 60), []
+    model, texts = make(family, settings), batch(2, 60)
 
     def run(ids):
         return read(model, ids, TOKENS, cache=transformers.DynamicCache())
@@ -68,18 +68,11 @@ def test_threads_share_a_model(family, settings):
     wanted = [run(texts[:1]), run(texts[1:, :55])]
 
     def work(n):
-        try:
-            for _ in range(6):
-                assert torch.equal(run(texts[n : n + 1, : 60 - 5 * n]), wanted[n])
-        except Exception as error:
-            faults.append(error)
+        for _ in range(6):
+            assert torch.equal(run(texts[n : n + 1, : 60 - 5 * n]), wanted[n])
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, (0, 1)))  # raises what a thread raised
 
 
 def test_attention_that_was_changed_is_refused(refused):
