@@ -74,16 +74,12 @@ def test_padding(family, attention, side):
     ids = batch(1, 30)
     plain = logits(model, ids)
     columns = {"left": range(10, 40), "right": range(30), "inside": [*range(4, 15), *range(21, 40)]}[side]
-    mask = torch.zeros(1, 40, dtype=torch.long)
-    mask[0, list(columns)] = 1
-    wide = torch.full((1, 40), 5)
-    wide[0, list(columns)] = ids[0]
-    inputs = {}
-    if family == "bert":  # which counts positions of padding, too
-        positions = torch.zeros(1, 40, dtype=torch.long)
-        positions[0, list(columns)] = torch.arange(30)
-        inputs["position_ids"] = positions
-    assert close(logits(model, wide, mask, **inputs)[:, list(columns)], plain)
+    columns, wide, mask = list(columns), torch.full((1, 40), 5), torch.zeros(1, 40, dtype=torch.long)
+    positions = torch.zeros_like(mask)
+    wide[0, columns], mask[0, columns], positions[0, columns] = ids[0], 1, torch.arange(30)
+    # BERT counts positions of padding, too.
+    inputs = {"position_ids": positions} if family == "bert" else {}
+    assert close(logits(model, wide, mask, **inputs)[:, columns], plain)
 
 
 @pytest.mark.parametrize("family", DECODERS)
