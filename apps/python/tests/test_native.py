@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rows import Cache
+from rows import in_pieces
 
 from brine_sea import blocks_brine_sea as blocks
 from brine_sea import native_brine_sea as native
@@ -74,11 +74,8 @@ def test_a_cache_goes_on_in_torch(block, library, monkeypatch):
     """Also in the middle of a tile: the choices of earlier rows are in the cache."""
     q, k, v = inputs(301)
     whole = by_torch(monkeypatch, lambda: block(q, k, v))
-    cache = Cache()
-    parts = [block(q[:, :, :280], k[:, :, :280], v[:, :, :280], None, None, cache)]
-    for t in range(280, 301):
-        parts.append(block(q[:, :, t : t + 1], k[:, :, : t + 1], v[:, :, : t + 1], None, None, cache))
-    torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=1e-4, atol=1e-5)
+    y = in_pieces(block, (q, k, v), None, [280, *range(281, 302)])
+    torch.testing.assert_close(y, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_and_padding_are_left_to_torch(block, library, monkeypatch):
