@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <string>
 #include <system_error>
 
 #include "data/codec/checksums.h"

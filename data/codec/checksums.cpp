@@ -3,7 +3,6 @@
 
 #include <nettle/sha2.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>

@@ -11,7 +11,6 @@
 
 #include "data/codec/checksums.h"
 #include "data/io/json.h"
-#include "data/io/temporary.h"
 
 namespace brine::data {
 namespace {

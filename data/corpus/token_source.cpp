@@ -1,8 +1,6 @@
 // Token sources: lists in memory, and concatenated sources.
 #include "data/corpus/token_source.h"
 
-#include <algorithm>
-
 #include "tensor/base/error.h"
 
 namespace brine::data {

@@ -3,9 +3,7 @@
 #include "data/corpus/tokenize_request.h"
 
 #include <exception>
-#include <functional>
 #include <future>
-#include <optional>
 #include <thread>
 
 #include "data/io/bounded_queue.h"

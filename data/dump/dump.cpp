@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <string>
-#include <vector>
 
 #include "data/config/schema_text.h"
 #include "data/dump/dump_fields.h"

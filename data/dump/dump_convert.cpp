@@ -1,7 +1,6 @@
 // Conversion to stored values, in loops that the compiler vectorises.
 #include "data/dump/dump_convert.h"
 
-#include <cmath>
 #include <cstring>
 
 namespace brine::data {

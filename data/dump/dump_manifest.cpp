@@ -1,5 +1,4 @@
 // Manifests of dumps (manifest.json) and headers of shards.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 

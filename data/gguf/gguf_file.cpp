@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>
 
 #include "data/io/utf8.h"
 #include "data/weights/weight_file.h"
-#include "tensor/base/dtype.h"
 
 namespace brine::data {
 

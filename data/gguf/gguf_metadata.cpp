@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "data/io/utf8.h"
-#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

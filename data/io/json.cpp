@@ -2,7 +2,6 @@
 #include "data/io/json.h"
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <type_traits>
 #include <unordered_set>
 #include <vector>

@@ -5,7 +5,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 
 #include "data/io/file_io.h"

@@ -1,6 +1,5 @@
 // Variable tracking and the counts of words, with RULER's templates.
 #include <algorithm>
-#include <cmath>
 
 #include "data/suites/draft.h"
 

@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "data/io/file_io.h"
-#include "data/io/json.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {

@@ -9,7 +9,6 @@
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/wordpiece.h"
-#include "data/unicode/unicode.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "data/io/utf8.h"

@@ -3,7 +3,6 @@
 
 #include <utf8proc.h>
 
-#include <array>
 #include <iterator>
 #include <numeric>
 

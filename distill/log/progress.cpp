@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "data/io/human.h"
-#include "tensor/base/error.h"
 
 namespace brine::distill {
 namespace {

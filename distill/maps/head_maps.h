@@ -10,7 +10,6 @@
 
 #include "distill/evaluation/recall_observer.h"
 #include "nn/attention/observer.h"
-#include "tensor/base/error.h"
 #include "tensor/mask/teacher.h"
 
 namespace brine::distill {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "data/codec/checksums.h"
-
 namespace brine::distill {
 namespace {
 

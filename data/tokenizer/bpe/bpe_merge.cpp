@@ -1,7 +1,6 @@
 // Merging words of BPE, and caching them.
 #include "data/tokenizer/bpe/bpe_merge.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <queue>

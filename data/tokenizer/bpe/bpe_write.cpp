@@ -6,7 +6,6 @@
 #include "data/io/json.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
-#include "tensor/base/error.h"
 
 namespace brine::data {
 namespace {

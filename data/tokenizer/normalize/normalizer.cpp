@@ -3,7 +3,6 @@
 
 #include <utf8proc.h>
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "data/corpus/corpus.h"
 #include "data/io/utf8.h"
 
 namespace brine::distill {

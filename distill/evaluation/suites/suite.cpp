@@ -1,7 +1,6 @@
 // Runs a suite: prompts once, then every method at every k; which methods are compared.
 #include "distill/evaluation/suites/suite.h"
 
-#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <set>

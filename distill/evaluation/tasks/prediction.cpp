@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "data/corpus/corpus.h"
 #include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "distill/inputs/task_split.h"
