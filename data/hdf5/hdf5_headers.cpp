@@ -209,13 +209,13 @@ class HeaderChecker::Walk {
       const Piece piece = pieces_[i];
       if (i >= kMaxPieces || piece.size > kLargestPiece) refuse_header(where_, "it is too large");
       std::vector<char> content = bytes(piece.address, piece.size);
-      std::span<const char> messages = content;
+      std::span<const char> inside = content;
       if (!old && i > 0) {
         if (piece.size < 8 || std::memcmp(content.data(), "OCHK", 4) != 0)
           refuse_header(where_, "a piece does not begin as one");
-        messages = messages.subspan(4, messages.size() - 8);
+        inside = inside.subspan(4, inside.size() - 8);
       }
-      old ? messages_v1(messages) : messages_v2(messages);
+      messages(inside, old);
     }
     return item_;
   }
@@ -253,24 +253,16 @@ class HeaderChecker::Walk {
     pieces_.push_back({at + uint64_t(width), Cursor(where_, field).number(width, "")});
   }
 
-  void messages_v1(std::span<const char> piece) {
+  // `old`: of version 1.
+  void messages(std::span<const char> piece, bool old) {
     constexpr const char* kWhat = "a message does not fit its piece";
     Cursor p(where_, piece);
-    while (p.left() > 0) {
-      const uint64_t type = p.number(2, kWhat), size = p.number(2, kWhat),
-                     flags = p.number(4, kWhat);
-      message(type, flags & 0xff, p.take(size, kWhat));
-    }
-  }
-
-  void messages_v2(std::span<const char> piece) {
-    constexpr const char* kWhat = "a message does not fit its piece";
-    Cursor p(where_, piece);
-    while (p.left() >= 4 + size_t(order_bytes_)) {  // a shorter remainder is a gap
-      const uint64_t type = p.number(1, kWhat), size = p.number(2, kWhat),
-                     flags = p.number(1, kWhat);
+    const size_t least = old ? 1 : 4 + size_t(order_bytes_);  // a shorter remainder is a gap
+    while (p.left() >= least) {
+      const uint64_t type = p.number(old ? 2 : 1, kWhat), size = p.number(2, kWhat),
+                     flags = p.number(old ? 4 : 1, kWhat);
       p.skip(uint64_t(order_bytes_), kWhat);
-      message(type, flags, p.take(size, kWhat));
+      message(type, flags & 0xff, p.take(size, kWhat));
     }
   }
 
