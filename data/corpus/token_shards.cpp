@@ -4,7 +4,6 @@
 
 #include <sys/stat.h>
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -149,8 +148,7 @@ void TokenShards::copy(size_t shard, int64_t from, std::span<int32_t> out) const
   const MappedFile& file = files_[shard];
   const uint64_t begin = uint64_t(from) * sizeof(T), bytes = out.size() * sizeof(T);
   for (size_t i = 0; i < out.size(); ++i) {
-    T token;
-    std::memcpy(&token, file.data() + begin + i * sizeof(T), sizeof(T));
+    const T token = number_from<T>(file.data() + begin + i * sizeof(T));
     check_format(int64_t(token) < manifest_.vocab_size,
                  (dir_ / manifest_.shards[shard].name).string(), ": token ", int64_t(token),
                  " at position ", from + int64_t(i), " is outside the vocabulary of ",

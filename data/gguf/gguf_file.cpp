@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -20,17 +19,7 @@ namespace {
 // to y. d and m are f16. Every product is exact in f32 but the last one of q6_k, so that all
 // compilers and instruction sets give the same bits.
 
-float half_at(const unsigned char* x) {
-  f16 value;
-  std::memcpy(&value.bits, x, 2);
-  return float(value);
-}
-
-uint32_t word_at(const unsigned char* x) {
-  uint32_t value = 0;
-  std::memcpy(&value, x, 4);
-  return value;
-}
+float half_at(const unsigned char* x) { return float(number_from<f16>(x)); }
 
 int low(unsigned char byte) { return byte & 15; }
 int high(unsigned char byte) { return byte >> 4; }
@@ -71,7 +60,7 @@ void dequantise_32(const unsigned char* x, int64_t blocks, float* y) {
   constexpr int kFifth = minimum ? 4 : 2, kFour = kFifth + (five ? 4 : 0);
   for (; blocks > 0; --blocks, x += kFour + 16, y += 32) {
     const float d = half_at(x), m = minimum ? half_at(x + 2) : 0;
-    const uint32_t fifth = five ? word_at(x + kFifth) : 0;
+    const uint32_t fifth = five ? number_from<uint32_t>(x + kFifth) : 0;
     auto value = [&](int four, int i) {
       const int q = four | int(fifth >> i & 1) << 4;
       return minimum ? d * float(q) + m : d * float(q - (five ? 16 : 8));
@@ -201,9 +190,7 @@ class Cursor {
   }
   template <class T>
   T number() {
-    T out;
-    std::memcpy(&out, take(sizeof(T)).data(), sizeof(T));
-    return out;
+    return number_from<T>(take(sizeof(T)).data());
   }
   std::string_view string() { return take(number<uint64_t>()); }
   // A count of things of at least `bytes` bytes each.

@@ -2,9 +2,9 @@
 #include "data/gguf/gguf_metadata.h"
 
 #include <charconv>
-#include <cstring>
 #include <utility>
 
+#include "data/io/file_io.h"
 #include "data/io/utf8.h"
 
 namespace brine::data {
@@ -14,9 +14,7 @@ using ValueType = GgufValueType;
 
 template <class T>
 T value_at(const GgufValue& value, uint64_t index) {
-  T out;
-  std::memcpy(&out, value.bytes.data() + index * sizeof(T), sizeof(T));
-  return out;
+  return number_from<T>(value.bytes.data() + index * sizeof(T));
 }
 
 // Calls f with the integer at `index`; false if the values are not integers.
@@ -92,8 +90,7 @@ template <class F>
 void GgufMetadata::each_string(const GgufValue& value, F f) const {
   std::string_view left = value.bytes;
   for (uint64_t i = 0; i < value.count; ++i) {
-    uint64_t size = 0;
-    std::memcpy(&size, left.data(), 8);
+    const auto size = number_from<uint64_t>(left.data());
     f(left.substr(8, size));
     left.remove_prefix(8 + size);
   }

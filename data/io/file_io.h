@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -69,6 +70,14 @@ class MappedFile : NonCopyable {
   const unsigned char* data_ = nullptr;  // null when the file is empty
   uint64_t size_ = 0;
 };
+
+// A number at an address of any alignment.
+template <class T>
+T number_from(const void* bytes) {
+  T out;
+  std::memcpy(&out, bytes, sizeof(T));
+  return out;
+}
 
 // A new file. It is locked while open, so that a sweep for the remains of ended processes skips it.
 class NewFile : NonCopyable {

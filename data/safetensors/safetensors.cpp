@@ -3,7 +3,6 @@
 #include "data/safetensors/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "data/io/utf8.h"
@@ -55,8 +54,7 @@ Safetensors::Safetensors(const Path& path) : WeightFile(path) {
   const MappedFile& mapped = file();
   check_format(mapped.size() >= 8, name, ": ", mapped.size(),
                " bytes are too few for a safetensors file (truncated?)");
-  uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, mapped.data(), 8);
+  const auto header_bytes = number_from<uint64_t>(mapped.data());
   check_format(header_bytes <= kMaxSafetensorsHeader, name, ": header of ", header_bytes,
                " bytes, at most ", kMaxSafetensorsHeader, " are allowed (not a safetensors file?)");
   check_format(header_bytes + 8 <= mapped.size(), name, ": header of ", header_bytes,

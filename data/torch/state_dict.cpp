@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "data/io/file_io.h"
 #include "data/io/utf8.h"
 #include "tensor/base/error.h"
 
@@ -131,9 +132,7 @@ class Machine {
   }
   template <class T>
   T number() {
-    T out;
-    std::memcpy(&out, take(sizeof(T)).data(), sizeof(T));
-    return out;
+    return number_from<T>(take(sizeof(T)).data());
   }
   uint8_t byte() { return number<uint8_t>(); }
   std::string_view line() {

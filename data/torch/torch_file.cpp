@@ -40,9 +40,7 @@ struct Bytes {
 
 template <class T>
 T field(std::string_view bytes, uint64_t at) {
-  T out;
-  std::memcpy(&out, bytes.data() + at, sizeof(T));
-  return out;
+  return number_from<T>(bytes.data() + at);
 }
 
 struct Directory {

@@ -44,11 +44,8 @@ void convert_values(unsigned char* y, Dtype to, const unsigned char* x, Dtype fr
       } else {
         using Middle = std::conditional_t<std::is_same_v<X, double>, double, float>;
         Y* out = reinterpret_cast<Y*>(y);
-        for (int64_t i = 0; i < n; ++i) {
-          X value;
-          std::memcpy(&value, x + size_t(i) * sizeof(X), sizeof(X));
-          out[i] = Y(Middle(value));
-        }
+        for (int64_t i = 0; i < n; ++i)
+          out[i] = Y(Middle(number_from<X>(x + size_t(i) * sizeof(X))));
       }
     });
   });
