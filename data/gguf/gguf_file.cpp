@@ -161,13 +161,6 @@ std::string name_of_type(uint32_t number) {
   return other != other_types().end() ? other->second : "type " + std::to_string(number);
 }
 
-// The names of the types that Brine reads.
-std::string known_types() {
-  std::string out;
-  for (const GgufType& type : kTypes) out += (out.empty() ? "" : ", ") + std::string(type.name);
-  return out;
-}
-
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF", little endian
 constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16;
 constexpr uint64_t kLongestKey = 65535, kLongestName = 64;  // as in the specification
@@ -278,7 +271,7 @@ GgufTensor read_tensor(Cursor& in, const std::string& file) {
   const auto type = in.number<uint32_t>();
   t.type = find_gguf_type(type);
   check_format(t.type != nullptr, where, ": has the type ", name_of_type(type),
-               ", which Brine cannot read; it reads ", known_types());
+               ", which Brine cannot read; it reads ", names_of(kTypes));
   t.begin = in.number<uint64_t>();
   t.size = bytes_of(where, t);
   return t;

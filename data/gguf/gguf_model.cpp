@@ -84,14 +84,12 @@ bool split_block(std::string_view name, std::string& number, std::string_view& r
 
 // An Error starting with `file` for a name that is not supported.
 const GgufArchitecture& architecture_of(const std::string& file, const std::string& name) {
-  std::string known;
   for (const GgufArchitecture& a : architectures()) {
     if (a.name == name) return a;
-    known += (known.empty() ? "" : ", ") + a.name;
   }
-  throw Error(
-      join(file, ": general.architecture '", shown(name), "' is not supported, only ", known),
-      ErrorKind::format);
+  throw Error(join(file, ": general.architecture '", shown(name), "' is not supported, only ",
+                   names_of(architectures())),
+              ErrorKind::format);
 }
 
 struct HfName {

@@ -32,6 +32,14 @@ void refuse_malformed(const std::string& name, std::string_view text, uint64_t o
 // The parts between separators, one more than there are of them.
 std::vector<std::string> split(std::string_view text, char separator);
 
+// The names of some items in a message, "a, b, c".
+template <class Items>
+std::string names_of(const Items& items) {
+  std::string list;
+  for (const auto& item : items) list.append(list.empty() ? "" : ", ").append(item.name);
+  return list;
+}
+
 // Sets `value` to the number that the whole text is; false if it is none.
 template <class Number>
 bool parse_number(std::string_view text, Number& value) {

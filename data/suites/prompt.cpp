@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "data/io/utf8.h"
 #include "data/suites/draft.h"
 #include "tensor/base/error.h"
 
@@ -55,12 +56,10 @@ const std::vector<PromptTask>& prompt_tasks() {
 }
 
 const PromptTask& prompt_task(const std::string& name) {
-  std::string known;
   for (const PromptTask& task : prompt_tasks()) {
     if (task.name == name) return task;
-    known += (known.empty() ? "" : ", ") + task.name;
   }
-  throw Error(join("suite: no task is named '", name, "'; known: ", known));
+  throw Error(join("suite: no task is named '", name, "'; known: ", names_of(prompt_tasks())));
 }
 
 Prompt make_prompt(const PromptTask& task, const PromptSource& source,

@@ -1,6 +1,7 @@
 // The table of tasks.
 #include "data/tasks/task.h"
 
+#include "data/io/utf8.h"
 #include "data/tasks/task_readers.h"
 #include "tensor/base/error.h"
 
@@ -115,13 +116,6 @@ std::vector<Task> make_table() {
        .read = read_listops,
        .tokenizer = listops_tokenizer},
   };
-}
-
-template <class Items>
-std::string names_of(const Items& items) {
-  std::string list;
-  for (const auto& item : items) list += (list.empty() ? "" : ", ") + item.name;
-  return list;
 }
 
 }  // namespace

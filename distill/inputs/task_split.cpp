@@ -32,12 +32,6 @@ std::string examples(const std::vector<std::string>& labels,
 
 }  // namespace
 
-std::string known_tasks() {
-  std::string list;
-  for (const data::Task& task : data::tasks()) list += (list.empty() ? "" : ", ") + task.name;
-  return list;
-}
-
 std::vector<std::string> names_of(const nn::ClassHead& head) {
   std::vector<std::string> names = head.names;
   for (int64_t i = int64_t(names.size()); i < head.labels; ++i) names.push_back(join("LABEL_", i));

@@ -13,9 +13,6 @@
 
 namespace brine::distill {
 
-// "cola, sst2, ..."
-std::string known_tasks();
-
 // The classes of a model: their names, or what transformers calls those without.
 std::vector<std::string> names_of(const nn::ClassHead& head);
 

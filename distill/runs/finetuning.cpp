@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 
 namespace brine::distill {
 namespace {
@@ -41,7 +42,7 @@ std::unique_ptr<data::Tokenizer> choose_tokenizer(const Finetuning& what, const 
 }  // namespace
 
 void Finetuning::describe(data::Schema& s) {
-  s.field("task", task.task, "Task: " + known_tasks());
+  s.field("task", task.task, "Task: " + data::names_of(data::tasks()));
   s.field("data", task.data,
           "Directory of GLUE, of the task (tsv: train.tsv, dev.tsv or .jsonl), or of books");
   s.field("model", model, "Directory of an encoder, or a config.json with the sizes of a new one",

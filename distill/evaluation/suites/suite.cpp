@@ -258,10 +258,7 @@ void become_base(nn::LoadedModel& m, const SuiteCall& call) {
 void SuiteGrid::describe(data::Schema& s) {
   s.choice("suite", suite, std::vector<std::string>{"ruler"},
            "Score tasks whose answers are in their prompts (docs/evaluation.md)");
-  std::string names;
-  for (const data::PromptTask& task : data::prompt_tasks())
-    names += (names.empty() ? "" : ", ") + task.name;
-  s.field("tasks", tasks, "Tasks: " + names + "; none: all");
+  s.field("tasks", tasks, "Tasks: " + data::names_of(data::prompt_tasks()) + "; none: all");
   s.field("lengths", lengths, "Suite: tokens of prompt and answer", {.min = 1});
   s.field("depths", depths, "Suite: positions of the needle, percent of the haystack",
           {.min = 0, .max = 100});
