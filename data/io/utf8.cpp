@@ -50,6 +50,12 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::string_view take_part(std::string_view& text, char separator) {
+  const std::string_view part = text.substr(0, text.find(separator));
+  text.remove_prefix(std::min(part.size() + 1, text.size()));
+  return part;
+}
+
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   size_t at = 0;

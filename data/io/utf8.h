@@ -32,6 +32,10 @@ void refuse_malformed(const std::string& name, std::string_view text, uint64_t o
 // The parts between separators, one more than there are of them.
 std::vector<std::string> split(std::string_view text, char separator);
 
+// Takes the part before the next separator, and the separator, from the start of a text that is not
+// empty; the whole text if it has none.
+std::string_view take_part(std::string_view& text, char separator);
+
 // The names of some items in a message, "a, b, c".
 template <class Items>
 std::string names_of(const Items& items) {

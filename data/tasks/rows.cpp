@@ -61,11 +61,9 @@ void each_json_row(const Path& file, const Task& task, const TaskSplit& split, c
   const std::string name = file.string(), text = read_text(name);
   int64_t number = 0;
   const Location where = [&] { return join(name, ":", number); };
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
+  for (std::string_view rest = text; !rest.empty();) {
     ++number;
-    const Json row = parse_json_or_discard(std::string_view(text).substr(at, end - at), where());
-    at = end + 1;
+    const Json row = parse_json_or_discard(take_part(rest, '\n'), where());
     check_format(row.is_object(), where(), ": is not a JSON object");
     auto value = [&](const std::string& key, bool text_only) {
       const auto found = row.find(key);

@@ -35,7 +35,7 @@ TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool sp
   split_fields(header, fields_);
   if (!header_line) {
     for (size_t i = 0; i < fields_.size(); ++i) columns_.push_back(std::to_string(i + 1));
-    at_ = 0;
+    rest_ = text_;
     line_ = 0;
     return;
   }
@@ -61,11 +61,8 @@ size_t TsvReader::column(const std::string& name, const char* hint) const {
 std::string TsvReader::where() const { return join(file_, ":", row_line_); }
 
 bool TsvReader::next_line(std::string_view& line) {
-  if (at_ == text_.size()) return false;
-  std::string_view rest = std::string_view(text_).substr(at_);
-  size_t end = rest.find('\n');
-  line = rest.substr(0, end);
-  at_ = end == std::string_view::npos ? text_.size() : at_ + end + 1;
+  if (rest_.empty()) return false;
+  line = take_part(rest_, '\n');
   if (line.ends_with('\r')) line.remove_suffix(1);
   ++line_;
   return true;

@@ -40,7 +40,7 @@ class TsvReader : NonCopyable {
   std::string file_, text_;
   std::vector<std::string> columns_;
   bool span_lines_;
-  size_t at_ = 0;
+  std::string_view rest_ = text_;    // the lines that were not read
   int64_t line_ = 0, row_line_ = 0;  // from 1
   std::string joined_;
   std::vector<std::string_view> fields_;

@@ -70,15 +70,14 @@ TaskExamples read_wordnet(const Task& task, const Path& dir, const TaskSplit& sp
   for (const char* name : {"data.noun", "data.verb", "data.adj", "data.adv"}) {
     std::string file = (dir / name).string(), text = read_text(file);
     int64_t number = 0;
-    for (size_t at = 0; at < text.size();) {
-      size_t end = std::min(text.find('\n', at), text.size());
-      std::string_view line = std::string_view(text).substr(at, end - at);
+    for (std::string_view rest = text; !rest.empty();) {
+      const size_t at = text.size() - rest.size();
+      const std::string_view line = take_part(rest, '\n');
       ++number;
       // The licence is at the beginning, with indented lines.
       if (!line.starts_with("  ")) {
         read_synset(line, at, join(file, ":", number), split.name, out);
       }
-      at = end + 1;
     }
   }
   return out;

@@ -133,9 +133,8 @@ std::vector<std::string> read_lines(const std::string& path) {
   const std::string text = read_file(path);
   std::vector<std::string> tokens;
   std::unordered_map<std::string, size_t> lines;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string token = text.substr(at, end - at);
+  for (std::string_view rest = text; !rest.empty();) {
+    std::string token(take_part(rest, '\n'));
     if (token.ends_with('\r')) token.pop_back();
     const size_t line = tokens.size() + 1;
     check_format(line <= kMaxWordPieces, path, ": more than ", kMaxWordPieces, " lines");
@@ -146,7 +145,6 @@ std::vector<std::string> read_lines(const std::string& path) {
                    first->second);
     }
     tokens.push_back(std::move(token));
-    at = end + 1;
   }
   check_format(!lines.empty(), path, ": contains no tokens");
   return tokens;

@@ -10,6 +10,7 @@
 #include "data/codec/checksums.h"
 #include "data/io/json.h"
 #include "data/io/temporary.h"
+#include "data/io/utf8.h"
 #include "data/suites/words.h"
 #include "tensor/base/error.h"
 
@@ -99,10 +100,8 @@ const std::vector<std::string>& listops_tokens() {
 int64_t listops_value(std::string_view expression) {
   const std::vector<std::string>& known = listops_tokens();
   Evaluation run;
-  for (size_t at = 0; at < expression.size();) {
-    const size_t end = std::min(expression.find(' ', at), expression.size());
-    const std::string_view word = expression.substr(at, end - at);
-    at = end + 1;
+  while (!expression.empty()) {
+    const std::string_view word = take_part(expression, ' ');
     if (word.empty() || word == "(" || word == ")") continue;
     const auto found = std::ranges::find(known, word);
     check(found != known.end(), "listops: unknown token '", word, "'");

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 #include "data/tasks/lra/listops.h"
 #include "data/tasks/task_readers.h"
 #include "data/tasks/tsv.h"
@@ -17,10 +18,8 @@ namespace {
 // The expression's tokens with single spaces between them, without round brackets.
 std::string plain(std::string_view source) {
   std::string out;
-  for (size_t at = 0; at < source.size();) {
-    const size_t end = std::min(source.find(' ', at), source.size());
-    const std::string_view word = source.substr(at, end - at);
-    at = end + 1;
+  while (!source.empty()) {
+    const std::string_view word = take_part(source, ' ');
     if (word.empty() || word == "(" || word == ")") continue;
     if (!out.empty()) out += ' ';
     out += word;

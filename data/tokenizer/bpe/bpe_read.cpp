@@ -6,6 +6,7 @@
 
 #include "data/io/file_io.h"
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer_json.h"
@@ -236,11 +237,9 @@ std::unique_ptr<BpeTokenizer> load_bpe_vocab(const std::string& dir) {
   const std::string merges = read_file(merges_path);
   const Ids ids(model.tokens);
   size_t number = 0;
-  for (size_t at = 0; at < merges.size();) {
-    const size_t end = std::min(merges.find('\n', at), merges.size());
-    std::string_view line(merges.data() + at, end - at);
+  for (std::string_view rest = merges; !rest.empty();) {
+    std::string_view line = take_part(rest, '\n');
     if (line.ends_with('\r')) line.remove_suffix(1);
-    at = end + 1;
     if (++number == 1 && line.starts_with("#version")) continue;
     if (line.empty()) continue;
     model.merges.push_back(ids.merge(line, join(merges_path, ": line ", number)));

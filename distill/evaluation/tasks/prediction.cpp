@@ -37,9 +37,7 @@ std::vector<TextLine> text_lines(const std::string& name, std::string_view text,
                                  std::optional<bool> pairs) {
   std::vector<TextLine> lines;
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+    std::string_view line = data::take_part(text, '\n');
     if (line.ends_with('\r')) line.remove_suffix(1);
     lines.push_back(line_of(join(name, ":", lines.size() + 1), line, pairs));
   }
