@@ -174,7 +174,6 @@ void Preparation::from_self() {
   refuse_other_attention(what.attention_keys, what.student, loaded, what.model);
   resolve(loaded.config.shape());
   train_on(run, what.student, std::move(loaded));
-  run.config = what.student;
   run.inputs["tokenizer"] = run.tokenizer->hash();
   run.teacher = std::make_unique<SelfTeacher>();
   run.subject = join("student ", run.config.attention, " in ", what.model, ", its own teacher");
@@ -294,7 +293,6 @@ void Preparation::continue_student() {
         "distill: nothing of ", what.model, " would be trained: it has no low-rank additions, and ",
         "the rate of its weights is 0 (--learning-rate)");
   train_on(run, what.student, std::move(loaded));
-  run.config = what.student;
 }
 
 std::shared_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source, int64_t window,

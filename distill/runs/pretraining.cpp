@@ -66,9 +66,7 @@ void load(TrainingRun& run, Pretraining& what, const RunHost& host) {
       what.attention_keys.count("method") && what.config.attention != loaded.config.attention;
   if (!other_method) {
     refuse_other_attention(what.attention_keys, what.config, loaded, what.model);
-    train_on(run, what.config, std::move(loaded));
-    run.config = what.config;
-    return;
+    return train_on(run, what.config, std::move(loaded));
   }
   run.inputs["model"] = loaded.hash();
   what.config.copy_sizes(loaded.config);

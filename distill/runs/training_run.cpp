@@ -91,6 +91,7 @@ void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded)
   loaded.config.describe_attention(theirs);
   config.describe_attention(ours);
   ours.set_all(theirs.to_json());
+  run.config = config;
   run.model = loaded.model;
   run.store = std::move(loaded.store);
 }

@@ -87,7 +87,8 @@ void refuse_other(const std::set<std::string>& chosen, const std::string& sectio
 // The same of the section "attention" of two configs.
 void refuse_other_attention(const std::set<std::string>& chosen, nn::ModelConfig& given,
                             const nn::LoadedModel& theirs, const std::string& path);
-// Makes `run` continue with a loaded model; `config` gets its sizes and its attention's settings.
+// Makes `run` continue with a loaded model; `config`, the run's from now on, gets its sizes and its
+// attention's settings.
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded);
 
 // Clears what the files of `model` say about tokens, unless the run has that model's tokenizer.
