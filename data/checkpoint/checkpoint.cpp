@@ -3,7 +3,6 @@
 #include "data/checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -47,8 +46,7 @@ std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::Fi
 std::optional<int64_t> step_of(const std::string& name) {
   std::string digits = name.starts_with("step-") ? name.substr(5) : "";
   if (digits.size() < 8 || digits.size() > 18) return {};
-  if (!std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); }))
-    return {};
+  if (digits.find_first_not_of("0123456789") != digits.npos) return {};
   return std::stoll(digits);
 }
 

@@ -39,11 +39,6 @@ std::vector<int64_t> WindowSource::windows_of(int64_t n, int64_t B) {
   return out;
 }
 
-Batch WindowSource::batch(int64_t n, int64_t B) {
-  Batch batch = gather(windows_of(n, B));
-  return batch;
-}
-
 Batch WindowSource::in_order(int64_t first, int64_t B) const {
   int64_t last = std::min(first + B, size());
   check(first < last, "windows: no window from ", first, " on");

@@ -60,7 +60,7 @@ class WindowSource : public BatchSource {
 
   int64_t size() const override { return windows_.empty() ? whole_ : int64_t(windows_.size()); }
   int64_t window() const override { return window_; }
-  Batch batch(int64_t n, int64_t B) override;
+  Batch batch(int64_t n, int64_t B) override { return gather(windows_of(n, B)); }
   std::vector<int64_t> windows_of(int64_t n, int64_t B) override;
   std::unique_ptr<BatchSource> clone() const override {
     return std::make_unique<WindowSource>(*this);

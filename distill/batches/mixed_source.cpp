@@ -3,7 +3,6 @@
 #include "distill/batches/mixed_source.h"
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "data/corpus/permutation.h"
@@ -187,9 +186,7 @@ constexpr uint64_t kLengthStream = uint64_t(0x4c454e) << 40, kContentStream = ui
 
 int64_t parse_length(std::string_view word, const std::string& text) {
   int64_t value = 0;
-  const char* end = word.data() + word.size();
-  const auto [at, error] = std::from_chars(word.data(), end, value);
-  check(error == std::errc() && at == end && value >= 2, "lengths: '", text,
+  check(data::parse_number(word, value) && value >= 2, "lengths: '", text,
         "' is not a length of at least 2, a list of them (512,1024) or a range (512-2048)");
   return value;
 }

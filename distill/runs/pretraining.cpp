@@ -33,20 +33,13 @@ void check_sizes(Pretraining& what, nn::ModelConfig theirs) {
                what.model);
 }
 
-std::string hash_of_sizes(const nn::ModelConfig& config) {
-  const std::string text = json_text(nn::sizes_to_json(config));
-  data::Sha256 hash;
-  hash.update(text.data(), text.size());
-  return hash.hex();
-}
-
 // New weights with the sizes of `config`; unless given, as many embeddings as the tokenizer has
 // tokens.
 void make_new(TrainingRun& run, Pretraining& what, uint64_t seed) {
   if (!what.model.empty()) {
     const nn::ModelConfig theirs = nn::load_config(what.model);
     check_sizes(what, theirs);
-    run.inputs["model"] = hash_of_sizes(theirs);
+    run.inputs["model"] = data::sha256_hex(json_text(nn::sizes_to_json(theirs)));
     what.config.copy_sizes(theirs);
   } else if (!what.size_keys.count("vocab_size")) {
     data::Schema sizes;
