@@ -11,8 +11,6 @@
 
 namespace brine::data {
 
-using data::Path;
-
 inline constexpr int kCheckpointVersion = 1;
 
 // A checkpoint written by a later version of Brine.

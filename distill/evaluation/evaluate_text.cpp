@@ -143,8 +143,8 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
   if (traits.query_skip) out.query_skip = e.query_skip;
   if (traits.sparse) out.path = data::name_of(e.path, kAttentionPaths);
   if (e.cache) out.cache = {data::name_of(*e.cache, nn::kCaches), e.prefill};
-  if (recall) out.mask_recall = recall->rows();
   if (recall) {
+    out.mask_recall = recall->rows();
     out.keys_read = out.mask_recall.back().keys_read;
   } else if (nn::is_full_attention(m.config.attention)) {
     out.keys_read = keys_of_all(m.config.shape(), scored.cut.window);

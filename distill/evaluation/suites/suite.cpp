@@ -360,8 +360,7 @@ data::Json to_json(const SuiteResult& r) {
     out["rows"].push_back(object);
   }
   for (const SuiteRow& row : r.tasks) {
-    data::Json object = data::Json::object();
-    object["task"] = row.task;
+    data::Json object = {{"task", row.task}};
     add_means(object, row);
     out["tasks"].push_back(object);
   }
