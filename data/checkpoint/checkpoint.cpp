@@ -184,8 +184,7 @@ std::vector<Checkpoint> list_checkpoints(const Path& run_dir) {
       found.push_back({*step, entries->path()});
   }
   if (error) data::throw_io(run_dir, "list", error.value());
-  std::sort(found.begin(), found.end(),
-            [](const Checkpoint& a, const Checkpoint& b) { return a.step > b.step; });
+  std::ranges::sort(found, std::greater(), &Checkpoint::step);
   return found;
 }
 

@@ -68,8 +68,7 @@ std::vector<std::vector<int64_t>> LengthBuckets::in_order(int64_t B) const {
   check(B >= 1, "buckets: batches of ", B, " examples");
   std::vector<int64_t> order(lengths_.size());
   std::iota(order.begin(), order.end(), int64_t(0));
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return lengths_[size_t(a)] < lengths_[size_t(b)]; });
+  std::ranges::stable_sort(order, {}, [&](int64_t i) { return lengths_[size_t(i)]; });
   std::vector<std::vector<int64_t>> out;
   for (auto at = order.begin(); at != order.end();) {
     auto end = at + std::min<int64_t>(B, order.end() - at);

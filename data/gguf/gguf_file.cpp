@@ -288,8 +288,7 @@ void check_offsets(const std::string& file, const std::vector<GgufTensor>& tenso
   std::vector<const GgufTensor*> order;
   order.reserve(tensors.size());
   for (const GgufTensor& t : tensors) order.push_back(&t);
-  std::sort(order.begin(), order.end(),
-            [](const GgufTensor* a, const GgufTensor* b) { return a->begin < b->begin; });
+  std::ranges::sort(order, {}, &GgufTensor::begin);
   uint64_t end = 0;
   for (const GgufTensor* t : order) {
     const std::string where = join(file, ": tensor '", shown(t->name), "'");

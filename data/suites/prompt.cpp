@@ -162,8 +162,7 @@ Haystack::Haystack(std::string_view text, const std::string& name)
 }
 
 std::string Haystack::with(std::vector<Needle> needles, size_t n, Draws& draws) const {
-  std::stable_sort(needles.begin(), needles.end(),
-                   [](const Needle& a, const Needle& b) { return a.position < b.position; });
+  std::ranges::stable_sort(needles, {}, &Needle::position);
   const size_t start = draws.below(units_.size());
   std::string out;
   auto add = [&](const std::string& text) {

@@ -126,8 +126,7 @@ void assign_added_ids(TokenizerModel& model, size_t vocabulary, const std::strin
     token.id = id;
     kept.push_back(std::move(token));
   }
-  std::stable_sort(kept.begin(), kept.end(),
-                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::ranges::stable_sort(kept, {}, &AddedToken::id);
   model.added = std::move(kept);
   if (changed == 0) return;
   model.notes.push_back(join(path, ": added token ", first,
@@ -213,8 +212,7 @@ void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
   for (const auto& [content, id] : added.object().items())
     list.push_back({{"content", content}, {"id", id}, {"normalized", true}});
   add(read_added(list, added.path));
-  std::stable_sort(tokens.begin(), tokens.end(),
-                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::ranges::stable_sort(tokens, {}, &AddedToken::id);
 }
 
 void SideFiles::keep_for_writing(TokenizerModel& kept) const {
@@ -249,8 +247,7 @@ const std::string& token_text(const TokenizerModel& model, int32_t id) {
 
 void add_special(TokenizerModel& model, std::optional<int32_t> id) {
   if (!id) return;
-  auto at = std::lower_bound(model.added.begin(), model.added.end(), *id,
-                             [](const AddedToken& t, int32_t value) { return t.id < value; });
+  const auto at = std::ranges::lower_bound(model.added, *id, {}, &AddedToken::id);
   if (at != model.added.end() && at->id == *id) return;
   AddedToken token;
   token.id = *id;

@@ -166,8 +166,7 @@ std::map<std::string, std::string_view, std::less<>> zip_records(const Path& pat
   entries.reserve(directory.entries);
   for (uint64_t i = 0; i < directory.entries; ++i) entries.push_back(read_entry(in, left));
   check_format(left.empty(), name, ": ", left.size(), " bytes after the directory's entries");
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.record < b.record; });
+  std::ranges::sort(entries, {}, &Entry::record);
   std::map<std::string, std::string_view, std::less<>> out;
   uint64_t end = 0;
   for (const Entry& e : entries) {

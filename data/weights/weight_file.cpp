@@ -53,14 +53,10 @@ void convert_values(unsigned char* y, Dtype to, const unsigned char* x, Dtype fr
 
 WeightFile::WeightFile(const Path& path) : path_(path), file_(std::make_shared<MappedFile>(path)) {}
 
-void WeightFile::sort_entries() {
-  std::sort(entries_.begin(), entries_.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-}
+void WeightFile::sort_entries() { std::ranges::sort(entries_, {}, &WeightInfo::name); }
 
 const WeightInfo* WeightFile::find(std::string_view name) const {
-  auto at = std::lower_bound(entries_.begin(), entries_.end(), name,
-                             [](const auto& e, std::string_view n) { return e.name < n; });
+  const auto at = std::ranges::lower_bound(entries_, name, {}, &WeightInfo::name);
   return at != entries_.end() && at->name == name ? &*at : nullptr;
 }
 

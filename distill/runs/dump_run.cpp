@@ -208,8 +208,7 @@ bool dump_task(const DumpRequest& r, const nn::LoadedModel& m, const data::Token
   spec.samples = r.samples ? r.samples : all;
   for (int64_t i = 0; i < spec.samples; ++i) spec.windows.push_back(i * all / spec.samples);
   auto length = [&](int64_t text) { return int64_t(tokens.texts[size_t(text)].ids.size()); };
-  std::stable_sort(spec.windows.begin(), spec.windows.end(),
-                   [&](int64_t a, int64_t b) { return length(a) < length(b); });
+  std::ranges::stable_sort(spec.windows, {}, length);
   for (int64_t text : spec.windows) spec.lengths.push_back(length(text));
   spec.tokens = spec.lengths.back();
   return write(
