@@ -249,10 +249,7 @@ void add_special(TokenizerModel& model, std::optional<int32_t> id) {
   if (!id) return;
   const auto at = std::ranges::lower_bound(model.added, *id, {}, &AddedToken::id);
   if (at != model.added.end() && at->id == *id) return;
-  AddedToken token;
-  token.id = *id;
-  token.content = model.tokens[size_t(*id)];
-  model.added.insert(at, token);
+  model.added.insert(at, {.id = *id, .content = model.tokens[size_t(*id)]});
 }
 
 }  // namespace brine::data

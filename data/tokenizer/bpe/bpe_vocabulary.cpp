@@ -99,11 +99,7 @@ void read_tokens(const VocabularyMetadata& vocabulary, const std::string& source
     check_format(is_utf8(token), source, ": token ", id, " is not UTF-8");
     const int32_t type = vocabulary.types.empty() ? kNormal : vocabulary.types[id];
     if (token.empty() || (type != kControl && type != kUserDefined)) continue;
-    AddedToken added;
-    added.id = int32_t(id);
-    added.content = token;
-    added.special = type == kControl;
-    model.added.push_back(added);
+    model.added.push_back({.id = int32_t(id), .content = token, .special = type == kControl});
   }
 }
 
