@@ -69,22 +69,16 @@ bool learns_mask(const nn::Model& model) {
 }
 
 MaskHealth mask_health(const std::vector<Recall>& layers) {
-  Recall all;
-  std::vector<double> heads;
-  for (const Recall& layer : layers) {
-    if (layer.heads() == 0) continue;
-    all += layer;
-    for (double x : by_head(layer)) heads.push_back(x);
-  }
+  const MaskRow all = mask_rows(layers).back();
   if (all.rows == 0) return {};
-  return {.recall = all.mean(recall::kMask),
-          .least = quantile(heads, 0),
-          .tenth = quantile(heads, 0.1),
-          .top_hit = all.mean(recall::kTopHit),
-          .sinks_recent = all.mean(recall::kSinksRecent),
-          .top_keys = all.mean(recall::kTopKeys),
+  return {.recall = all.mean[recall::kMask],
+          .least = all.least,
+          .tenth = all.tenth,
+          .top_hit = all.mean[recall::kTopHit],
+          .sinks_recent = all.mean[recall::kSinksRecent],
+          .top_keys = all.mean[recall::kTopKeys],
           .rows = all.rows,
-          .keys_read = all.keys_read()};
+          .keys_read = all.keys_read};
 }
 
 std::string degenerate_warning(const MaskHealth& h) {
