@@ -11,13 +11,10 @@
 #include "data/dump/dump_convert.h"
 
 namespace brine::data {
-namespace {
 
 void remove_file(const Path& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_io(path, "remove", errno);
 }
-
-}  // namespace
 
 std::string shard_name(int64_t index) {
   char name[32];

@@ -11,6 +11,9 @@ namespace brine::data {
 
 inline constexpr const char* kTemporaryShard = ".tmp";
 
+// Nothing if there is none.
+void remove_file(const Path& path);
+
 // "shard-00012.h5"
 std::string shard_name(int64_t index);
 

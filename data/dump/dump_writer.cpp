@@ -2,11 +2,8 @@
 // once the manifest lists it.
 #include "data/dump/dump_writer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -206,9 +203,7 @@ void DumpWriter::Impl::drop_leftovers() {
                               [&](const DumpShard& s) { return s.name == name; });
     if (is_shard_name(final_name) && !listed) doomed.push_back(entry.path());
   }
-  for (const Path& path : doomed) {
-    if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_io(path, "remove", errno);
-  }
+  for (const Path& path : doomed) remove_file(path);
 }
 
 DumpWriter::Run DumpWriter::Impl::missing() const {
