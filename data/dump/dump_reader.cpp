@@ -74,6 +74,60 @@ void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
     check_one(x.dtype() == Dtype::i32 ? x.data<int32_t>()[i] : x.data<int64_t>()[i]);
 }
 
+// A dataset with one row for each sample.
+Tensor read_samples(const std::vector<Location>& at, const std::string& dataset, const Shape& shape,
+                    Dtype stored, Dtype wanted) {
+  Tensor x = Tensor::empty(shape, wanted);
+  int64_t count = shape.numel() / shape[0];
+  Rows rows(stored, wanted);
+  unsigned char* out = x.raw();
+  for (const Location& s : at) out = rows.read(*s.file, dataset, s.row, 1, count, out);
+  return x;
+}
+
+// In a ragged dump: [n, (H,) T, ...] with zeros at the ends.
+Tensor read_ragged(const std::vector<Location>& at, const std::string& dataset, const Shape& shape,
+                   bool by_head, Dtype stored, Dtype wanted) {
+  Tensor x = Tensor::zeros(shape, wanted);
+  int64_t H = by_head ? shape[1] : 1, T = shape[by_head ? 2 : 1];
+  int64_t width = shape.numel() / (shape[0] * H * T);
+  Rows rows(stored, wanted);
+  unsigned char* out = x.raw();
+  for (const Location& sample : at) {
+    for (int64_t h = 0; h < H; ++h, out += T * width * int64_t(item_size(wanted))) {
+      rows.read(*sample.file, dataset, H * sample.token + h * sample.length, sample.length,
+                sample.length * width, out);
+    }
+  }
+  return x;
+}
+
+// Maps [n, H, T, T] of a ragged dump, or of packed rows.
+Tensor read_maps(const std::vector<Location>& at, const std::string& dataset, int64_t T,
+                 const DumpSpec& s) {
+  Tensor x = Tensor::zeros({int64_t(at.size()), s.heads, T, T});
+  Rows rows(s.dtype, Dtype::f32);
+  std::vector<float> values;
+  float* out = x.data<float>();
+  for (const Location& sample : at) {
+    const int64_t length = s.ragged ? sample.length : T;
+    const int64_t count = s.heads * s.map_values(length);
+    values.resize(size_t(count));
+    rows.read(*sample.file, dataset, s.ragged ? s.heads * sample.map : sample.row,
+              s.ragged ? count : 1, count, reinterpret_cast<unsigned char*>(values.data()));
+    const float* from = values.data();
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t q = 0; q < length; ++q) {
+        int64_t keys = s.packs_rows() ? q + 1 : length;
+        std::copy(from, from + keys, out + (h * T + q) * T);
+        from += keys;
+      }
+    }
+    out += s.heads * T * T;
+  }
+  return x;
+}
+
 }  // namespace
 
 struct DumpReader::Impl {
@@ -86,14 +140,6 @@ struct DumpReader::Impl {
   SharedFile shard(size_t index) const;
   SharedFile open_shard(const DumpShard& shard) const;
   std::vector<Location> locations(std::span<const int64_t> samples) const;
-  // A dataset with one row for each sample.
-  Tensor samples(const std::vector<Location>& at, const std::string& dataset, const Shape& shape,
-                 Dtype stored, Dtype wanted) const;
-  // In a ragged dump: [n, (H,) T, ...] with zeros at the ends.
-  Tensor ragged(const std::vector<Location>& at, const std::string& dataset, const Shape& shape,
-                bool by_head, Dtype stored, Dtype wanted) const;
-  // Maps [n, H, T, T] of a ragged dump, or of packed rows.
-  Tensor maps(const std::vector<Location>& at, const std::string& dataset, int64_t T) const;
   Tensor read(const std::vector<Location>& at, const TeacherTensor& tensor, int64_t layer,
               int64_t T, DumpWants::AsStored as_stored) const;
   std::vector<const TeacherTensor*> chosen(const DumpWants& wants) const;
@@ -158,69 +204,16 @@ int64_t DumpReader::Impl::tokens_of(const std::vector<Location>& at, const DumpW
   return std::min(wants.tokens_steps.round_up(T), manifest.spec.tokens);
 }
 
-Tensor DumpReader::Impl::samples(const std::vector<Location>& at, const std::string& dataset,
-                                 const Shape& shape, Dtype stored, Dtype wanted) const {
-  Tensor x = Tensor::empty(shape, wanted);
-  int64_t count = shape.numel() / shape[0];
-  Rows rows(stored, wanted);
-  unsigned char* out = x.raw();
-  for (const Location& s : at) out = rows.read(*s.file, dataset, s.row, 1, count, out);
-  return x;
-}
-
-Tensor DumpReader::Impl::ragged(const std::vector<Location>& at, const std::string& dataset,
-                                const Shape& shape, bool by_head, Dtype stored,
-                                Dtype wanted) const {
-  Tensor x = Tensor::zeros(shape, wanted);
-  int64_t H = by_head ? shape[1] : 1, T = shape[by_head ? 2 : 1];
-  int64_t width = shape.numel() / (shape[0] * H * T);
-  Rows rows(stored, wanted);
-  unsigned char* out = x.raw();
-  for (const Location& sample : at) {
-    for (int64_t h = 0; h < H; ++h, out += T * width * int64_t(item_size(wanted))) {
-      rows.read(*sample.file, dataset, H * sample.token + h * sample.length, sample.length,
-                sample.length * width, out);
-    }
-  }
-  return x;
-}
-
-Tensor DumpReader::Impl::maps(const std::vector<Location>& at, const std::string& dataset,
-                              int64_t T) const {
-  const DumpSpec& s = manifest.spec;
-  Tensor x = Tensor::zeros({int64_t(at.size()), s.heads, T, T});
-  Rows rows(s.dtype, Dtype::f32);
-  std::vector<float> values;
-  float* out = x.data<float>();
-  for (const Location& sample : at) {
-    const int64_t length = s.ragged ? sample.length : T;
-    const int64_t count = s.heads * s.map_values(length);
-    values.resize(size_t(count));
-    rows.read(*sample.file, dataset, s.ragged ? s.heads * sample.map : sample.row,
-              s.ragged ? count : 1, count, reinterpret_cast<unsigned char*>(values.data()));
-    const float* from = values.data();
-    for (int64_t h = 0; h < s.heads; ++h) {
-      for (int64_t q = 0; q < length; ++q) {
-        int64_t keys = s.packs_rows() ? q + 1 : length;
-        std::copy(from, from + keys, out + (h * T + q) * T);
-        from += keys;
-      }
-    }
-    out += s.heads * T * T;
-  }
-  return x;
-}
-
 Tensor DumpReader::Impl::read(const std::vector<Location>& at, const TeacherTensor& tensor,
                               int64_t layer, int64_t T, DumpWants::AsStored as_stored) const {
   const DumpSpec& s = manifest.spec;
   const std::string dataset = tensor.path(layer);
-  if (tensor.is_map() && (s.ragged || s.packs_rows())) return maps(at, dataset, T);
+  if (tensor.is_map() && (s.ragged || s.packs_rows())) return read_maps(at, dataset, T, s);
   const Shape shape = tensor.padded(s, int64_t(at.size()), T);
   const Dtype stored = tensor.dtype(s), wanted = type_read(tensor, s, as_stored);
   Tensor x = s.ragged && tensor.has_tokens()
-                 ? ragged(at, dataset, shape, tensor.by_head(), stored, wanted)
-                 : samples(at, dataset, shape, stored, wanted);
+                 ? read_ragged(at, dataset, shape, tensor.by_head(), stored, wanted)
+                 : read_samples(at, dataset, shape, stored, wanted);
   if (!tensor.is_float()) check_numbers(x, 0, s.vocab, dataset.c_str(), dir.string());
   return x;
 }
@@ -300,7 +293,7 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
     if (!tensor->of_layer)
       batch.tensors[tensor->name] = impl_->read(at, *tensor, 0, T, wants.as_stored);
   }
-  batch.lengths = impl_->samples(at, "lengths", {n}, Dtype::i64, Dtype::i64);
+  batch.lengths = read_samples(at, "lengths", {n}, Dtype::i64, Dtype::i64);
   check_numbers(batch.lengths, 1, s.tokens + 1, "lengths", where);
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
@@ -309,7 +302,7 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   }
   batch.samples.assign(samples.begin(), samples.end());
   if (s.has_windows()) {
-    Tensor stored = impl_->samples(at, "windows", {n}, Dtype::i64, Dtype::i64);
+    Tensor stored = read_samples(at, "windows", {n}, Dtype::i64, Dtype::i64);
     for (int64_t i = 0; i < n; ++i) {
       int64_t window = stored.data<int64_t>()[i];
       check_format(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ",
