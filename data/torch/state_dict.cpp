@@ -158,8 +158,7 @@ class Machine {
   void push(Value value) { stack_.push_back(make(std::move(value))); }
   void push_number(Kind kind, int64_t number) { push({.kind = kind, .number = number}); }
   Id pop() {
-    const size_t floor = marks_.empty() ? 0 : marks_.back();
-    require(stack_.size() > floor, "no value on the stack");
+    top();  // throws where there is none
     const Id id = stack_.back();
     stack_.pop_back();
     return id;
