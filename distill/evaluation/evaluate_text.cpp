@@ -90,11 +90,6 @@ Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer
   return out;
 }
 
-void warn(const Messages& messages, const MaskHealth& health) {
-  const std::string warning = degenerate_warning(health);
-  if (!warning.empty()) messages.warning("eval: ", warning);
-}
-
 }  // namespace
 
 TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
@@ -161,7 +156,8 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
     const MaskHealth health = recall ? mask_health(recall->layers())
                                      : health_of_start(m.config, e.options(), scored.again);
     if (!recall) out.mask_health = health;
-    warn(messages, health);
+    const std::string warning = degenerate_warning(health);
+    if (!warning.empty()) messages.warning("eval: ", warning);
   }
   messages.detail("eval: ", peak_memory());
   return out;
@@ -318,11 +314,9 @@ data::Json to_json(const TextCut& cut) {
           {"predicted_tokens", cut.predicted_tokens}};
 }
 
-distill::Perplexity score(const Protocol& p, nn::Model& model, const distill::EvaluateCall& call) {
-  if (p.strided) {
-    return distill::evaluate_strided(model, p.tokens, {p.window, p.stride}, call);
-  }
-  return distill::evaluate(model, distill::WindowSource(p.tokens, p.window, 0), call);
+Perplexity score(const Protocol& p, nn::Model& model, const EvaluateCall& call) {
+  if (p.strided) return evaluate_strided(model, p.tokens, {p.window, p.stride}, call);
+  return evaluate(model, WindowSource(p.tokens, p.window, 0), call);
 }
 
 }  // namespace brine::distill

@@ -65,8 +65,7 @@ data::Json to_json(const TextCut& cut);
 std::string describe(const Protocol& protocol, int64_t scored, int64_t predicted);
 TextCut cut_of(const Protocol& protocol, int64_t scored, int64_t predicted);
 
-distill::Perplexity score(const Protocol& protocol, nn::Model& model,
-                          const distill::EvaluateCall& call);
+Perplexity score(const Protocol& protocol, nn::Model& model, const EvaluateCall& call);
 
 // How a sparse attention is computed: by the sparse path, or by the T x T reference.
 enum class AttentionPath { sparse, dense };
