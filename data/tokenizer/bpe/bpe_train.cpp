@@ -10,6 +10,7 @@
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/pretokenize.h"
+#include "data/tokenizer/tokenizer_json.h"
 #include "tensor/base/error.h"
 
 namespace brine::data {
@@ -143,11 +144,7 @@ BpeModel start_of(const BpeTrainOptions& options) {
   }
   for (uint8_t byte : bytes_by_character())
     model.tokens.push_back(spell_bytes(std::string(1, char(byte))));
-  auto role = [&](const char* name) -> std::optional<int32_t> {
-    auto found = std::find(options.special.begin(), options.special.end(), name);
-    if (found == options.special.end()) return std::nullopt;
-    return int32_t(found - options.special.begin());
-  };
+  auto role = [&](const char* name) { return find_token(model, name); };
   auto either = [](std::optional<int32_t> a, std::optional<int32_t> b) { return a ? a : b; };
   // As in OPT, one token both ends a text and precedes one.
   model.special = {.bos = role("</s>"),
