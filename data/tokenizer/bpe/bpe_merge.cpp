@@ -78,7 +78,7 @@ void MergeTable::reset(size_t pairs) {
 }
 
 void MergeTable::set(int32_t left, int32_t right, Merge merge) {
-  const uint64_t key = key_of(left, right);
+  const uint64_t key = pair_key({left, right});
   size_t slot = slot_of(key);
   while (slots_[slot].key != kEmpty && slots_[slot].key != key) slot = (slot + 1) & mask_;
   slots_[slot] = {key, merge};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace brine::data {
@@ -17,6 +18,11 @@ struct Merge {
   int32_t id = -1;
 };
 
+// Two tokens as one number.
+inline uint64_t pair_key(std::pair<int32_t, int32_t> pair) {
+  return uint64_t(uint32_t(pair.first)) << 32 | uint32_t(pair.second);
+}
+
 // (left, right) -> Merge, by open addressing.
 class MergeTable {
  public:
@@ -25,7 +31,7 @@ class MergeTable {
   // An existing pair gets the new merge.
   void set(int32_t left, int32_t right, Merge merge);
   Merge find(int32_t left, int32_t right) const {
-    const uint64_t key = key_of(left, right);
+    const uint64_t key = pair_key({left, right});
     for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
       if (slots_[slot].key == key) return slots_[slot].merge;
       if (slots_[slot].key == kEmpty) return {};
@@ -38,9 +44,6 @@ class MergeTable {
     uint64_t key = kEmpty;
     Merge merge;
   };
-  static uint64_t key_of(int32_t left, int32_t right) {
-    return uint64_t(uint32_t(left)) << 32 | uint32_t(right);
-  }
   size_t slot_of(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u >> 20) & mask_; }
 
   std::vector<Slot> slots_ = std::vector<Slot>(2);  // at most half full

@@ -66,14 +66,11 @@ void read_merges(const SortedJson& merges, const std::string& path, BpeModel& mo
 // For a pair that is listed twice the later rank counts, as in `tokenizers`.
 void drop_repeated_merges(BpeModel& model) {
   std::unordered_map<uint64_t, size_t> last;
-  auto key = [](std::pair<int32_t, int32_t> pair) {
-    return uint64_t(uint32_t(pair.first)) << 32 | uint32_t(pair.second);
-  };
-  for (size_t i = 0; i < model.merges.size(); ++i) last[key(model.merges[i])] = i;
+  for (size_t i = 0; i < model.merges.size(); ++i) last[pair_key(model.merges[i])] = i;
   if (last.size() == model.merges.size()) return;
   std::vector<std::pair<int32_t, int32_t>> kept;
   for (size_t i = 0; i < model.merges.size(); ++i)
-    if (last[key(model.merges[i])] == i) kept.push_back(model.merges[i]);
+    if (last[pair_key(model.merges[i])] == i) kept.push_back(model.merges[i]);
   model.merges = std::move(kept);
 }
 

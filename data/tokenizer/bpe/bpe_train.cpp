@@ -35,7 +35,7 @@ class Learner {
     words_.push_back({std::move(word), count});
   }
 
-  void forget(Pair pair) { pairs_[index_.at(key_of(pair))].count = 0; }
+  void forget(Pair pair) { pairs_[index_.at(pair_key(pair))].count = 0; }
 
   // The most frequent pair, with the smallest ids on a tie; nothing below min_count.
   std::optional<Pair> best(int64_t min_count) {
@@ -44,7 +44,7 @@ class Learner {
       const Candidate top = queue_.top();
       if (top.count < min_count) return std::nullopt;
       queue_.pop();
-      const int64_t now = pairs_[index_.at(key_of(top.pair))].count;
+      const int64_t now = pairs_[index_.at(pair_key(top.pair))].count;
       if (now == top.count) return top.pair;
       // Counts in the queue are never too low, so an entry whose count decreased is inserted again.
       if (now > 0) queue_.push({now, top.pair});
@@ -53,11 +53,11 @@ class Learner {
   }
 
   void merge(Pair pair, int32_t id) {
-    PairInfo& info = pairs_[index_.at(key_of(pair))];
+    PairInfo& info = pairs_[index_.at(pair_key(pair))];
     const std::vector<int32_t> words = std::move(info.words);
     info.words.clear();
     for (int32_t word : words) merge_in(words_[size_t(word)], word, pair, id);
-    pairs_[index_.at(key_of(pair))].count = 0;
+    pairs_[index_.at(pair_key(pair))].count = 0;
   }
 
  private:
@@ -72,12 +72,9 @@ class Learner {
       return count != other.count ? count < other.count : pair > other.pair;
     }
   };
-  static uint64_t key_of(Pair pair) {
-    return uint64_t(uint32_t(pair.first)) << 32 | uint32_t(pair.second);
-  }
 
   void grow(int32_t left, int32_t right, int64_t count, int32_t word) {
-    auto [found, is_new] = index_.emplace(key_of({left, right}), int32_t(pairs_.size()));
+    auto [found, is_new] = index_.emplace(pair_key({left, right}), int32_t(pairs_.size()));
     if (is_new) pairs_.push_back({.pair = {left, right}});
     PairInfo& info = pairs_[size_t(found->second)];
     info.count += count;
@@ -87,7 +84,7 @@ class Learner {
   }
 
   void shrink(int32_t left, int32_t right, int64_t count) {
-    pairs_[size_t(index_.at(key_of({left, right})))].count -= count;
+    pairs_[size_t(index_.at(pair_key({left, right})))].count -= count;
   }
 
   void merge_in(Word& word, int32_t index, Pair pair, int32_t id) {
