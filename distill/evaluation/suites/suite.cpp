@@ -2,6 +2,7 @@
 #include "distill/evaluation/suites/suite.h"
 
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -76,6 +77,16 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& words) 
   return out;
 }
 
+// Of the tasks, and "all".
+std::vector<std::string> task_names(const std::vector<PromptBlock>& blocks) {
+  std::vector<std::string> out;
+  for (const PromptBlock& block : blocks) {
+    if (out.empty() || out.back() != block.task->name) out.push_back(block.task->name);
+  }
+  out.push_back(kAll);
+  return out;
+}
+
 // The part of a run that does not depend on the method.
 struct SuiteRun {
   const SuiteCall& call;
@@ -112,21 +123,17 @@ struct SuiteRun {
         row.keys_read.push_back(keys_read(*m.model, ids_of(block.prompts.front()), options));
       if (sparse) row.k = kept_keys_of(m.config, k);
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-      messages.info("suite: ", name, row.k ? join(" k ", *row.k) : "", ", ", time.count(), " s");
+      std::string means;  // what is left of a run that is stopped later
+      for (const std::string& task : task_names(blocks)) {
+        const double right = mean_of(row, blocks, {.task = task == kAll ? "" : task}).forced;
+        means += join(", ", task, " ", std::round(right * 1e4) / 1e4);
+      }
+      messages.info("suite: ", name, row.k ? join(" k ", *row.k) : "", means, ", ", time.count(),
+                    " s");
       rows.push_back(std::move(row));
     }
   }
 };
-
-// Of the tasks, and "all".
-std::vector<std::string> task_names(const SuiteRun& run) {
-  std::vector<std::string> out;
-  for (const PromptBlock& block : run.blocks) {
-    if (out.empty() || out.back() != block.task->name) out.push_back(block.task->name);
-  }
-  out.push_back(kAll);
-  return out;
-}
 
 std::vector<SuiteRow> cells_of(const SuiteRun& run) {
   std::vector<SuiteRow> out;
@@ -148,7 +155,7 @@ std::vector<SuiteRow> cells_of(const SuiteRun& run) {
 
 std::vector<SuiteRow> tasks_of(const SuiteRun& run) {
   std::vector<SuiteRow> out;
-  for (const std::string& name : task_names(run)) {
+  for (const std::string& name : task_names(run.blocks)) {
     const Selection which{.task = name == kAll ? "" : name};
     for (const MethodScores& row : run.rows) {
       out.push_back({.task = name,
@@ -174,7 +181,7 @@ std::vector<SuiteFloor> floors_of(const SuiteRun& run) {
   }
   std::vector<SuiteFloor> out;
   if (!dense) return out;
-  for (const std::string& name : task_names(run)) {
+  for (const std::string& name : task_names(run.blocks)) {
     const Selection which{.task = name == kAll ? "" : name};
     const MeanScore full = mean_of(*dense, run.blocks, which);
     SuiteFloor floor{.task = name,
