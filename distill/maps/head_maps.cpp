@@ -80,19 +80,6 @@ void widen_row(const LayerView& view, int64_t head, int64_t t, std::vector<KeyMa
   for (KeyMass& column : out) column.mass = float(column.mass / sum);
 }
 
-void kept_keys(const LayerView& view, int64_t head, int64_t t, std::vector<KeptKey>& out) {
-  const int64_t T = view.tokens();
-  const RowEntries row = MaskRows(view.mask)(0, head, t);
-  const bool by_entry = view.probabilities.rank() == 1;
-  const float* masses =
-      view.probabilities.data<float>() + (by_entry ? row.first : (head * T + t) * T);
-  out.clear();
-  for (int64_t i = 0; i < row.count; ++i) {
-    const int64_t key = row.columns[i] - row.base;
-    out.push_back({key, masses[by_entry ? i : key]});
-  }
-}
-
 namespace {
 
 constexpr int64_t kTile = 64;          // rows of the teacher's attention at a time
@@ -126,7 +113,7 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view) const {
   if (view.columns()) maps[Picture::estimate] = none;
   if (view.has_mask()) maps[Picture::mask] = maps[Picture::student] = none;
   std::vector<KeyMass> columns;
-  std::vector<KeptKey> kept;
+  const bool by_entry = view.has_mask() && view.probabilities.rank() == 1;
   for (int64_t first = 0; first < T; first += kTile) {
     const int64_t count = std::min(kTile, T - first);
     const Tensor tile = teacher_tile(view, maps.head, first, count);
@@ -139,11 +126,16 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view) const {
           maps[Picture::estimate].add(t, each.first, each.behind, each.mass);
       }
       if (!view.has_mask()) continue;
-      kept_keys(view, maps.head, t, kept);
-      for (const KeptKey& each : kept) {
-        const int64_t row = cell_of[size_t(t)], column = cell_of[size_t(each.key)];
-        maps[Picture::mask].sum(row, column) += 1;
-        maps[Picture::student].sum(row, column) += each.mass;
+      const RowEntries kept = MaskRows(view.mask)(0, maps.head, t);
+      const float* mass =
+          view.probabilities.data<float>() + (by_entry ? kept.first : (maps.head * T + t) * T);
+      const int64_t* cell = cell_of.data();
+      float* counts = &maps[Picture::mask].sum(cell[t], 0);
+      float* masses = &maps[Picture::student].sum(cell[t], 0);
+      for (int64_t i = 0; i < kept.count; ++i) {
+        const int64_t key = kept.key(i);
+        counts[cell[key]] += 1;
+        masses[cell[key]] += mass[by_entry ? i : key];
       }
     }
   }

@@ -101,13 +101,6 @@ struct KeyMass {
 // masses of all keys sum to 1. `out` is replaced.
 void widen_row(const LayerView& view, int64_t head, int64_t t, std::vector<KeyMass>& out);
 
-struct KeptKey {
-  int64_t key = 0;
-  float mass = 0;  // of the student's attention
-};
-// The keys that row t of a head keeps, ascending; `out` is replaced.
-void kept_keys(const LayerView& view, int64_t head, int64_t t, std::vector<KeptKey>& out);
-
 // The teacher's attention; the estimate widened to keys; 1 where a key is kept; the student's
 // attention on the mask.
 enum class Picture { teacher, estimate, mask, student };
