@@ -76,18 +76,13 @@ inline void pair_rows(uint32_t* to, const bf16* from, int64_t rows, int64_t d) {
   }
 }
 
-// to [(keys + 1) / 2, lanes] = the pairs of neighbouring rows of s [keys, lanes], rows of both
-// `step` apart; a single last row gets 0.
+// to [keys / 2, lanes] = the pairs of neighbouring rows of s [keys, lanes], rows of both `step`
+// apart.
 inline void pair_keys(uint32_t* to, const float* s, int64_t keys, int64_t lanes, int64_t step) {
   for (int64_t n = 0; n < keys; n += 2, to += step, s += 2 * step) {
     const float* next = s + step;
-    if (n + 1 < keys) {
 #pragma omp simd
-      for (int64_t m = 0; m < lanes; ++m) to[m] = pair_of(s[m], next[m]);
-    } else {
-#pragma omp simd
-      for (int64_t m = 0; m < lanes; ++m) to[m] = pair_of(s[m], 0.0f);
-    }
+    for (int64_t m = 0; m < lanes; ++m) to[m] = pair_of(s[m], next[m]);
   }
 }
 

@@ -1,5 +1,5 @@
-// Attention of a tile of rows over a list of key blocks: which keys its lanes read and see. Both
-// directions and every type of inputs share it.
+// Attention of a tile of rows over a list of key blocks: which keys its lanes read and see, the
+// passes over all tiles, the sums of gradients. Both directions and every type of inputs share it.
 //
 // The rows of several heads of a group are the lanes of vectors: lane h R + r is row r of head h.
 #pragma once
