@@ -266,12 +266,8 @@ RunResult write_student(TrainingRun& run, const RunOptions& options, const RunHo
 
 RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host) {
   const std::string& out = options.out;
-  if (options.dry_run && options.resume && run.stage.empty()) {
-    data::Json before = stored_configuration(out);
-    check(!before.is_null(), out,
-          ": contains no checkpoint to resume from; start without --resume");
-    check_configuration(out, std::move(before), parse_ordered_json(recorded(run, host)));
-  }
+  if (options.dry_run && options.resume)
+    check_configuration(out, stored_configuration(out), parse_ordered_json(recorded(run, host)));
   if (!run.store) return write_student(run, options, host);
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
   RunResult result;

@@ -103,11 +103,11 @@ void clear_other_tokens(TrainingRun& run, const std::string& model) {
 }
 
 void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host) {
-  if (options.dry_run || !host.is_first()) return;
+  if ((options.dry_run && !options.resume) || !host.is_first()) return;
   const std::string& out = options.out;
   const bool exists = fs::exists(out);
   check(!exists || fs::is_directory(out), out, ": not a directory");
-  if (exists && !run.lock) {
+  if (exists && !run.lock && !options.dry_run) {
     run.lock = std::make_unique<data::DirectoryLock>(out, "is working on this run");
   }
   const bool has_run = exists && !data::list_checkpoints(out).empty();

@@ -96,7 +96,8 @@ void clear_other_tokens(TrainingRun& run, const std::string& model);
 
 // Throws for a run directory that contains a run (without resume) or none (with resume), or
 // something else (data::refuse_occupied), or that another process uses; locks an existing one. Call
-// this before any slow work. The first rank does it for all.
+// this before any slow work. The first rank does it for all. A dry run of a resumed run is checked
+// without a lock, other dry runs are not.
 void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host);
 
 // The settings of the run in a directory, from its newest readable checkpoint; null when there is

@@ -99,6 +99,7 @@ TEST_CASE("run directory: another teacher or dump stops a resumption too") {
   fs::remove_all(w.path("teacher-2"));
   w.must(World::train() + " --seed 2 --out teacher-2");
   say(refused_run(online + " --resume"), "inputs.teacher: ");
+  say(refused_run(online + " --resume --dry-run"), "inputs.teacher: ");
   std::string dump = "dump --model teacher --data text.txt --out dump-2 --windows ";
   w.must(dump + "6");
   std::string dumped = World::distill("--steps 2 --columns 12") + " --dump dump-2 --out inputs-3";
