@@ -192,9 +192,10 @@ double step_memory(TrainingRun& run, uint64_t seed) {
     losses = std::make_unique<Objective>(*run.model, run.teacher.get(), run.losses);
   StepObjective& objective = run.objective ? *run.objective : *losses;
   const int64_t samples = run.trainer.batch_size;
-  const RunBatches all = batches_of(run);
-  const int64_t drawn = std::min(samples, all.differ ? kMaxSamples : 2);
-  const Batch longest = run.train->clone()->batch(all.longest, drawn);
+  const int64_t number = batches_of(run).longest;
+  const std::unique_ptr<BatchSource> source = run.train->clone();
+  Batch longest = source->batch(number, std::min<int64_t>(samples, 2));
+  if (longest.lengths.defined()) longest = source->batch(number, std::min(samples, kMaxSamples));
   const int64_t before = allocator_stats().live;
   double peak[2];
   for (int64_t count : {1, 2}) {

@@ -465,6 +465,19 @@ TEST_CASE("tasks by the program: a run does not continue with other data") {
   check_refused(command + " --out changed --resume", "inputs.train");
 }
 
+TEST_CASE("tasks by the program: what is measured of a dump's batch has its longest text") {
+  const TaskWorld& w = tasks();
+  fs::create_directories(w.path("mixed/CoLA"));
+  std::string rows, text;
+  for (int i = 0; i < 24; ++i)
+    rows += "s\t" + std::to_string(i % 2) + "\t\t" + (text += "king ") + "\n";
+  for (const char* name : {"mixed/CoLA/train.tsv", "mixed/CoLA/dev.tsv"}) w.write(name, rows);
+  w.must("dump --task cola --data mixed --model teacher --out mixed_dump");
+  w.must(
+      "distill --task cola --data mixed --teacher teacher --dump mixed_dump --steps 1 --columns 8 "
+      "--k 3 --batch-size 16 --out never --dry-run");
+}
+
 TEST_CASE("tasks by the program: a resumed run reads the texts by its own recipe") {
   const TaskWorld& w = tasks();
   Json config = Json::parse(read_all(w.path("bert.json")));
