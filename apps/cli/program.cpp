@@ -250,7 +250,7 @@ int run_program(const std::vector<std::string>& words) {
   } catch (const SharedError& e) {
     // Every rank is here: the first one reports, and none waits for another.
     if (is_first_rank()) std::cerr << one_line(name + ": " + without_name(e.what(), name)) << "\n";
-    let_first_speak();
+    wait_for_launcher();
     close_ranks();
     return 1;
   } catch (const std::bad_alloc&) {

@@ -138,8 +138,8 @@ std::string rank_prefix() {
 }
 
 // Open MPI's launcher ends all processes as soon as one that has not joined MPI fails, rank 0
-// before it has spoken: the others leave that to it, and are ended by the launcher.
-void let_first_speak() {
+// before it has printed its error: the others wait for it, and are ended by the launcher.
+void wait_for_launcher() {
   const Launch launch = find_launch();
   if (launch.kind == Launch::Kind::open_mpi && launch.rank > 0 && !opened().tried)
     std::this_thread::sleep_for(std::chrono::duration<double>(kExitSeconds));

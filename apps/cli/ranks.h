@@ -35,7 +35,7 @@ bool is_first_rank();
 std::string rank_prefix();
 // Before the end of a program in which all ranks fail and rank 0 says why: waits until the launcher
 // ends this process, at most some seconds, where the end of this one would end rank 0.
-void let_first_speak();
+void wait_for_launcher();
 // At the end of a program in which all ranks end.
 void close_ranks();
 // Ends all ranks, if there are several, after an error of this one.

@@ -355,11 +355,11 @@ distill::TextPass pass_of(const Request& r, std::vector<int32_t> ids, const nn::
   const std::set<int64_t> some_layers = set_of(r.layers), some_heads = set_of(r.heads);
   const auto shown = double((some_layers.empty() ? size_t(layers) : some_layers.size()) *
                             (some_heads.empty() ? size_t(heads) : some_heads.size()));
-  const auto most = int64_t(std::sqrt((r.cells ? kMaxAskedCells : kMaxCells) / shown));
+  const auto side = int64_t(std::sqrt((r.cells ? kMaxAskedCells : kMaxCells) / shown));
   return {.ids = std::move(ids),
           .k = r.text.k,
           .teacher = r.teacher,
-          .maps = {.cells = distill::max_cells(tokens, r.cells ? std::min(r.cells, most) : most),
+          .maps = {.cells = distill::max_cells(tokens, r.cells ? std::min(r.cells, side) : side),
                    .layers = some_layers,
                    .heads = some_heads}};
 }

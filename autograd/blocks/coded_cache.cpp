@@ -72,9 +72,9 @@ std::pair<Tensor, Tensor> decode_cache(const CodedCache& cache, const Tensor& le
   check_cache(op, cache, type);
   const int64_t B = cache.last_keys.dim(0), room = (cache.values.dim(2) + 1) * cache.block();
   check_positions(op, "lengths", lengths, B, room);
-  int64_t most = 0;
-  for (int64_t b = 0; b < B; ++b) most = std::max(most, lengths.data<int64_t>()[b]);
-  const Shape shape{B, cache.last_keys.dim(1), most, cache.last_keys.dim(3)};
+  int64_t longest = 0;
+  for (int64_t b = 0; b < B; ++b) longest = std::max(longest, lengths.data<int64_t>()[b]);
+  const Shape shape{B, cache.last_keys.dim(1), longest, cache.last_keys.dim(3)};
   // Memory for all that the cache has room for: parts of a prompt reuse it as the lengths grow.
   auto rows = [&] {
     return Tensor::empty({shape[0] * shape[1] * room * shape[3]}, type, cache.last_keys.device())

@@ -191,9 +191,9 @@ void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const 
                max_width > 0 ? (max_width - 1) / config.block : 0);
   check(scores.q.dim(2) == 1 && width.shape() == Shape{scores.q.dim(0)} && mask.tile_count() == 1,
         op, ": one row of every sequence, got q ", scores.q.shape());
-  const int64_t most = config.max_kept((max_width + config.block - 1) / config.block);
-  check(mask.capacity() >= most, op, ": k grew: the state has room for ", mask.capacity(),
-        " blocks, not for ", most);
+  const int64_t max_kept = config.max_kept((max_width + config.block - 1) / config.block);
+  check(mask.capacity() >= max_kept, op, ": k grew: the state has room for ", mask.capacity(),
+        " blocks, not for ", max_kept);
   BlockScores whole = scores;
   if (!scores.q.device().is_cpu() && config.chosen > 0) {  // its kernels read steps as q is
     whole.keys.steps = whole.keys.steps.to(scores.q.dtype());

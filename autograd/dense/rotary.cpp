@@ -25,11 +25,11 @@ Tensor rotary(const Tensor& x, const Tensor& frequencies, const Tensor& first) {
   check(!first.defined() || (first.dtype() == Dtype::i64 && first.shape() == Shape{x.dim(0)}),
         "rotary: first positions must be i64 [", x.dim(0), "]");
   Tensor start = first.defined() ? first.clone() : Tensor();  // a caller may count on in place
-  const Tensor turns = frequencies.contiguous();
+  const Tensor rates = frequencies.contiguous();
   Tensor y = Tensor::like(x);
-  BRINE_CALL(y, rotary, y, x.detach().contiguous(), start, turns, 1.0);
+  BRINE_CALL(y, rotary, y, x.detach().contiguous(), start, rates, 1.0);
   return record_one("rotary", y, x, [=](const Tensor& dx, const Tensor& dy) {
-    BRINE_CALL(dx, rotary, dx, dy, start, turns, -1.0);
+    BRINE_CALL(dx, rotary, dx, dy, start, rates, -1.0);
   });
 }
 

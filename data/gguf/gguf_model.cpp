@@ -107,8 +107,8 @@ HfName hf_name(const GgufArchitecture& architecture, const std::string& name) {
   for (const auto& known : block ? architecture.inner : architecture.outer) {
     if (stem != known.gguf || (kind != ".weight" && kind != ".bias")) continue;
     std::string out = block ? architecture.blocks + number + "." : "";
-    const bool turned = known.layout == Layout::transposed && kind == ".bias";
-    return {out.append(known.hf).append(kind), turned ? Layout::same : known.layout};
+    const bool transposed = known.layout == Layout::transposed && kind == ".bias";
+    return {out.append(known.hf).append(kind), transposed ? Layout::same : known.layout};
   }
   return {name};
 }
@@ -286,9 +286,9 @@ Json llama_like_config(const Keys& keys, const GgufArchitecture& architecture,
                       "tensor_data_layout"},
                      sized_values(keys, heads));
   const int64_t hidden = keys.integer("embedding_length"), context = keys.integer("context_length");
-  const int64_t turned = keys.integer("rope.dimension_count", heads.size);
-  check_format(turned == heads.size, keys.file(), ": ", keys.name("rope.dimension_count"), " is ",
-               turned, ", only all ", heads.size, " features of a head are supported");
+  const int64_t rotated = keys.integer("rope.dimension_count", heads.size);
+  check_format(rotated == heads.size, keys.file(), ": ", keys.name("rope.dimension_count"), " is ",
+               rotated, ", only all ", heads.size, " features of a head are supported");
   const int64_t window = keys.integer("attention.sliding_window", 0);
   check_format(window == 0 || window >= context, keys.file(), ": ",
                keys.name("attention.sliding_window"), " of ", window, " is below the context of ",

@@ -224,13 +224,13 @@ namespace {
 // Receives the names of links or attributes, up to `most`.
 struct Names {
   std::vector<std::string> all;
-  size_t most;
+  size_t limit;
 
   template <class Info>
   static herr_t add(hid_t, const char* name, const Info*, void* to) {
     auto& names = *static_cast<Names*>(to);
     names.all.emplace_back(name);
-    return names.all.size() > names.most;
+    return names.all.size() > names.limit;
   }
 };
 

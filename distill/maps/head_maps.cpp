@@ -153,8 +153,8 @@ TextMaps TextMaps::coarser(int64_t wanted) const {
   return out;
 }
 
-int64_t max_cells(int64_t tokens, int64_t most) {
-  const int64_t side = std::clamp<int64_t>(most, 1, kLargestSide);
+int64_t max_cells(int64_t tokens, int64_t limit) {
+  const int64_t side = std::clamp<int64_t>(limit, 1, kLargestSide);
   if (tokens <= side) return tokens;
   return side < kSideStep ? side : side - side % kSideStep;
 }

@@ -89,7 +89,7 @@ struct Distillation {
   // The defaults of what is empty, from the table of defaults.cpp.
   Distillation defaults(const TeacherFacts& facts) const;
   // Why the student of an encoder will not be faster than its teacher: its texts are too short for
-  // that. Empty: nothing speaks against it. Call it after resolve().
+  // that. Empty: there is no objection. Call it after resolve().
   std::string no_gain(const TeacherFacts& facts) const;
   // Keys of the student's attention with their values as text, if its method is SEA.
   std::vector<std::pair<std::string, std::string>> attention_defaults(bool causal) const;

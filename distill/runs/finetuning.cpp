@@ -70,8 +70,9 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   if (!what.tokenizer.empty() || !nn::is_model_path(what.model))
     clear_other_tokens(*run, what.model);
   run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};
-  const int64_t most = *what.training.sequence_length;
-  use_task(*run, what.task, read_train_split(*run, what.task, run->config, most, host), most, host);
+  const int64_t max_tokens = *what.training.sequence_length;
+  use_task(*run, what.task, read_train_split(*run, what.task, run->config, max_tokens, host),
+           max_tokens, host);
   what.training.plan_epochs(what.epochs, what.task.warmup_ratio, run->train->size());
   run->losses = task_only();
   run->trainer = what.training.resolved();

@@ -389,10 +389,10 @@ int64_t Preparation::read_task_texts() {
   if (what.dumped_texts) {
     lengths = data::read_manifest(what.dump).spec.lengths;
   } else {
-    const int64_t most = what.training.sequence_length.value_or(
+    const int64_t max_tokens = what.training.sequence_length.value_or(
         what.defaults({.positions = what.student.shape().max_positions})
             .training.sequence_length.value_or(0));
-    texts = read_train_split(run, task(), what.student, most, host);
+    texts = read_train_split(run, task(), what.student, max_tokens, host);
     for (const data::TextTokens& text : texts->source->tokens().texts)
       lengths.push_back(int64_t(text.ids.size()));
   }

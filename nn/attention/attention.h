@@ -24,7 +24,7 @@ struct AttentionShape {
   int64_t max_positions = 2048;
   bool causal = true;
   int64_t kv_heads = 0;  // of keys and values, divides heads; 0 = heads
-  bool rotary = false;   // q and k are turned by their positions: there is a q_content, k_content
+  bool rotary = false;   // q and k are rotated by their positions: there is a q_content, k_content
   int64_t hidden_size = 0;  // C of the layer's input; 0 = heads x head_size
 
   int64_t groups() const { return kv_heads ? kv_heads : heads; }

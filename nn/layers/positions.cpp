@@ -20,7 +20,7 @@ Tensor Positions::added_at(const Tensor& x, const Tensor& rows) const {
   return table ? add(x, (*table)(rows)) : x;
 }
 
-Tensor Positions::turned(const Tensor& heads, const Tensor& first) const {
+Tensor Positions::rotated(const Tensor& heads, const Tensor& first) const {
   return rotary() ? brine::rotary(heads, frequencies, first) : heads;
 }
 

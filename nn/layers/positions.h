@@ -20,9 +20,9 @@ struct Positions {
   Tensor added(const Tensor& x, const Tensor& first) const;
   // The same with the table's rows, i32 [B, T]: for positions that padding interrupts.
   Tensor added_at(const Tensor& x, const Tensor& rows) const;
-  // Queries or keys [B, H, T, d] turned by their positions; themselves without frequencies.
-  Tensor turned(const Tensor& heads, const Tensor& first) const;
-  // The positions that turn back: reversed().turned(turned(x, first), first) is x, rounded.
+  // Queries or keys [B, H, T, d] rotated by their positions; themselves without frequencies.
+  Tensor rotated(const Tensor& heads, const Tensor& first) const;
+  // The positions that rotate back: reversed().rotated(rotated(x, first), first) is x, rounded.
   Positions reversed() const;
 };
 

@@ -110,8 +110,8 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   if (parts.positions && parts.positions->rotary()) {
     q_content = q;
     k_content = k;
-    q = parts.positions->turned(q, call.token_positions);
-    k = parts.positions->turned(k, call.token_positions);
+    q = parts.positions->rotated(q, call.token_positions);
+    k = parts.positions->rotated(k, call.token_positions);
   }
   if (tap) {
     tap->put("q", q);

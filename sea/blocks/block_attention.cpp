@@ -38,9 +38,9 @@ void BlocksConfig::validate(const nn::AttentionShape& shape) const {
         "blocks: an encoder sees later keys, blocks are for causal models; attention = sea fits");
   check(k >= 1 && block >= 1 && tile >= 1, "blocks: k, block and tile are at least 1, not ", k,
         ", ", block, " and ", tile);
-  const int64_t most = std::max(kDefaultK, (shape.max_positions + block - 1) / block * block);
-  check(k <= most, "blocks: k = ", k, ", the model has ", shape.max_positions,
-        " positions; at most ", most, " would fit");
+  const int64_t max_k = std::max(kDefaultK, (shape.max_positions + block - 1) / block * block);
+  check(k <= max_k, "blocks: k = ", k, ", the model has ", shape.max_positions,
+        " positions; at most ", max_k, " would fit");
   check_blocks("blocks", blocks());
 }
 

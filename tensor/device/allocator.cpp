@@ -133,8 +133,8 @@ void trim_locked(Cache& c) {
 void make_room(Cache& c, size_t size) {
   if (c.pinned) return;  // returning it may stall every device; it has few sizes
   const int64_t live = c.stats.live + int64_t(size);
-  const int64_t most = max_reserved(std::max(c.max_live, live));
-  while (c.stats.reserved + int64_t(size) > most) {
+  const int64_t limit = max_reserved(std::max(c.max_live, live));
+  while (c.stats.reserved + int64_t(size) > limit) {
     auto oldest = c.waiting.end();
     for (auto it = c.waiting.begin(); it != c.waiting.end(); ++it) {
       if (it->second.blocks.empty()) continue;

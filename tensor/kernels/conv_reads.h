@@ -71,7 +71,7 @@ inline ConvReads reads_of_gradient(const ConvSizes& s) {
 
 // Weights [O, C, kT, kW] as the products read them: [kT, kW, C, O]; for the gradient of the image
 // [kT, kW, O, C], with the columns in reverse.
-inline Tensor turned_weights(const Tensor& w, bool gradient) {
+inline Tensor transposed_weights(const Tensor& w, bool gradient) {
   Tensor from = w.transpose(0, 2).transpose(1, 3);  // [kT, kW, O, C]
   if (!gradient) from = from.transpose(2, 3);
   const Tensor to = Tensor::empty(from.shape(), w.dtype(), w.device());

@@ -19,7 +19,7 @@ NEWEST_FORMAT = 1
 
 # How attention over blocks is computed: gathered tiles, or flex_attention of PyTorch. Not a setting of files.
 BACKENDS = ("tiles", "flex")
-MOST_TILE_ROWS = 64
+MAX_TILE_ROWS = 64
 # Settings of blocks in the first edition, which had them in the method "sea".
 FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
@@ -169,13 +169,13 @@ class BlockSettings:
         for field in dataclasses.fields(self):
             least = 0 if field.name in ("sinks", "local", "candidates") else 1
             check_integer(field.name, getattr(self, field.name), least)
-        if self.block % self.tile or self.tile > MOST_TILE_ROWS:
-            fit = max(r for r in range(1, min(self.block, MOST_TILE_ROWS) + 1) if self.block % r == 0)
+        if self.block % self.tile or self.tile > MAX_TILE_ROWS:
+            fit = max(r for r in range(1, min(self.block, MAX_TILE_ROWS) + 1) if self.block % r == 0)
             raise ValueError(f"brine: tile {self.tile} must divide block {self.block}, such as {fit}")
         # As Brine has it: a student with the default k is valid for models that are shorter.
-        most = max(BlockSettings.k, -(-shape.max_positions // self.block) * self.block)
-        if self.k > most:
-            raise ValueError(f"brine: k is {self.k}, the model has {shape.max_positions} positions: at most {most}")
+        max_k = max(BlockSettings.k, -(-shape.max_positions // self.block) * self.block)
+        if self.k > max_k:
+            raise ValueError(f"brine: k is {self.k}, the model has {shape.max_positions} positions: at most {max_k}")
         if self.candidates < self.chosen:
             raise ValueError(
                 f"brine: candidates is {self.candidates}, k = {self.k} chooses {self.chosen} blocks:"

@@ -329,25 +329,25 @@ void Normalizer::add_replace(const SortedJson& description, const std::string& w
   stages_.push_back({.from = std::move(from), .to = content.get<std::string>()});
 }
 
-std::string Normalizer::Stage::apply(std::string_view text, size_t most) const {
+std::string Normalizer::Stage::apply(std::string_view text, size_t max_bytes) const {
   if (characters) return characters->apply(text);
   std::string out = from.empty() && !text.empty() ? to : "";
   size_t done = 0;
   from.each_match(text, [&](size_t begin, size_t end) {
     out.append(text, done, begin - done) += to;
     done = end;
-    return out.size() <= most;
+    return out.size() <= max_bytes;
   });
   return out.append(text, done);
 }
 
 std::string Normalizer::apply(std::string_view text) const {
   std::string now(text);
-  const size_t most = kMaxGrowth * text.size() + kAlwaysRoom;
+  const size_t max_bytes = kMaxGrowth * text.size() + kAlwaysRoom;
   for (const Stage& stage : stages_) {
-    now = stage.apply(now, most);
-    check_format(now.size() <= most, "tokenizer: a text of ", text.size(), " bytes has more than ",
-                 most, " after its normalization");
+    now = stage.apply(now, max_bytes);
+    check_format(now.size() <= max_bytes, "tokenizer: a text of ", text.size(),
+                 " bytes has more than ", max_bytes, " after its normalization");
   }
   return now;
 }

@@ -73,8 +73,8 @@ class DumpInputs : public LayerInputs {
                     .hidden = {},
                     .visible = {.causal = dump_->spec().causal, .lengths = batch.lengths}};
       if (back_) {
-        seen.input->q_content = back_->turned(seen.input->q, {});
-        seen.input->k_content = back_->turned(seen.input->k, {});
+        seen.input->q_content = back_->rotated(seen.input->q, {});
+        seen.input->k_content = back_->rotated(seen.input->k, {});
       }
       seen.output = layer["attention_output"];
       at(i, seen);

@@ -44,7 +44,7 @@ class LayerInputs {
 std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<nn::Model> teacher);
 // Throws unless the dump has q and k, values and, for `context`, the loss of that name, attention
 // outputs; and for a method that reads the layer's hidden states. q and k from before their
-// rotation, for a method that reads them, are turned back by the positions of the student.
+// rotation, for a method that reads them, are rotated back by the positions of the student.
 std::shared_ptr<LayerInputs> inputs_of(std::shared_ptr<DumpTeacher> dump, const nn::Model& student,
                                        bool context = true);
 

@@ -39,8 +39,8 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
   const int64_t start = std::min(kKeys, at.visible);
   fetch(at.k, start * d);
   fetch(at.v, start * d);
-  turn<true>(Lanes<T>{q, kQueries}, Lanes<const T>{at.q + at.first * d, d}, at.rows, d,
-             [](int64_t) { return T(1); });
+  transpose<true>(Lanes<T>{q, kQueries}, Lanes<const T>{at.q + at.first * d, d}, at.rows, d,
+                  [](int64_t) { return T(1); });
   Running<T> run;
   std::fill_n(run.maximum, lanes, std::numeric_limits<T>::lowest());
   std::fill_n(run.sum, lanes, T(0));
@@ -60,8 +60,8 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
     tile_product(d, lanes, keys, Broadcast<T, true>{at.v + j * d, d}, Lanes<const T>{s, kQueries},
                  Lanes<T>{out, kQueries}, {.factors = j ? run.rescale : nullptr});
   }
-  turn<false>(Lanes<T>{y, step}, Lanes<const T>{out, kQueries}, d, at.rows,
-              [&](int64_t m) { return 1 / run.sum[m]; });
+  transpose<false>(Lanes<T>{y, step}, Lanes<const T>{out, kQueries}, d, at.rows,
+                   [&](int64_t m) { return 1 / run.sum[m]; });
   for (int64_t m = 0; m < at.rows; ++m) {
     lse[m] = run.maximum[m] * scale + math::log(run.sum[m]);
   }

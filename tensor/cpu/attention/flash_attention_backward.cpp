@@ -114,10 +114,10 @@ void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, cons
   const int64_t start = std::min(kQueries, queries - begin) * wide;
   fetch(in.q + (head + begin) * wide, start);
   fetch(in.dy + (head + begin) * wide, start);
-  turn<true>(Lanes<T>{k, kKeys}, Lanes<const T>{in.k + (keys_head + first) * wide, wide}, keys, d,
-             [](int64_t) { return T(1); });
-  turn<true>(Lanes<T>{v, kKeys}, Lanes<const T>{in.v + (keys_head + first) * d, d}, keys, d,
-             [&](int64_t) { return in.scale; });
+  transpose<true>(Lanes<T>{k, kKeys}, Lanes<const T>{in.k + (keys_head + first) * wide, wide}, keys,
+                  d, [](int64_t) { return T(1); });
+  transpose<true>(Lanes<T>{v, kKeys}, Lanes<const T>{in.v + (keys_head + first) * d, d}, keys, d,
+                  [&](int64_t) { return in.scale; });
   std::fill_n(dk, keys * wide, T(0));
   std::fill_n(dv, keys * wide, T(0));
   for (int64_t t = begin; t < queries; t += kQueries) {

@@ -32,7 +32,7 @@ void attend(const Head& at, const QueryTile& tile, bool causal, float* y, int64_
   thread_local Scratch<uint32_t> pairs;
   pairs.reserve((half + kKeys / 2) * kQueries, 2);
   uint32_t *q = pairs.take(half * kQueries), *p = pairs.take(kKeys / 2 * kQueries);
-  turn_words(q, kQueries, words(at.q + first * d), half, rows, half);
+  transpose_words(q, kQueries, words(at.q + first * d), half, rows, half);
   Running<float> run;
   std::fill_n(run.maximum, lanes, std::numeric_limits<float>::lowest());
   std::fill_n(run.sum, lanes, 0.0f);
@@ -58,8 +58,8 @@ void attend(const Head& at, const QueryTile& tile, bool causal, float* y, int64_
       for (int64_t m = 0; m < lanes; ++m) sum[m] += value * weight[m];
     }
   }
-  turn<false>(Lanes<float>{y, step}, Lanes<const float>{out, kQueries}, d, rows,
-              [&](int64_t m) { return 1 / run.sum[m]; });
+  transpose<false>(Lanes<float>{y, step}, Lanes<const float>{out, kQueries}, d, rows,
+                   [&](int64_t m) { return 1 / run.sum[m]; });
   for (int64_t m = 0; m < rows; ++m) lse[m] = run.maximum[m] * scale + math::log(run.sum[m]);
 }
 
@@ -70,18 +70,18 @@ void flash_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, V
   const int64_t group = q.dim(1) / k.dim(1);  // heads that share keys and values
   const int64_t T = q.dim(2), d = q.dim(3), head = T * d;
   const RowWidths widths(visible, T);
-  const Tensor turned = turned_heads(v, widths);
-  each_tile_of_queries<float>(y, lse, widths, kQueries,
-                              [&](const QueryTile& tile, float* to, int64_t step, float* sums) {
-                                const int64_t keys = tile.bh / group;
-                                const Head at{q.data<bf16>() + tile.bh * head,
-                                              k.data<bf16>() + keys * head,
-                                              words(turned.data<bf16>()) + keys * d * words_of(T),
-                                              v.data<bf16>() + keys * head,
-                                              d,
-                                              T};
-                                attend(at, tile, visible.causal, to, step, sums, float(scale));
-                              });
+  const Tensor transposed = transposed_heads(v, widths);
+  each_tile_of_queries<float>(
+      y, lse, widths, kQueries, [&](const QueryTile& tile, float* to, int64_t step, float* sums) {
+        const int64_t keys = tile.bh / group;
+        const Head at{q.data<bf16>() + tile.bh * head,
+                      k.data<bf16>() + keys * head,
+                      words(transposed.data<bf16>()) + keys * d * words_of(T),
+                      v.data<bf16>() + keys * head,
+                      d,
+                      T};
+        attend(at, tile, visible.causal, to, step, sums, float(scale));
+      });
 }
 
 }  // namespace brine::BRINE_CPU

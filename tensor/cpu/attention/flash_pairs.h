@@ -37,8 +37,8 @@ inline uint32_t pair_of(float low, float high) {
 }
 
 // to [columns, whole_lanes(rows)] = from^T, both of words; the lanes from `rows` on are 0.
-inline void turn_words(uint32_t* to, int64_t to_step, const uint32_t* from, int64_t from_step,
-                       int64_t rows, int64_t columns) {
+inline void transpose_words(uint32_t* to, int64_t to_step, const uint32_t* from, int64_t from_step,
+                            int64_t rows, int64_t columns) {
   constexpr int W = kWidth<float>;
   for (int64_t c = 0; c < columns; c += W) {
     const int64_t width = std::min<int64_t>(W, columns - c);
@@ -91,7 +91,7 @@ inline int64_t words_of(int64_t n) { return whole_lanes((n + 1) / 2); }
 
 // to [d, words_of(room)] = the pairs along the rows of from [rows, d], transposed, for rows <=
 // room; what is beyond is 0.
-inline void turn_pairs(uint32_t* to, int64_t room, const bf16* from, int64_t rows, int64_t d) {
+inline void transpose_pairs(uint32_t* to, int64_t room, const bf16* from, int64_t rows, int64_t d) {
   const int64_t step = words_of(room);
   thread_local Scratch<uint32_t> scratch;
   scratch.reserve(kPairLanes * d, 1);
@@ -100,7 +100,7 @@ inline void turn_pairs(uint32_t* to, int64_t room, const bf16* from, int64_t row
   for (; r < rows; r += 2 * kPairLanes) {
     const int64_t count = std::min(2 * kPairLanes, rows - r);
     pair_rows(pairs, from + r * d, count, d);
-    turn_words(to + r / 2, step, pairs, d, (count + 1) / 2, d);
+    transpose_words(to + r / 2, step, pairs, d, (count + 1) / 2, d);
   }
   for (int64_t c = 0; r / 2 < step && c < d; ++c) {
     std::fill(to + c * step + r / 2, to + (c + 1) * step, 0u);
@@ -108,13 +108,13 @@ inline void turn_pairs(uint32_t* to, int64_t room, const bf16* from, int64_t row
 }
 
 // [B H, d, 2 words_of(T)]: the transposed pairs of the valid rows of every head of x [B, H, T, d].
-inline Tensor turned_heads(const Tensor& x, const RowWidths& widths) {
+inline Tensor transposed_heads(const Tensor& x, const RowWidths& widths) {
   const int64_t H = x.dim(1), heads = x.dim(0) * H, T = x.dim(2), d = x.dim(3);
   const int64_t size = d * words_of(T);
   const Tensor to = Tensor::empty({heads, d, 2 * words_of(T)}, Dtype::bf16);
   auto* pairs = reinterpret_cast<uint32_t*>(to.data<bf16>());
   for_pieces(heads, heads * T * d, [&](int64_t n) {
-    turn_pairs(pairs + n * size, T, x.data<bf16>() + n * T * d, widths.valid(n / H), d);
+    transpose_pairs(pairs + n * size, T, x.data<bf16>() + n * T * d, widths.valid(n / H), d);
   });
   return to;
 }

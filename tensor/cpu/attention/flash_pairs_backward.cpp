@@ -83,8 +83,8 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
   const int64_t g = b * at.G + bh % at.H * at.G / at.H, queries = at.widths.valid(b);
   const Room room(d);
   const bf16 *k = at.k + (g * at.T + first) * d, *v = at.v + (g * at.T + first) * d;
-  turn_words(room.k, kKeys, words(k), half, keys, half);
-  turn_words(room.v, kKeys, words(v), half, keys, half);
+  transpose_words(room.k, kKeys, words(k), half, keys, half);
+  transpose_words(room.v, kKeys, words(v), half, keys, half);
   pair_rows(room.k_pairs, k, keys, d);
   std::fill_n(room.dk, d * kKeys, 0.0f);
   std::fill_n(room.dv, d * kKeys, 0.0f);
@@ -109,12 +109,12 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
       if (to.dv) pair_up(room.p_pairs + m * kKeys, s, s + kKeys, lanes);
       if (to.dk) pair_up(room.ds_pairs + m * kKeys, ds, ds + kKeys, lanes);
     }
-    auto add_turned = [&](const uint32_t* rows_of, const uint32_t* lanes_of, float* sums) {
+    auto add_transposed = [&](const uint32_t* rows_of, const uint32_t* lanes_of, float* sums) {
       pair_tile::product(d, lanes, pairs, {rows_of + bh * d * at.width + t / 2, at.width},
                          {lanes_of, kKeys}, {sums, kKeys}, {.add = true});
     };
-    if (to.dv) add_turned(at.dy_words, room.p_pairs, room.dv);
-    if (to.dk) add_turned(at.q_words, room.ds_pairs, room.dk);
+    if (to.dv) add_transposed(at.dy_words, room.p_pairs, room.dv);
+    if (to.dk) add_transposed(at.q_words, room.ds_pairs, room.dk);
     if (!to.dq) continue;
     for (int64_t m = 0; m < rows; ++m) {
       pair_within(room.ds_words + m * (kKeys / 2), room.ds + m * kKeys, lanes);
@@ -123,8 +123,8 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
                        {to.dq + t * d, d}, {.add = true});
   }
   auto put = [&](float* rows, const float* sums) {
-    turn<false>(Lanes<float>{rows + first * d, d}, Lanes<const float>{sums, kKeys}, d, keys,
-                [](int64_t) { return 1.0f; });
+    transpose<false>(Lanes<float>{rows + first * d, d}, Lanes<const float>{sums, kKeys}, d, keys,
+                     [](int64_t) { return 1.0f; });
   };
   if (to.dk) put(to.dk, room.dk);
   if (to.dv) put(to.dv, room.dv);
@@ -179,7 +179,8 @@ void flash_attention_pairs_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, 
           .lse = lse.data<float>(),
           .dot = dot.data<float>()};
   const Tensor heads = rounded_gradient(dot.data<float>(), dy, y, at, B);
-  const Tensor q_words = turned_heads(q, at.widths), dy_words = turned_heads(heads, at.widths);
+  const Tensor q_words = transposed_heads(q, at.widths),
+               dy_words = transposed_heads(heads, at.widths);
   at.dy = heads.data<bf16>();
   at.q_words = words(q_words.data<bf16>());
   at.dy_words = words(dy_words.data<bf16>());

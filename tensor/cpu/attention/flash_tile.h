@@ -29,7 +29,7 @@ template <int h = 1, class T>
 // to [columns, rows] = from^T, row c times factor(c); from [rows, columns]. `inward`: into scratch
 // memory whose rows are padded with 0 to whole vectors; otherwise from such memory.
 template <bool inward, class T, class Factor>
-void turn(Lanes<T> to, Lanes<const T> from, int64_t rows, int64_t columns, Factor factor) {
+void transpose(Lanes<T> to, Lanes<const T> from, int64_t rows, int64_t columns, Factor factor) {
   constexpr int W = kWidth<T>;
   for (int64_t c = 0; c < columns; c += W) {
     const int64_t width = std::min<int64_t>(W, columns - c);

@@ -56,8 +56,8 @@ void attend(const BlockTile& tile, int64_t block, const Operands<T>& in, T* y, T
         q[c * lanes + h * tile.R + r] = in.q[h * in.head + r * d + c];
     }
     if (tile.R % kWidth<T> != 0) continue;
-    turn<true>(Lanes<T>{q + h * tile.R, lanes}, Lanes<const T>{in.q + h * in.head, d}, tile.rows, d,
-               [](int64_t) { return T(1); });
+    transpose<true>(Lanes<T>{q + h * tile.R, lanes}, Lanes<const T>{in.q + h * in.head, d},
+                    tile.rows, d, [](int64_t) { return T(1); });
   }
   Running<T> run;
   std::fill_n(run.maximum, lanes, std::numeric_limits<T>::lowest());

@@ -65,8 +65,8 @@ void load_tile(const BlockTile& tile, const Operands<T>& in, const Room<T>& room
     }
   }
   auto one = [](int64_t) { return T(1); };
-  turn<true>(Lanes<T>{room.q, lanes}, Lanes<const T>{room.q_rows, wide}, lanes, d, one);
-  turn<true>(Lanes<T>{room.dy, lanes}, Lanes<const T>{room.dy_rows, wide}, lanes, d, one);
+  transpose<true>(Lanes<T>{room.q, lanes}, Lanes<const T>{room.q_rows, wide}, lanes, d, one);
+  transpose<true>(Lanes<T>{room.dy, lanes}, Lanes<const T>{room.dy_rows, wide}, lanes, d, one);
 }
 
 // Gradients of one tile; dq of its first head, dk and dv [T, wide] are added to. Any may be null.

@@ -14,21 +14,22 @@ constexpr int64_t kQueries = kFlashQueries, kKeys = kFlashKeys;
 
 // Keys and values of a group in the forms that products read.
 struct Group {
-  const bf16 *k, *v;                    // [T, d]
-  const uint32_t *k_turned, *v_turned;  // [d, words_of(T)] transposed pairs of keys; may be null
+  const bf16 *k, *v;  // [T, d]
+  const uint32_t *k_transposed,
+      *v_transposed;  // [d, words_of(T)] transposed pairs of keys; may be null
   int64_t d, width;
 };
 
 // sums [d, lanes] += transposed pairs of keys times `pairs` of weights [keys / 2, lanes], for all
 // runs of a chunk; the single last key of an odd number is added from `weights`.
-void add_keys(const KeyChunks& chunks, const uint32_t* turned, const bf16* rows, const Group& of,
-              const uint32_t* pairs, const float* weights, int64_t lanes, float* sums, bool add,
-              const float* factors) {
+void add_keys(const KeyChunks& chunks, const uint32_t* transposed, const bf16* rows,
+              const Group& of, const uint32_t* pairs, const float* weights, int64_t lanes,
+              float* sums, bool add, const float* factors) {
   int64_t n = 0;
   for (const KeyRun& at : chunks) {
     const int64_t even = at.count / 2 * 2;
     if (even > 0 || factors || !add) {
-      pair_tile::product(of.d, lanes, even / 2, {turned + at.first / 2, of.width},
+      pair_tile::product(of.d, lanes, even / 2, {transposed + at.first / 2, of.width},
                          {pairs + n / 2 * lanes, lanes}, {sums, lanes},
                          {.add = add, .factors = factors});
       add = true;
@@ -55,13 +56,13 @@ void multiply_keys(const KeyChunks& chunks, const bf16* rows, int64_t d, const u
 }
 
 // Words of lanes from rows of the tile's heads, gathered in `rows` [lanes, d].
-void turn_heads(uint32_t* to, bf16* rows, const BlockTile& tile, const bf16* from, int64_t head,
-                int64_t d, int64_t lanes) {
+void transpose_heads(uint32_t* to, bf16* rows, const BlockTile& tile, const bf16* from,
+                     int64_t head, int64_t d, int64_t lanes) {
   std::fill_n(rows, lanes * d, bf16(0.0f));
   for (int64_t h = 0; h < tile.heads; ++h) {
     std::copy_n(from + h * head, tile.rows * d, rows + h * tile.R * d);
   }
-  turn_words(to, lanes, words(rows), d / 2, lanes, d / 2);
+  transpose_words(to, lanes, words(rows), d / 2, lanes, d / 2);
 }
 
 struct Rows {
@@ -81,7 +82,7 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
   pairs.reserve((d + kKeys / 2) * kQueries + kPairLanes, 3);
   uint32_t *q = pairs.take(d / 2 * kQueries + kPairLanes), *p = pairs.take(kKeys / 2 * kQueries);
   bf16* gathered = reinterpret_cast<bf16*>(pairs.take(d / 2 * kQueries));
-  turn_heads(q, gathered, tile, in.q, in.head, d, lanes);
+  transpose_heads(q, gathered, tile, in.q, in.head, d, lanes);
   Running<float> run;
   std::fill_n(run.maximum, lanes, std::numeric_limits<float>::lowest());
   std::fill_n(run.sum, lanes, 0.0f);
@@ -103,20 +104,21 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
       soften<0>(s, lanes, keys, lanes, in.scale, run, nothing);
     }
     pair_keys(p, s, keys / 2 * 2, lanes, lanes);
-    add_keys(chunks, of.v_turned, of.v, of, p, s, lanes, out, false, first ? nullptr : run.rescale);
+    add_keys(chunks, of.v_transposed, of.v, of, p, s, lanes, out, false,
+             first ? nullptr : run.rescale);
   }
   for (int64_t h = 0; h < tile.heads; ++h) {
     const int64_t lane = h * tile.R;
-    turn<false>(Lanes<float>{y + h * in.head, d}, Lanes<const float>{out + lane, lanes}, d,
-                tile.rows, [&](int64_t m) { return 1 / run.sum[lane + m]; });
+    transpose<false>(Lanes<float>{y + h * in.head, d}, Lanes<const float>{out + lane, lanes}, d,
+                     tile.rows, [&](int64_t m) { return 1 / run.sum[lane + m]; });
     for (int64_t r = 0; r < tile.rows; ++r) {
       lse[h * in.rows + r] = run.maximum[lane + r] * in.scale + math::log(run.sum[lane + r]);
     }
   }
 }
 
-const uint32_t* group_words(const Tensor& turned, int64_t bg, int64_t d, int64_t T) {
-  return turned.defined() ? words(turned.data<bf16>()) + bg * d * words_of(T) : nullptr;
+const uint32_t* group_words(const Tensor& transposed, int64_t bg, int64_t d, int64_t T) {
+  return transposed.defined() ? words(transposed.data<bf16>()) + bg * d * words_of(T) : nullptr;
 }
 
 }  // namespace
@@ -125,12 +127,12 @@ void block_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, B
                            Visibility visible, double scale) {
   const int64_t T = k.dim(2), d = q.dim(3), rows = q.dim(2);
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
-  const Tensor turned = turned_heads(v, RowWidths(visible, T));
+  const Tensor transposed = transposed_heads(v, RowWidths(visible, T));
   at.forward<float>(y, lse, [&](const BlockTile& tile, int64_t row, float* to, float* sums) {
     const Group of{.k = k.data<bf16>() + tile.bg * T * d,
                    .v = v.data<bf16>() + tile.bg * T * d,
-                   .k_turned = nullptr,
-                   .v_turned = group_words(turned, tile.bg, d, T),
+                   .k_transposed = nullptr,
+                   .v_transposed = group_words(transposed, tile.bg, d, T),
                    .d = d,
                    .width = words_of(T)};
     attend(tile, mask.block, of,
@@ -195,8 +197,8 @@ void load_tile(const BlockTile& tile, const BackwardRows& in, const Room& room, 
       room.lse[lane] = in.lse[h * in.rows + r];
     }
   }
-  turn_words(room.q, lanes, words(room.q_rows), d / 2, lanes, d / 2);
-  turn_words(room.dy, lanes, words(room.dy_rows), d / 2, lanes, d / 2);
+  transpose_words(room.q, lanes, words(room.q_rows), d / 2, lanes, d / 2);
+  transpose_words(room.dy, lanes, words(room.dy_rows), d / 2, lanes, d / 2);
   pair_rows(room.q_pairs, room.q_rows, lanes, d);
   pair_rows(room.dy_pairs, room.dy_rows, lanes, d);
 }
@@ -228,7 +230,7 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
     });
     if (dq) {
       pair_keys(room.ds_pairs, room.ds, keys / 2 * 2, lanes, lanes);
-      add_keys(chunks, of.k_turned, of.k, of, room.ds_pairs, room.ds, lanes, room.dq, begun,
+      add_keys(chunks, of.k_transposed, of.k, of, room.ds_pairs, room.ds, lanes, room.dq, begun,
                nullptr);
     }
     if (dv) pair_lanes(room.s_words, room.s, keys, lanes);
@@ -245,8 +247,9 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
     }
   }
   for (int64_t h = 0; dq && h < tile.heads; ++h) {
-    turn<false>(Lanes<float>{dq + h * in.head, d}, Lanes<const float>{room.dq + h * tile.R, lanes},
-                d, tile.rows, [](int64_t) { return 1.0f; });
+    transpose<false>(Lanes<float>{dq + h * in.head, d},
+                     Lanes<const float>{room.dq + h * tile.R, lanes}, d, tile.rows,
+                     [](int64_t) { return 1.0f; });
   }
 }
 
@@ -257,14 +260,14 @@ void block_attention_pairs_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, 
                                     Visibility visible, double scale) {
   const int64_t T = k.dim(2), d = q.dim(3), rows = q.dim(2);
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
-  const Tensor turned = dq.defined() ? turned_heads(k, RowWidths(visible, T)) : Tensor();
+  const Tensor transposed = dq.defined() ? transposed_heads(k, RowWidths(visible, T)) : Tensor();
   const BlockGradients<float> sums(dk, dv, d, at.tiles);
   at.backward<float>(dq, sums, d,
                      [&](const BlockTile& tile, int64_t row, float* to, float* to_k, float* to_v) {
                        const Group of{.k = k.data<bf16>() + tile.bg * T * d,
                                       .v = v.data<bf16>() + tile.bg * T * d,
-                                      .k_turned = group_words(turned, tile.bg, d, T),
-                                      .v_turned = nullptr,
+                                      .k_transposed = group_words(transposed, tile.bg, d, T),
+                                      .v_transposed = nullptr,
                                       .d = d,
                                       .width = words_of(T)};
                        differentiate(tile, mask.block, of,

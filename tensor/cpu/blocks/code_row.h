@@ -97,15 +97,15 @@ template <int H>
     }
   }
   for (int h = 0; h < H; ++h) {
-    float most = top[h][0];
-    for (int i = 1; i < 8; ++i) most = top[h][i] > most ? top[h][i] : most;
+    float maximum = top[h][0];
+    for (int i = 1; i < 8; ++i) maximum = top[h][i] > maximum ? top[h][i] : maximum;
     Eight sum{};
     for (int64_t j = 0; j < B; j += 8) {
       Eight score;
       std::memcpy(&score, y + h * B + j, sizeof score);
-      sum += exp2_of_lanes((score - most) * head_steps[h]);
+      sum += exp2_of_lanes((score - maximum) * head_steps[h]);
     }
-    largest[h] = most;
+    largest[h] = maximum;
     weights[h] = sum_of_strands(sum);
   }
 }

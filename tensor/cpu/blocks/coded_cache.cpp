@@ -225,11 +225,11 @@ template <class T, class S>
 void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_t bg,
                  const int32_t* blocks, int64_t count, int64_t w, int64_t heads, T scale) {
   const int64_t block = c.block(), d = c.last_keys.dim(3), half = (d + 1) / 2;
-  const int64_t most = count * block, wide = whole_vectors<T>(half);
+  const int64_t max_keys = count * block, wide = whole_vectors<T>(half);
   thread_local std::vector<T> room, scores, scaled, base, offsets, numbers;
   thread_local std::vector<int8_t> bytes;
   room.resize(size_t(block * d));
-  scores.resize(size_t(heads * most));
+  scores.resize(size_t(heads * max_keys));
   scaled.assign(size_t(heads * 2 * wide), T(0));
   base.resize(size_t(heads));
   offsets.resize(size_t(heads));
@@ -256,21 +256,21 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
       std::transform(coded.steps, coded.steps + block, steps, [](S x) { return T(x); });
       by_heads(heads, [&]<int N>(int64_t h) {
         dots<N>(base.data() + h, 1, q + h * d, numbers.data(), 1, d, scale);
-        byte_dots<N>(to + h * most, most, base.data() + h, offsets.data() + h,
+        byte_dots<N>(to + h * max_keys, max_keys, base.data() + h, offsets.data() + h,
                      scaled.data() + 2 * h * wide, bytes.data(), steps, block, wide);
       });
       to += block;
     } else {
       const int64_t rows = exact_keys<T, S>(room.data(), c, bg, n, w);
       by_heads(heads, [&]<int N>(int64_t h) {
-        dots<N>(to + h * most, most, q + h * d, room.data(), rows, d, scale);
+        dots<N>(to + h * max_keys, max_keys, q + h * d, room.data(), rows, d, scale);
       });
       to += rows;
     }
   }
   const int64_t keys = to - scores.data();
   for (int64_t h = 0; h < heads; ++h) {
-    T* s = scores.data() + h * most;
+    T* s = scores.data() + h * max_keys;
     T maximum = s[0], sum = 0;
 #pragma omp simd reduction(max : maximum)
     for (int64_t j = 0; j < keys; ++j) maximum = s[j] > maximum ? s[j] : maximum;
@@ -289,20 +289,20 @@ void attend_part(Part<T>* parts, T* out, const T* q, const CodedCache& c, int64_
       const int64_t rows = w - n * block;
       const T* values = c.last_values.template data<T>() + bg * block * d;
       for (int64_t h = 0; h < heads; ++h) {
-        weighted_sums<1>(room.data(), weights + h * most, most, values, std::array{KeyRun{0, rows}},
-                         d, 0, d);
+        weighted_sums<1>(room.data(), weights + h * max_keys, max_keys, values,
+                         std::array{KeyRun{0, rows}}, d, 0, d);
         for (int64_t x = 0; x < d; ++x) out[h * d + x] += room[size_t(x)];
       }
       weights += rows;
     } else {
       const CodedBlock<T, S> coded(c, bg, n);
       for (int64_t h = 0; h < heads; ++h) {
-        T* of_head = weights + h * most;
+        T* of_head = weights + h * max_keys;
 #pragma omp simd
         for (int64_t j = 0; j < block; ++j) of_head[j] *= T(coded.value_steps[j]);
       }
       by_heads(heads, [&]<int N>(int64_t h) {
-        add_byte_rows<N>(out + h * d, weights + h * most, most, coded.values, block, d);
+        add_byte_rows<N>(out + h * d, weights + h * max_keys, max_keys, coded.values, block, d);
       });
       weights += block;
     }

@@ -142,8 +142,8 @@ class Chooser {
       const T* from = at.q + h * at.q_step;
       T* to = q_ + h * R_;
       if (R_ % W == 0) {
-        turn<true>(Lanes<T>{to, lanes_}, Lanes<const T>{from, d_}, at.count, d_,
-                   [root](int64_t) { return root; });
+        transpose<true>(Lanes<T>{to, lanes_}, Lanes<const T>{from, d_}, at.count, d_,
+                        [root](int64_t) { return root; });
       } else {
         for (int64_t r = 0; r < at.count; ++r) {
           for (int64_t c = 0; c < d_; ++c) to[c * lanes_ + r] = from[r * d_ + c] * root;

@@ -112,8 +112,8 @@ void add_products(Y* out, const T* image, const ConvReads& read, const T* weight
 
 // [kW channels, kT, N] of the weights as a product of images reads them.
 Tensor weights_of(const Tensor& w, bool gradient, const ConvReads& read) {
-  const Tensor turned = turned_weights(w, gradient);
-  return turned.view({read.kT, read.kW * read.channels, -1}).transpose(0, 1).contiguous();
+  const Tensor transposed = transposed_weights(w, gradient);
+  return transposed.view({read.kT, read.kW * read.channels, -1}).transpose(0, 1).contiguous();
 }
 
 // x and w have type T, the others type Y; also below.

@@ -1,4 +1,4 @@
-// Rotary positions: pairs of features turned by angles that grow with the position.
+// Rotary positions: pairs of features rotated by angles that grow with the position.
 #include <cmath>
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace {
 
 // One row of a head: features i and n + i are a pair, those from 2 n on stay.
 template <class T>
-void turn_row(T* y, const T* x, const T* cosine, const T* sine, int64_t n, int64_t d) {
+void rotate_row(T* y, const T* x, const T* cosine, const T* sine, int64_t n, int64_t d) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const T a = x[i], b = x[n + i];
@@ -33,17 +33,17 @@ void rotary(Tensor y, Tensor x, Tensor first, Tensor frequencies, double sign) {
     const S* px = x.data<S>();
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(H * d, 1));
     parallel_for(B * T, grain, [=](int64_t begin, int64_t end) {
-      std::vector<S> turn(size_t(2 * n));
+      std::vector<S> rotation(size_t(2 * n));
       for (int64_t token = begin; token < end; ++token) {
         const int64_t b = token / T, t = token % T;
         const double position = double((start ? start[b] : 0) + t);
         for (int64_t i = 0; i < n; ++i) {
-          turn[size_t(i)] = S(std::cos(position * frequency[i]));
-          turn[size_t(n + i)] = S(sign * std::sin(position * frequency[i]));
+          rotation[size_t(i)] = S(std::cos(position * frequency[i]));
+          rotation[size_t(n + i)] = S(sign * std::sin(position * frequency[i]));
         }
         for (int64_t h = 0; h < H; ++h) {
           const int64_t row = ((b * H + h) * T + t) * d;
-          turn_row(py + row, px + row, turn.data(), turn.data() + n, n, d);
+          rotate_row(py + row, px + row, rotation.data(), rotation.data() + n, n, d);
         }
       }
     });

@@ -163,7 +163,7 @@ class ColumnGroup {
       }
       if (next != band_) {
         if (windowed(band_)) left(next);
-        turn(next);
+        advance(next);
       }
       f(row, count);
       row += count;
@@ -174,7 +174,7 @@ class ColumnGroup {
   // Makes the sums of the band of a row, for a group that follows the bands of another one.
   void enter(int64_t row) {
     const Band next = band_of(row);
-    if (next != band_) turn(next);
+    if (next != band_) advance(next);
   }
 
   // to [heads, kRows, padded] = q of the rows from `first` on, times factor(head).
@@ -401,7 +401,7 @@ class ColumnGroup {
 
   // Makes the windows of the band, if it has them. Those of n units exist if the last band had
   // windows of n - 1 and n.
-  void turn(const Band& next) {
+  void advance(const Band& next) {
     const int64_t made = follows(next) ? seen_ - next.units + 1 : 0;
     band_ = next;
     seen_ = std::min(keys_seen_ / next.unit, (next.units + 1) * at_.K);

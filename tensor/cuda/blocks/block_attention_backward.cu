@@ -345,18 +345,18 @@ class Backward {
           const BlockSizes at = call_.sizes(Layout::rows, packed_);
           launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
           to.span = int(std::min<int64_t>(mask_.block, Layout::rows));
-          in_turns(kName, to, at, device_, [&](const KeySums<T>& turn, dim3 thread_blocks) {
-            launch(kName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads), shared, turn,
-                   in_, at);
+          in_batches(kName, to, at, device_, [&](const KeySums<T>& of_batch, dim3 thread_blocks) {
+            launch(kName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads), shared,
+                   of_batch, in_, at);
           });
           return true;
         });
     if (fits) return;
     const BlockSizes at = call_.sizes(1, packed_);
     launch_each(kName, rows_ * kWarp, inner_products_kernel<PlainTile<T, 32, 4>>, in_, at, rows_);
-    in_turns(kName, to, at, device_, [&](const KeySums<T>& turn, dim3 thread_blocks) {
+    in_batches(kName, to, at, device_, [&](const KeySums<T>& of_batch, dim3 thread_blocks) {
       launch(kName, keys_wide_kernel<T>, thread_blocks, dim3(kThreadsOfWide),
-             size_t(4 * d_) * sizeof(T), turn, in_, at);
+             size_t(4 * d_) * sizeof(T), of_batch, in_, at);
     });
   }
 

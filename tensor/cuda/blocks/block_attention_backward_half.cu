@@ -126,8 +126,8 @@ struct ThreadLayout {
         part(int(threadIdx.x % Tile::loaders) * 8) {}
 
   // Begins to copy the thread's part of a row of both factors.
-  __device__ void copy(int turn, const S* first, const S* second, bool present, int64_t d) const {
-    S* to = room + 2 * turn * Tile::room + slot * Tile::step;
+  __device__ void copy(int stage, const S* first, const S* second, bool present, int64_t d) const {
+    S* to = room + 2 * stage * Tile::room + slot * Tile::step;
 #pragma unroll
     for (int i = 0; i < Tile::size; i += Tile::loaders * 8) {
       const int c = i + part;
@@ -265,16 +265,16 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
     entry = tile.entries[e];
     offset = int32_t(p - e * unsigned(block));
   };
-  auto load = [&](int j, int turn) {
+  auto load = [&](int j, int stage) {
     const bool present = j + my.slot < count;
     const int32_t key = present ? int(entry_block(entry)) * block + offset : 0;
     if (my.part == 0) {
       const int32_t first = key - before, row = int32_t(entry_row(entry));
-      my.seen[turn * Tile::chunk + my.slot] =
+      my.seen[stage * Tile::chunk + my.slot] =
           present ? (first > row ? first : row) : std::numeric_limits<int32_t>::max();
     }
     const int64_t to_key = key * at.d;
-    my.copy(turn, all_k + to_key, all_v + to_key, present, at.d);
+    my.copy(stage, all_k + to_key, all_v + to_key, present, at.d);
     end_copies();
     read(j + Tile::chunk);
   };
@@ -283,16 +283,17 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   const bool works = 16 * my.band < tile.heads * at.span;
   read(0);
   if (count > 0) load(0, 0);
-  int turn = 0;
-  for (int j = 0; j < count; j += Tile::chunk, turn ^= 1) {
+  int stage = 0;
+  for (int j = 0; j < count; j += Tile::chunk, stage ^= 1) {
     wait_copies<0>();
     __syncthreads();
-    if (j + Tile::chunk < count) load(j + Tile::chunk, turn ^ 1);
+    if (j + Tile::chunk < count) load(j + Tile::chunk, stage ^ 1);
     if (!works) continue;
 #pragma unroll 1
     for (int n = my.split * Tile::each; n < (my.split + 1) * Tile::each; n += 16) {
       if (j + n >= count) break;
-      const S *keys = my.room + 2 * turn * Tile::room + n * Tile::step, *values = keys + Tile::room;
+      const S *keys = my.room + 2 * stage * Tile::room + n * Tile::step,
+              *values = keys + Tile::room;
       float s[2][4] = {}, slope[2][4] = {};
       multiply_rows<S, D>(s, q, keys, my.lane);
       multiply_rows<S, D>(slope, dy, values, my.lane);
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int32_t from = my.seen[turn * Tile::chunk + n + 8 * m + 2 * my.t + e % 2];
+          const int32_t from = my.seen[stage * Tile::chunk + n + 8 * m + 2 * my.t + e % 2];
           differentiate(s[m][e], slope[m][e], rows[e / 2] < from, means[e / 2], scale);
         }
       }
@@ -363,15 +364,15 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
     head = int32_t(head_rows - e * unsigned(heads));
     row = int32_t(l - head_rows * unsigned(R));
   };
-  auto load = [&](int j, int turn) {
+  auto load = [&](int j, int stage) {
     const int n = int(entry_block(entry));
     const bool present = j + my.slot < count && row >= entry_row(entry) && row < at.valid(b, n);
     const int64_t of_q = present ? head * at.rows + n * R + row : 0;
     if (my.part == 0) {
-      my.seen[turn * Tile::chunk + my.slot] = present ? int(at.number(n)) * R + row - before : -1;
-      copy_8(my.means + turn * Tile::chunk + my.slot, means + of_q, present);
+      my.seen[stage * Tile::chunk + my.slot] = present ? int(at.number(n)) * R + row - before : -1;
+      copy_8(my.means + stage * Tile::chunk + my.slot, means + of_q, present);
     }
-    my.copy(turn, all_q + of_q * at.d, all_dy + of_q * at.d, present, at.d);
+    my.copy(stage, all_q + of_q * at.d, all_dy + of_q * at.d, present, at.d);
     end_copies();
     read(j + Tile::chunk);
   };
@@ -380,16 +381,16 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
   const bool works = 16 * my.band < tile.keys;
   read(0);
   if (count > 0) load(0, 0);
-  int turn = 0;
-  for (int j = 0; j < count; j += Tile::chunk, turn ^= 1) {
+  int stage = 0;
+  for (int j = 0; j < count; j += Tile::chunk, stage ^= 1) {
     wait_copies<0>();
     __syncthreads();
-    if (j + Tile::chunk < count) load(j + Tile::chunk, turn ^ 1);
+    if (j + Tile::chunk < count) load(j + Tile::chunk, stage ^ 1);
     if (!works) continue;
 #pragma unroll 1
     for (int l = my.split * Tile::each; l < (my.split + 1) * Tile::each; l += 16) {
       if (j + l >= count) break;
-      const S *q = my.room + 2 * turn * Tile::room + l * Tile::step, *dy = q + Tile::room;
+      const S *q = my.room + 2 * stage * Tile::room + l * Tile::step, *dy = q + Tile::room;
       float s[2][4] = {}, slope[2][4] = {};
       multiply_rows<S, D>(s, k, q, my.lane);
       multiply_rows<S, D>(slope, v, dy, my.lane);
@@ -397,7 +398,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 3)
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int of = turn * Tile::chunk + l + 8 * m + 2 * my.t + e % 2;
+          const int of = stage * Tile::chunk + l + 8 * m + 2 * my.t + e % 2;
           differentiate(s[m][e], slope[m][e], thread_keys[e / 2] > my.seen[of], my.means[of],
                         scale);
         }
@@ -459,10 +460,11 @@ class HalfBackward {
         using Layout = Tile<S, D, Bands>;
         auto to = lists.template sums<float>(dk, dv, kLanesOfSlice);
         to.span = int(std::min<int64_t>(mask_.block, Layout::sum_rows));
-        in_turns(kHalfName, to, at, device_, [&](const KeySums<float>& turn, dim3 thread_blocks) {
-          launch(kHalfName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads),
-                 Layout::shared, turn, in, at);
-        });
+        in_batches(kHalfName, to, at, device_,
+                   [&](const KeySums<float>& stage, dim3 thread_blocks) {
+                     launch(kHalfName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads),
+                            Layout::shared, stage, in, at);
+                   });
       };
       if (mask_.block <= 16) return run.template operator()<1>();
       if (mask_.block <= 32) return run.template operator()<2>();

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   const int row_shift = int(tile.first - tile.r0);
   const S *k = in.k + tile.bg * at.T * at.d + part, *v = in.v + tile.bg * at.T * at.d + part;
   S* to = room + slot * Tile::step + part;
-  auto load = [&](int64_t j, int turn) {
+  auto load = [&](int64_t j, int stage) {
     int32_t key = -1, from = std::numeric_limits<int32_t>::max();
     if (j + slot < tile.keys) {
       key = int32_t(entry_block(listed)) * block + offset;
@@ -112,13 +112,13 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
       ++entry;
     }
     if (j + Tile::chunk + slot < tile.keys) listed = *entry;
-    if (part == 0) seen[turn * Tile::chunk + slot] = from;
+    if (part == 0) seen[stage * Tile::chunk + slot] = from;
     const uint64_t first = uint64_t(unsigned(key < 0 ? 0 : key)) * unsigned(at.d);
 #pragma unroll
     for (int c = 0; c < D; c += Tile::loaders * 8) {
       if (D % (Tile::loaders * 8) > 0 && part + c >= D) break;
       const bool present = key >= 0 && part + c < at.d;
-      S* copy = to + 2 * turn * Tile::room + c;
+      S* copy = to + 2 * stage * Tile::room + c;
       copy_16(copy, k + (present ? first + c : 0), present);
       copy_16(copy + Tile::room, v + (present ? first + c : 0), present);
     }
@@ -135,19 +135,19 @@ __global__ void __launch_bounds__(Tile::threads, D > 64 ? 1 : 512 / Tile::thread
   BandSums<D> run;
   const bool works = 16 * band < tile.heads * at.span;
   if (tile.keys > 0) load(0, 0);
-  int turn = 0;
-  for (int64_t j = 0; j < tile.keys; j += Tile::chunk, turn ^= 1) {
+  int stage = 0;
+  for (int64_t j = 0; j < tile.keys; j += Tile::chunk, stage ^= 1) {
     if (j + Tile::chunk < tile.keys) {
-      load(j + Tile::chunk, turn ^ 1);
+      load(j + Tile::chunk, stage ^ 1);
       wait_copies<1>();
     } else {
       wait_copies<0>();
     }
     __syncthreads();
     if (works && j + split * Tile::keys < tile.keys) {
-      const S *keys = keys_of_lane + 2 * turn * Tile::room,
-              *values = values_of_lane + 2 * turn * Tile::room;
-      const int32_t* from = seen + turn * Tile::chunk + split * Tile::keys;
+      const S *keys = keys_of_lane + 2 * stage * Tile::room,
+              *values = values_of_lane + 2 * stage * Tile::room;
+      const int32_t* from = seen + stage * Tile::chunk + split * Tile::keys;
       constexpr int kTiles = Tile::keys / 8;
       float s[kTiles][4] = {};
 #pragma unroll

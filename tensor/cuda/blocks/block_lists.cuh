@@ -40,9 +40,9 @@ template <class T>
 struct KeySums {
   const int64_t* starts;
   const int32_t* tiles;
-  T *dk, *dv;                   // [groups, T, d]
-  T *dk_parts, *dv_parts;       // of a turn [its groups, slices, T, d], if there are several slices
-  int64_t blocks, slices, bg0;  // blocks of a group; the first group of the turn
+  T *dk, *dv;              // [groups, T, d]
+  T *dk_parts, *dv_parts;  // of a batch [its groups, slices, T, d], if there are several slices
+  int64_t blocks, slices, bg0;  // blocks of a group; the first group of the batch
   int64_t least;                // lanes of a slice, if there are several; 0: all slices are used
   int span, parts;              // keys of a thread block, thread blocks of a block
 
@@ -58,20 +58,20 @@ struct KeySums {
 // % heads of tile L / R / heads.
 template <class T>
 struct KeyTile {
-  int64_t bg, of_turn, b, first;  // first: key
-  int keys;                       // of the part that exist
+  int64_t bg, of_batch, b, first;  // first: key
+  int keys;                        // of the part that exist
   const int32_t* tiles;
   int64_t lanes, slice, used;  // slices from `used` on have no sums
 
   __device__ KeyTile(const KeySums<T>& to, const BlockSizes& at) {
-    int64_t turn = blockIdx.x;
-    const int part = int(turn % to.parts);
-    turn /= to.parts;
-    slice = turn % to.slices;
-    turn /= to.slices;
-    const int64_t block = turn % to.blocks;
-    of_turn = turn / to.blocks;
-    bg = to.bg0 + of_turn;
+    int64_t batch = blockIdx.x;
+    const int part = int(batch % to.parts);
+    batch /= to.parts;
+    slice = batch % to.slices;
+    batch /= to.slices;
+    const int64_t block = batch % to.blocks;
+    of_batch = batch / to.blocks;
+    bg = to.bg0 + of_batch;
     b = at.sequence(bg);
     first = block * at.block + part * to.span;
     const int64_t block_end = (block + 1) * at.block, end = block_end < at.T ? block_end : at.T;
@@ -87,11 +87,11 @@ struct KeyTile {
   __device__ T* first_sums(const KeySums<T>& to, const BlockSizes& at, T* all, T* parts) const {
     if (!all) return nullptr;
     return used == 1 ? all + (bg * at.T + first) * at.d
-                     : parts + ((of_turn * to.slices + slice) * at.T + first) * at.d;
+                     : parts + ((of_batch * to.slices + slice) * at.T + first) * at.d;
   }
 };
 
-// all = the sums of the used slices, in order, for the groups of a turn; n numbers in all.
+// all = the sums of the used slices, in order, for the groups of a batch; n numbers in all.
 template <class T>
 __global__ void add_slices_kernel(T* all, const T* parts, const KeySums<T> to, const BlockSizes at,
                                   int64_t n) {
@@ -145,23 +145,23 @@ class BlockLists {
   Tensor starts_, tiles_;
 };
 
-// Calls run(sums of a turn, its thread blocks) for as many groups at a time as there is scratch
+// Calls run(sums of a batch, its thread blocks) for as many groups at a time as there is scratch
 // memory for their slices, which are added up.
 template <class T, class F>
-void in_turns(const char* name, KeySums<T> to, const BlockSizes& at, Device device, F&& run) {
+void in_batches(const char* name, KeySums<T> to, const BlockSizes& at, Device device, F&& run) {
   to.parts = int((at.block + to.span - 1) / to.span);
   const int64_t n = at.T * at.d, sums = to.slices * n;
-  const int64_t turn =
-      to.slices == 1 ? at.groups : heads_per_turn(at.groups, 2 * sums * int64_t(sizeof(T)));
+  const int64_t batch =
+      to.slices == 1 ? at.groups : heads_per_batch(at.groups, 2 * sums * int64_t(sizeof(T)));
   auto room = [&](const T* wanted) {
     if (!wanted || to.slices == 1) return Tensor();
-    return Tensor::empty({turn, sums}, sizeof(T) == 4 ? Dtype::f32 : Dtype::f64, device);
+    return Tensor::empty({batch, sums}, sizeof(T) == 4 ? Dtype::f32 : Dtype::f64, device);
   };
   const Tensor of_k = room(to.dk), of_v = room(to.dv);
   to.dk_parts = data_or_null<T>(of_k);
   to.dv_parts = data_or_null<T>(of_v);
-  for (to.bg0 = 0; to.bg0 < at.groups; to.bg0 += turn) {
-    const int64_t groups = std::min(turn, at.groups - to.bg0);
+  for (to.bg0 = 0; to.bg0 < at.groups; to.bg0 += batch) {
+    const int64_t groups = std::min(batch, at.groups - to.bg0);
     run(to, dim3(blocks_for(groups * to.blocks * to.slices * to.parts, 1)));
     auto add = [&](T* all, T* parts) {
       if (parts)

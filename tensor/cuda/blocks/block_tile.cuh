@@ -100,9 +100,9 @@ struct BlockTile {
   int64_t keys;  // of the list, before the last valid row
 
   __device__ explicit BlockTile(const BlockSizes& at) {
-    const int64_t turn = int64_t(blockIdx.x), pass = turn % at.passes;
-    bg = turn / at.passes % at.groups;
-    const int64_t n = at.tiles - 1 - turn / at.passes / at.groups, b = at.sequence(bg);
+    const int64_t item = int64_t(blockIdx.x), pass = item % at.passes;
+    bg = item / at.passes % at.groups;
+    const int64_t n = at.tiles - 1 - item / at.passes / at.groups, b = at.sequence(bg);
     const int head = int(pass / at.parts) * at.per_pass;
     r0 = int(pass % at.parts) * at.span;
     bh = bg * at.heads + head;

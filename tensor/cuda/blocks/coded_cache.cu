@@ -114,9 +114,9 @@ void decode_cache(Tensor k, Tensor v, CodedCache cache, Tensor lengths) {
 // Every row becomes numbers first: correct, not fast.
 void coded_attention_step(Tensor y, Tensor q, CodedCache cache, BlockMask mask, Tensor width,
                           double scale) {
-  int64_t most = 1;
-  for (int64_t b = 0; b < width.numel(); ++b) most = std::max(most, width.data<int64_t>()[b]);
-  const Tensor k = Tensor::empty({q.dim(0), cache.last_keys.dim(1), most, q.dim(3)}, q.dtype(),
+  int64_t longest = 1;
+  for (int64_t b = 0; b < width.numel(); ++b) longest = std::max(longest, width.data<int64_t>()[b]);
+  const Tensor k = Tensor::empty({q.dim(0), cache.last_keys.dim(1), longest, q.dim(3)}, q.dtype(),
                                  q.device()),
                v = Tensor::like(k);
   decode_cache(k, v, cache, width);

@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     choose_kernel(const ChoiceLists to, const __grid_constant__ ChoiceInputs<T> in,
                   const __grid_constant__ BlockConfig config, const ChoiceSizes sizes,
                   const ChoiceMemory<T> memory) {
-  for (int64_t turn = blockIdx.x; turn < to.groups * to.tiles; turn += gridDim.x) {
-    const ChoiceTile tile = to.tile(turn, config);
+  for (int64_t item = blockIdx.x; item < to.groups * to.tiles; item += gridDim.x) {
+    const ChoiceTile tile = to.tile(item, config);
     BlockChoice<T>(in, config, sizes, memory, to, tile).write();
   }
 }
@@ -70,7 +70,7 @@ void launch_choice(const char* name, const BlockScores& scores, const BlockConfi
   const int64_t tiles = to.groups * to.tiles, ints = sizes.ints(in.blocks),
                 bytes = sizes.floats() * int64_t(sizeof(T)) + sizes.row_sets() * 8 + ints * 4 +
                         sizes.bytes(),
-                slots = std::min({tiles, kMaxSlots, heads_per_turn(kMaxSlots, bytes)});
+                slots = std::min({tiles, kMaxSlots, heads_per_batch(kMaxSlots, bytes)});
   auto room = [&](int64_t n, Dtype type) { return Tensor::empty({slots, n}, type, device); };
   const Tensor floats = room(sizes.floats(), DtypeOf<T>::value),
                row_sets = room(sizes.row_sets(), Dtype::i64), counts = room(ints, Dtype::i32),

@@ -91,8 +91,8 @@ struct ChoiceLists {
   const int64_t *lengths, *width;  // null: no padding; width null: whole tiles, else one row
 
   // The long tiles come first, so that thread blocks finish at similar times.
-  __device__ ChoiceTile tile(int64_t turn, const BlockConfig& config) const {
-    const int64_t bg = turn % groups, n = tiles - 1 - turn / groups, R = config.tile, b = bg / G;
+  __device__ ChoiceTile tile(int64_t item, const BlockConfig& config) const {
+    const int64_t bg = item % groups, n = tiles - 1 - item / groups, R = config.tile, b = bg / G;
     const int64_t first = width ? width[b] - 1 : (numbers ? numbers[n] : n) * R;
     ChoiceTile out{.bg = bg,
                    .list = bg * tiles + n,

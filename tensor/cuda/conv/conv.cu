@@ -87,7 +87,7 @@ void each_product(const char* name, const Tensor& image, const ConvReads& read, 
 void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
   const OnDevice lengths(conf.lengths, x.device());
   const ConvSizes s(x, w, y, conf, lengths.data<int64_t>());
-  const Tensor weights = turned_weights(w, false).view({-1, s.O});
+  const Tensor weights = transposed_weights(w, false).view({-1, s.O});
   each_product("conv2d", x, reads_of_image(s), s.rows,
                [&](int64_t sequence, int64_t r, int64_t n, const Tensor& read) {
                  const Tensor to = y.select(0, sequence).slice(0, s.before + r, n);
@@ -112,7 +112,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
   if (db.defined()) sum_rows(db, g.view({s.B * s.rows * s.columns, s.O}));
   g = g.to(w.dtype());  // rounded with the weights
   if (dx.defined()) {
-    const Tensor weights = turned_weights(w, true).view({-1, s.C});
+    const Tensor weights = transposed_weights(w, true).view({-1, s.C});
     each_product(name, g, reads_of_gradient(s), s.rows_in,
                  [&](int64_t sequence, int64_t r, int64_t n, const Tensor& read) {
                    const Tensor to = dx.select(0, sequence).slice(0, r, n);

@@ -77,13 +77,13 @@ __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], const
 }
 
 // Four matrices of 8 rows of 8 numbers in shared memory: lane i has the address of row i % 8 of
-// matrix i / 8, 16-byte aligned, and gets columns 2 t and 2 t + 1 of row g of each; turned, rows
-// 2 t and 2 t + 1 of column g.
-template <bool turned, class S>
+// matrix i / 8, 16-byte aligned, and gets columns 2 t and 2 t + 1 of row g of each; transposed,
+// rows 2 t and 2 t + 1 of column g.
+template <bool transposed, class S>
 __device__ inline void load_matrices(uint32_t (&to)[4], const S* row) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const auto at = uint32_t(__cvta_generic_to_shared(row));
-  if constexpr (turned) {
+  if constexpr (transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(at)
@@ -101,8 +101,8 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const S* row) {
     auto number = [&](int r, int c) {
       return uint32_t(emulator::of_lane<const S*>(slots, 8 * m + r)[c].bits);
     };
-    to[m] = turned ? number(2 * t, g) | number(2 * t + 1, g) << 16
-                   : number(g, 2 * t) | number(g, 2 * t + 1) << 16;
+    to[m] = transposed ? number(2 * t, g) | number(2 * t + 1, g) << 16
+                       : number(g, 2 * t) | number(g, 2 * t + 1) << 16;
   }
 #else
   __trap();

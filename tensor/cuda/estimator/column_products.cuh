@@ -38,11 +38,11 @@ struct WholeRow {
 constexpr int kWarps = kThreads / kWarp;
 constexpr int64_t kManyKeys = 64;  // of a column, from which a block sums them
 
-// sums [turn, K, m] of the keys of each column of the heads first .. first + turn. `parts` warps, 1
-// or those of a block, for each column and 32 features.
+// sums [batch, K, m] of the keys of each column of the heads first .. first + batch. `parts` warps,
+// 1 or those of a block, for each column and 32 features.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    column_sums_kernel(T* sums, Columns<T> at, int64_t first, int64_t turn, int parts) {
+    column_sums_kernel(T* sums, Columns<T> at, int64_t first, int64_t batch, int parts) {
   __shared__ double of_part[kWarps][kWarp];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   const int64_t across = (at.m + kWarp - 1) / kWarp;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = quotient(tile, across), local = quotient(column, at.K);
   const int64_t c = column - local * at.K, n = first + local;
   const int64_t i = (tile - column * across) * kWarp + lane;
-  const bool valid = local < turn && i < at.m;
+  const bool valid = local < batch && i < at.m;
   double sum = 0;
   if (valid) {
     const math::SumColumns columns(at.valid(n), at.K, at.units);
@@ -68,15 +68,15 @@ __global__ void __launch_bounds__(kThreads)
   sums[column * at.m + i] = T(sum);
 }
 
-// products [turn, R, K] of the rows with the sums of the columns.
+// products [batch, R, K] of the rows with the sums of the columns.
 template <class T>
 void whole_products(const char* name, T* products, T* sums, const Columns<T>& at, int64_t first,
-                    int64_t turn, Device device) {
-  const int64_t tiles = turn * at.K * ((at.m + kWarp - 1) / kWarp);
+                    int64_t batch, Device device) {
+  const int64_t tiles = batch * at.K * ((at.m + kWarp - 1) / kWarp);
   const int parts = at.tokens >= kManyKeys * at.K ? kWarps : 1;
   launch(name, column_sums_kernel<T>, dim3(blocks_for(tiles * parts, kWarps)), dim3(kThreads), 0,
-         sums, at, first, turn, parts);
-  multiply_queries(name, products, sums, at.K, at, first, turn, device);
+         sums, at, first, batch, parts);
+  multiply_queries(name, products, sums, at.K, at, first, batch, device);
 }
 
 // y = what `out` makes of each row's products, which it replaces. A warp for each row.
@@ -94,17 +94,17 @@ __global__ void whole_rows_kernel(T* y, Columns<T> at, Out out, int64_t first, i
 template <class T, class Out>
 void whole_column_products(const char* name, const Tensor& y, const Columns<T>& at, Out out) {
   const int64_t all = y.dim(0) * at.heads;
-  const int64_t heads = std::min(kMaxBatch, heads_per_turn(all, at.K * at.m * int64_t(sizeof(T))));
+  const int64_t heads = std::min(kMaxBatch, heads_per_batch(all, at.K * at.m * int64_t(sizeof(T))));
   const Tensor sums = Tensor::empty(Shape{heads, at.K, at.m}, y.dtype(), y.device());
   for (int64_t first = 0; first < all; first += heads) {
-    const int64_t turn = std::min(heads, all - first), rows = turn * at.rows;
-    whole_products(name, y.data<T>() + first * at.rows * at.K, sums.data<T>(), at, first, turn,
+    const int64_t batch = std::min(heads, all - first), rows = batch * at.rows;
+    whole_products(name, y.data<T>() + first * at.rows * at.K, sums.data<T>(), at, first, batch,
                    y.device());
     launch_each(name, rows * kWarp, whole_rows_kernel<T, Out>, y.data<T>(), at, out, first, rows);
   }
 }
 
-// products [turn, R, K] become the derivatives with respect to them. A warp for each row, with
+// products [batch, R, K] become the derivatives with respect to them. A warp for each row, with
 // memory for K + 1 derivatives.
 template <class T, class Slopes>
 __global__ void whole_slopes_kernel(T* products, Slopes slopes, Columns<T> at, int64_t first,
@@ -127,8 +127,8 @@ __global__ void whole_slopes_kernel(T* products, Slopes slopes, Columns<T> at, i
   }
 }
 
-// dk [groups, T, m] of the heads of a turn: a key's gradient is that of its column's sum, dsums
-// [turn, K, m], added over the `group_heads` heads of its group. A warp for each key.
+// dk [groups, T, m] of the heads of a batch: a key's gradient is that of its column's sum, dsums
+// [batch, K, m], added over the `group_heads` heads of its group. A warp for each key.
 template <class T>
 __global__ void whole_keys_kernel(T* dk, const T* dsums, Columns<T> at, int64_t first,
                                   int64_t group_heads, int64_t rows) {
@@ -160,7 +160,7 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
   const int64_t all = dq.dim(0) * at.heads, group_heads = at.heads / at.groups;
   const int64_t each = (at.rows * at.K + 2 * at.K * at.m) * int64_t(sizeof(T));
   const int64_t groups = std::max<int64_t>(
-      1, std::min(kMaxBatch / group_heads, heads_per_turn(all, each) / group_heads));
+      1, std::min(kMaxBatch / group_heads, heads_per_batch(all, each) / group_heads));
   const int64_t heads = groups * group_heads;
   const Tensor products = Tensor::empty(Shape{heads, at.rows, at.K}, dq.dtype(), device);
   const Tensor sums = Tensor::empty(Shape{2, heads, at.K, at.m}, dq.dtype(), device);
@@ -171,12 +171,12 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
     check_cuda(cudaMemsetAsync(dq.raw(), 0, size_t(dq.numel()) * sizeof(T), stream()), name);
   }
   for (int64_t first = 0; first < all; first += heads) {
-    const int64_t turn = std::min(heads, all - first), rows = turn * at.rows;
-    whole_products(name, p, s, at, first, turn, device);
+    const int64_t batch = std::min(heads, all - first), rows = batch * at.rows;
+    whole_products(name, p, s, at, first, batch, device);
     launch(name, whole_slopes_kernel<T, Slopes>, dim3(blocks_for(rows, warps)),
            dim3(unsigned(warps * kWarp)), size_t(warps * (at.K + 1)) * sizeof(double), p, slopes,
            at, first, rows);
-    multiply_slopes(name, dq.data<T>(), p, s, at.K, at, first, turn, 0, device);
+    multiply_slopes(name, dq.data<T>(), p, s, at.K, at, first, batch, 0, device);
     Gemm g;
     g.M = at.K;
     g.N = at.m;
@@ -185,12 +185,12 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
     g.lda = at.K;
     g.ldb = at.step * at.m;
     g.ldy = at.m;
-    g.batch = turn;
+    g.batch = batch;
     g.step_a = at.rows * at.K;
     g.step_b = at.tokens * at.m;
     g.step_y = at.K * at.m;
     multiply<T>(name, g, p, at.q + first * at.tokens * at.m, ds, 0, device);
-    const int64_t keys = turn / group_heads * at.tokens;
+    const int64_t keys = batch / group_heads * at.tokens;
     launch_each(name, keys * kWarp, whole_keys_kernel<T>, dk.data<T>(), ds, at, first, group_heads,
                 keys);
   }

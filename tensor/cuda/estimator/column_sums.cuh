@@ -84,10 +84,10 @@ struct Strip {
   }
 };
 
-// sums [turn, chunks, m] of the keys of a chunk, for the heads first .. first + turn.
+// sums [batch, chunks, m] of the keys of a chunk, for the heads first .. first + batch.
 template <class T>
-__global__ void key_sums_kernel(double* sums, Columns<T> at, int64_t first, int64_t turn) {
-  if (piece() >= turn * at.sums()) return;
+__global__ void key_sums_kernel(double* sums, Columns<T> at, int64_t first, int64_t batch) {
+  if (piece() >= batch * at.sums()) return;
   const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
   const int64_t n = first + strip.local, valid = at.valid(n);
   const T* k = at.keys(n) + strip.column;
@@ -96,11 +96,11 @@ __global__ void key_sums_kernel(double* sums, Columns<T> at, int64_t first, int6
   sums[piece()] = sum;
 }
 
-// prefix [turn, T + 1, padded] from the sums before each chunk of a reach, up to the last key.
+// prefix [batch, T + 1, padded] from the sums before each chunk of a reach, up to the last key.
 template <class T>
 __global__ void prefix_kernel(T* prefix, const double* sums, Columns<T> at, int64_t first,
-                              int64_t turn) {
-  if (piece() >= turn * at.chunks * at.padded) return;
+                              int64_t batch) {
+  if (piece() >= batch * at.chunks * at.padded) return;
   const Strip strip(piece(), at.chunks, at.padded, at.tokens + 1);
   const int64_t n = first + strip.local, valid = at.valid(n);
   const bool padding = strip.column >= at.m;
@@ -125,10 +125,10 @@ void multiply(const char* name, Gemm g, const void* a, const void* b, void* y, d
 
 constexpr int64_t kMaxBatch = 65535;  // products at once
 
-// y [turn, R, N] = the queries of the rows, every step-th of the tokens, times x [turn, N, m].
+// y [batch, R, N] = the queries of the rows, every step-th of the tokens, times x [batch, N, m].
 template <class T>
 void multiply_queries(const char* name, T* y, const T* x, int64_t N, const Columns<T>& at,
-                      int64_t first, int64_t turn, Device device) {
+                      int64_t first, int64_t batch, Device device) {
   Gemm g;
   g.M = at.rows;
   g.N = N;
@@ -137,17 +137,17 @@ void multiply_queries(const char* name, T* y, const T* x, int64_t N, const Colum
   g.lda = at.step * at.m;
   g.ldb = at.m;
   g.ldy = N;
-  g.batch = turn;
+  g.batch = batch;
   g.step_a = at.queries * at.m;
   g.step_b = N * at.m;
   g.step_y = at.rows * N;
   multiply<T>(name, g, at.q + first * at.queries * at.m, x, y, 0, device);
 }
 
-// dq of the rows = or, with beta = 1, += dy [turn, R, N] times x [turn, N, m].
+// dq of the rows = or, with beta = 1, += dy [batch, R, N] times x [batch, N, m].
 template <class T>
 void multiply_slopes(const char* name, T* dq, const T* dy, const T* x, int64_t N,
-                     const Columns<T>& at, int64_t first, int64_t turn, double beta,
+                     const Columns<T>& at, int64_t first, int64_t batch, double beta,
                      Device device) {
   Gemm g;
   g.M = at.rows;
@@ -156,41 +156,41 @@ void multiply_slopes(const char* name, T* dq, const T* dy, const T* x, int64_t N
   g.lda = N;
   g.ldb = at.m;
   g.ldy = at.step * at.m;
-  g.batch = turn;
+  g.batch = batch;
   g.step_a = at.rows * N;
   g.step_b = N * at.m;
   g.step_y = at.tokens * at.m;
   multiply<T>(name, g, dy, x, dq + first * at.tokens * at.m, beta, device);
 }
 
-// The memory of a turn of heads.
+// The memory of a batch of heads.
 template <class T>
 struct Prefixes {
-  Tensor prefix, sums;     // [turn, T + 1, padded], f64 [turn, chunks, m]
-  Tensor whole, products;  // of reaches: [turn, reaches, m]; with the queries [turn, R, reaches]
+  Tensor prefix, sums;     // [batch, T + 1, padded], f64 [batch, chunks, m]
+  Tensor whole, products;  // of reaches: [batch, reaches, m]; with the queries [batch, R, reaches]
 
   static int64_t bytes(const Columns<T>& at) {
     return (at.prefixes() + at.wholes() + at.rows * at.reaches) * int64_t(sizeof(T)) +
            at.sums() * int64_t(sizeof(double));
   }
-  Prefixes(const Columns<T>& at, int64_t turn, Device device) {
+  Prefixes(const Columns<T>& at, int64_t batch, Device device) {
     constexpr Dtype type = DtypeOf<T>::value;
-    prefix = Tensor::empty(Shape{turn, at.prefixes()}, type, device);
-    sums = Tensor::empty(Shape{turn, at.sums()}, Dtype::f64, device);
-    whole = Tensor::empty(Shape{turn, at.wholes()}, type, device);
-    products = Tensor::empty(Shape{turn, at.rows, at.reaches}, type, device);
+    prefix = Tensor::empty(Shape{batch, at.prefixes()}, type, device);
+    sums = Tensor::empty(Shape{batch, at.sums()}, Dtype::f64, device);
+    whole = Tensor::empty(Shape{batch, at.wholes()}, type, device);
+    products = Tensor::empty(Shape{batch, at.rows, at.reaches}, type, device);
   }
 
-  void make(const char* name, const Columns<T>& at, int64_t first, int64_t turn) const {
+  void make(const char* name, const Columns<T>& at, int64_t first, int64_t batch) const {
     const Device device = prefix.device();
     double* s = sums.data<double>();
-    launch_each(name, turn * at.sums(), key_sums_kernel<T>, s, at, first, turn);
-    sum_chunks<T, double>(name, whole.data<T>(), s, turn * at.reaches, at.chunks_of_reach(), at.m,
+    launch_each(name, batch * at.sums(), key_sums_kernel<T>, s, at, first, batch);
+    sum_chunks<T, double>(name, whole.data<T>(), s, batch * at.reaches, at.chunks_of_reach(), at.m,
                           device);
-    sums_before(name, s, turn * at.reaches, at.chunks_of_reach(), at.m, false, device);
-    launch_each(name, turn * at.chunks * at.padded, prefix_kernel<T>, prefix.data<T>(), s, at,
-                first, turn);
-    multiply_queries(name, products.data<T>(), whole.data<T>(), at.reaches, at, first, turn,
+    sums_before(name, s, batch * at.reaches, at.chunks_of_reach(), at.m, false, device);
+    launch_each(name, batch * at.chunks * at.padded, prefix_kernel<T>, prefix.data<T>(), s, at,
+                first, batch);
+    multiply_queries(name, products.data<T>(), whole.data<T>(), at.reaches, at, first, batch,
                      device);
   }
 };
@@ -357,18 +357,19 @@ __global__ void products_kernel(T* y, const T* prefix, const T* wholes, Columns<
 
 inline Tensor numbers(int64_t n, Device device) { return Tensor::empty({n}, Dtype::f64, device); }
 
-// y [B, H, R, K] by `out`, in turns of as many heads as memory allows.
+// y [B, H, R, K] by `out`, in batches of as many heads as memory allows.
 template <class T, class Out>
 void column_products(const char* name, const Tensor& y, const Columns<T>& at, Out out) {
   const int64_t all = y.dim(0) * at.heads, wide = rows_of_block(at, 1);
-  const int64_t heads = std::min(kMaxBatch, heads_per_turn(all, Prefixes<T>::bytes(at)));
+  const int64_t heads = std::min(kMaxBatch, heads_per_batch(all, Prefixes<T>::bytes(at)));
   const Prefixes<T> made(at, heads, y.device());
   for (int64_t first = 0; first < all; first += heads) {
-    const int64_t turn = std::min(heads, all - first);
-    made.make(name, at, first, turn);
-    launch(name, products_kernel<T, Out>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
-           dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 1) * 8), y.data<T>(),
-           made.prefix.template data<T>(), made.products.template data<T>(), at, out, first, wide);
+    const int64_t batch = std::min(heads, all - first);
+    made.make(name, at, first, batch);
+    launch(name, products_kernel<T, Out>,
+           dim3(blocks_for(batch * ((at.rows + wide - 1) / wide), 1)), dim3(unsigned(wide * kWarp)),
+           size_t(wide * Row<T>::memory(at, 1) * 8), y.data<T>(), made.prefix.template data<T>(),
+           made.products.template data<T>(), at, out, first, wide);
   }
 }
 

@@ -52,7 +52,7 @@ __device__ void whole_slopes(const Row<T>& row, const double* share, T* products
   }
 }
 
-// dq and slope [turn, K, R] at the borders 1 .. K. slopes(row, share, i) fills share from the row
+// dq and slope [batch, K, R] at the borders 1 .. K. slopes(row, share, i) fills share from the row
 // with the number i.
 template <class T, class Slopes>
 __global__ void rows_kernel(T* dq, T* slope, T* wholes, Slopes slopes, const T* prefix,
@@ -122,16 +122,16 @@ __device__ void rows_with_border(const Columns<T>& at, int64_t n, int64_t j, int
   to = int((high - 1 + at.step - 1) / at.step);
 }
 
-// dprefix [turn, T + 1, padded] = sum over the rows with a border there of slope times query. A
+// dprefix [batch, T + 1, padded] = sum over the rows with a border there of slope times query. A
 // warp for each prefix and 128 features; each lane searches the rows of one border.
 template <class T>
 __global__ void borders_kernel(T* dprefix, const T* slope, Columns<T> at, int64_t first,
-                               int64_t turn) {
+                               int64_t batch) {
   const int lane = int(threadIdx.x) % kWarp;
   const int64_t warp = piece() / kWarp, across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
   const int64_t local = warp / across / at.tokens, n = first + local;
   const int64_t j = warp / across % at.tokens + 1, i0 = warp % across * kWarp * kColumns + lane;
-  if (local >= turn || j > at.valid(n)) return;
+  if (local >= batch || j > at.valid(n)) return;
   const T* q = at.q + n * at.tokens * at.m + i0;
   T sum[kColumns] = {};
   for (int64_t c0 = 1; c0 <= at.K; c0 += kWarp) {
@@ -157,11 +157,11 @@ __global__ void borders_kernel(T* dprefix, const T* slope, Columns<T> at, int64_
   }
 }
 
-// sums [turn, chunks, m] of dprefix over a chunk.
+// sums [batch, chunks, m] of dprefix over a chunk.
 template <class T>
 __global__ void border_sums_kernel(double* sums, const T* dprefix, Columns<T> at, int64_t first,
-                                   int64_t turn) {
-  if (piece() >= turn * at.sums()) return;
+                                   int64_t batch) {
+  if (piece() >= batch * at.sums()) return;
   const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
   const int64_t valid = at.valid(first + strip.local);
   const T* from = dprefix + strip.local * at.prefixes() + strip.column;
@@ -175,8 +175,8 @@ __global__ void border_sums_kernel(double* sums, const T* dprefix, Columns<T> at
 // dk: key j is in every prefix after it. `sums` are those of the chunks after each.
 template <class T>
 __global__ void keys_kernel(T* dk, const double* sums, const T* dprefix, Columns<T> at,
-                            int64_t first, int64_t turn) {
-  if (piece() >= turn * at.sums()) return;
+                            int64_t first, int64_t batch) {
+  if (piece() >= batch * at.sums()) return;
   const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
   const int64_t n = first + strip.local, valid = at.valid(n);
   const T* from = dprefix + strip.local * at.prefixes() + strip.column;
@@ -201,17 +201,17 @@ __global__ void sum_heads_kernel(T* dk, const T* heads, int64_t group_heads, int
 
 template <class T>
 void launch_keys(const char* name, T* dk, T* dprefix, double* sums, const T* slope,
-                 const Columns<T>& at, int64_t first, int64_t turn, Device device) {
+                 const Columns<T>& at, int64_t first, int64_t batch, Device device) {
   const int64_t across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
-  launch_each(name, turn * at.tokens * across * kWarp, borders_kernel<T>, dprefix, slope, at, first,
-              turn);
-  launch_each(name, turn * at.sums(), border_sums_kernel<T>, sums, dprefix, at, first, turn);
-  sums_before(name, sums, turn, at.chunks, at.m, true, device);
-  launch_each(name, turn * at.sums(), keys_kernel<T>, dk, sums, dprefix, at, first, turn);
+  launch_each(name, batch * at.tokens * across * kWarp, borders_kernel<T>, dprefix, slope, at,
+              first, batch);
+  launch_each(name, batch * at.sums(), border_sums_kernel<T>, sums, dprefix, at, first, batch);
+  sums_before(name, sums, batch, at.chunks, at.m, true, device);
+  launch_each(name, batch * at.sums(), keys_kernel<T>, dk, sums, dprefix, at, first, batch);
 }
 
-// dq [B, H, T, m] and dk [B, G, T, m] from the derivatives that `slopes` makes, in turns of as many
-// heads as memory allows.
+// dq [B, H, T, m] and dk [B, G, T, m] from the derivatives that `slopes` makes, in batches of as
+// many heads as memory allows.
 template <class T, class Slopes>
 void column_products_backward(const char* name, const Tensor& dq, const Tensor& dk,
                               const Columns<T>& at, Slopes slopes) {
@@ -219,23 +219,23 @@ void column_products_backward(const char* name, const Tensor& dq, const Tensor& 
   const Device device = dq.device();
   const int64_t border_slopes = at.K * at.rows;
   const int64_t each = Prefixes<T>::bytes(at) + border_slopes * int64_t(sizeof(T));
-  const int64_t heads = std::min(kMaxBatch, heads_per_turn(all, each));
+  const int64_t heads = std::min(kMaxBatch, heads_per_batch(all, each));
   const Prefixes<T> made(at, heads, device);
   const Tensor slope = Tensor::empty(Shape{heads, border_slopes}, dq.dtype(), device);
   const bool grouped = at.groups < at.heads;
   const Tensor dk_of_heads = grouped ? Tensor::empty(dq.shape(), dq.dtype(), device) : dk;
   T *prefix = made.prefix.template data<T>(), *wholes = made.products.template data<T>();
   for (int64_t first = 0; first < all; first += heads) {
-    const int64_t turn = std::min(heads, all - first);
-    made.make(name, at, first, turn);
-    launch(name, rows_kernel<T, Slopes>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
+    const int64_t batch = std::min(heads, all - first);
+    made.make(name, at, first, batch);
+    launch(name, rows_kernel<T, Slopes>, dim3(blocks_for(batch * ((at.rows + wide - 1) / wide), 1)),
            dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 2) * 8), dq.data<T>(),
            slope.data<T>(), wholes, slopes, prefix, at, first, wide);
     multiply_slopes(name, dq.data<T>(), wholes, made.whole.template data<T>(), at.reaches, at,
-                    first, turn, 1, device);
+                    first, batch, 1, device);
     // The prefixes have been read: their memory is reused for the gradient.
     launch_keys(name, dk_of_heads.data<T>(), prefix, made.sums.template data<double>(),
-                slope.data<T>(), at, first, turn, device);
+                slope.data<T>(), at, first, batch, device);
   }
   if (!grouped) return;
   launch_each(name, dk.numel(), sum_heads_kernel<T>, dk.data<T>(), dk_of_heads.data<T>(),

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kCausalRows = 128, kWholeRows = 512;  // of a chunk, at most
 
-// Of a head in a chunk; the tensors of a turn are [groups chunks, heads rows, columns].
+// Of a head in a chunk; the tensors of a batch are [groups chunks, heads rows, columns].
 struct ChunkRow {
   int64_t group, t, source;  // source: the row of a tensor [B, G heads, T, columns]
   bool valid;                // not padding
@@ -26,7 +26,7 @@ struct Chunks {
   int64_t tokens, m, i, d;
   int64_t rows = 0, chunks = 0;
   RowWidths widths;
-  int64_t first = 0, count = 0;  // groups of this turn
+  int64_t first = 0, count = 0;  // groups of this batch
 
   __host__ __device__ int64_t e() const { return i + d; }
   // Columns of Z: those of the values, the ones, and zeros up to 16 bytes.
@@ -176,7 +176,7 @@ void multiply_chunks(const char* name, const Tensor& y, const Tensor& a, bool ta
   }
 }
 
-// The inputs of a turn in chunks.
+// The inputs of a batch in chunks.
 template <class T>
 struct ChunkedInputs {
   const char* name;
@@ -231,12 +231,12 @@ struct ChunkedInputs {
     return w;
   }
   // x s, or x s^T, + w z, or w^T z.
-  Tensor result(const Tensor& x, const Tensor& s, bool turned, const Tensor& w, bool lower,
+  Tensor result(const Tensor& x, const Tensor& s, bool transposed, const Tensor& w, bool lower,
                 const Tensor& z) const {
-    const int64_t columns = s.dim(turned ? 1 : 2), rows = x.numel() / x.dim(2) / s.dim(0);
+    const int64_t columns = s.dim(transposed ? 1 : 2), rows = x.numel() / x.dim(2) / s.dim(0);
     Tensor y = Tensor::empty({x.dim(0), x.dim(1), columns}, x.dtype(), x.device());
     multiply_chunks(name, y.view({s.dim(0), rows, columns}), x.view({s.dim(0), rows, x.dim(2)}),
-                    false, s, turned);
+                    false, s, transposed);
     if (w.defined()) multiply_chunks(name, y, w, lower, z, false, 1);
     return y;
   }
@@ -247,10 +247,10 @@ struct ChunkedInputs {
   }
 };
 
-// Calls f(ChunkedInputs) for turns of as many groups as memory allows; phi_q may be undefined.
+// Calls f(ChunkedInputs) for batches of as many groups as memory allows; phi_q may be undefined.
 template <class F>
-void each_turn(const char* name, const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
-               const Tensor& v, const Visibility& visible, F&& f) {
+void each_batch(const char* name, const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
+                const Tensor& v, const Visibility& visible, F&& f) {
   const DeviceWidths widths(visible, phi_k.dim(2), v.device());
   Chunks at = chunks_of(phi_q.defined() ? phi_q : phi_k, phi_k, identity, v, widths.get());
   const int64_t rows = at.chunks * at.rows, lines = rows * at.heads;
@@ -258,9 +258,9 @@ void each_turn(const char* name, const Tensor& phi_q, const Tensor& phi_k, const
       (rows + lines) * (at.m + at.wide()) + lines * at.rows + 2 * at.chunks * at.m * at.wide();
   const int64_t all = phi_k.dim(0) * phi_k.dim(1);
   dispatch_float(v.dtype(), [&]<class T>() {
-    const int64_t turn = heads_per_turn(all, numbers * int64_t(sizeof(T)));
-    for (at.first = 0; at.first < all; at.first += turn) {
-      at.count = std::min(turn, all - at.first);
+    const int64_t batch = heads_per_batch(all, numbers * int64_t(sizeof(T)));
+    for (at.first = 0; at.first < all; at.first += batch) {
+      at.count = std::min(batch, all - at.first);
       f(ChunkedInputs<T>(name, at, phi_q, phi_k, identity, v));
     }
   });
@@ -276,7 +276,7 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
     launch_each(in.name, sums.numel(), outputs_kernel<T>, y.data<T>(), den.data<T>(),
                 sums.data<T>(), in.at, sums.numel());
   };
-  each_turn("linear_attention", phi_q, phi_k, identity, v, visible, outputs);
+  each_batch("linear_attention", phi_q, phi_k, identity, v, visible, outputs);
 }
 
 void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv, Tensor dy,
@@ -300,7 +300,7 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
     launch_each(in.name, at.tokens * at.i, add_identity_kernel<T>, didentity.data<T>(),
                 dz.data<T>(), at, at.tokens * at.i);
   };
-  each_turn("linear_attention_backward", phi_q, phi_k, identity, v, visible, gradients);
+  each_batch("linear_attention_backward", phi_q, phi_k, identity, v, visible, gradients);
 }
 
 void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
@@ -321,8 +321,8 @@ void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor iden
     copy(part(state, at.e()), all.slice(2, 0, at.e()));
     copy(part(sums, 1), all.slice(2, at.e(), 1));
   };
-  each_turn("linear_attention_state", {}, phi_k, identity, v,
-            {.causal = false, .lengths = visible.lengths}, store);
+  each_batch("linear_attention_state", {}, phi_k, identity, v,
+             {.causal = false, .lengths = visible.lengths}, store);
 }
 
 }  // namespace brine::cuda

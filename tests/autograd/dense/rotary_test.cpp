@@ -9,7 +9,7 @@ using namespace brine::test;
 
 namespace {
 
-// x [B, H, T, d] turned by exp(i (first + t) theta^(-2 i / (2 n))), pair by pair.
+// x [B, H, T, d] rotated by exp(i (first + t) theta^(-2 i / (2 n))), pair by pair.
 std::vector<double> oracle(const Tensor& x, int64_t n, double theta,
                            const std::vector<int64_t>& first) {
   const int64_t H = x.dim(1), T = x.dim(2), d = x.dim(3);
@@ -19,9 +19,9 @@ std::vector<double> oracle(const Tensor& x, int64_t n, double theta,
     for (int64_t i = 0; i < n; ++i) {
       const double angle = double(first[size_t(b)] + t) / std::pow(theta, double(i) / double(n));
       double &re = y[size_t(row * d + i)], &im = y[size_t(row * d + n + i)];
-      const std::complex<double> turned = std::complex<double>(re, im) * std::polar(1.0, angle);
-      re = turned.real();
-      im = turned.imag();
+      const std::complex<double> rotated = std::complex<double>(re, im) * std::polar(1.0, angle);
+      re = rotated.real();
+      im = rotated.imag();
     }
   }
   return y;

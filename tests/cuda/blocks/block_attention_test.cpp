@@ -148,7 +148,7 @@ TEST_CASE("cuda: block_attention_backward gives the gradients that are wanted") 
   }
 }
 
-TEST_CASE("cuda: block_attention_backward with slices of long lists, in turns of groups") {
+TEST_CASE("cuda: block_attention_backward with slices of long lists, in batches of groups") {
   for (int64_t limit : {cuda::scratch_limit(), int64_t(1)}) {
     const ScratchLimit limited(limit);
     compare_block_attention({.B = 2,

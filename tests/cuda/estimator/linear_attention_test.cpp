@@ -160,7 +160,7 @@ TEST_CASE("cuda: the state of linear attention") {
   for (const AttentionSize& s : kAttentionSizes) compare_state(s);
 }
 
-TEST_CASE("cuda: linear attention in turns of heads, with little memory") {
+TEST_CASE("cuda: linear attention in batches of heads, with little memory") {
   const AttentionSize s{2, 3, 290, 20, 5, 10, {290, 211}};
   AttentionSize grouped = s;
   grouped.H = 6, grouped.groups = 3;

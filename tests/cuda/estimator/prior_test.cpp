@@ -101,7 +101,7 @@ TEST_CASE("cuda: the Performer's prior of small products") {
   }
 }
 
-TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
+TEST_CASE("cuda: the Performer's prior in batches of heads, with little memory") {
   const PriorSize s{2, 3, 90, 6, 10, 1, {90, 41}};
   for (int64_t bytes : {int64_t(1), int64_t(2) * (91 * 6 + 2 * 6 + 900) * 8}) {
     const ScratchLimit small(bytes);
