@@ -6,7 +6,7 @@ import math
 
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 78, 190, 44, 56
-MOST_MARKS = 60
+MAX_MARKS = 60
 # Okabe and Ito's colours, which readers with any colour vision can distinguish; they repeat after
 # eight, with other dashes.
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d1f"]
@@ -86,7 +86,7 @@ def drawn(number, name, points, x, y):
     colour, dash = COLOURS[number % 8], DASHES[number // 8 % 4]
     start = f'<path class="line" stroke="{colour}" stroke-dasharray="{dash}" d="'
     out = start + "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in positions) + '"/>\n'
-    if len(positions) <= MOST_MARKS:
+    if len(positions) <= MAX_MARKS:
         out += "".join(mark(number, a, b, colour) for a, b in positions)
     if not name:
         return out

@@ -101,7 +101,7 @@ SeaState& SeaAttention::state_of(const nn::AttentionInput& in, nn::AttentionStat
   return state;
 }
 
-// The next part of a prompt: rows behind the tokens of the state, which see those, too.
+// The next part of a prompt: rows after the tokens of the state, which see those, too.
 Tensor SeaAttention::go_on(const nn::AttentionInput& in) const {
   NoGrad off;
   SeaState& state = state_of(in, *in.state);

@@ -54,7 +54,7 @@ struct Score {
   // The losses of targets from position `from` of a window on, and what was measured.
   std::string part_of(const Batch& batch, int64_t from) {
     if (call.before_batch) call.before_batch(batch);
-    // Padding is behind what a row of a causal model sees, but an observer would count it.
+    // Padding is after what a row of a causal model sees, but an observer would count it.
     check(!call.observer || call.before_batch || !batch.lengths.defined(),
           "evaluate: an observer of texts of several lengths needs each batch before it");
     check(!call.observer || !call.reading,

@@ -19,20 +19,20 @@ class Messages {
 
   template <class... Parts>
   void detail(const Parts&... parts) const {
-    say(Level::detail, parts...);
+    write(Level::detail, parts...);
   }
   template <class... Parts>
   void info(const Parts&... parts) const {
-    say(Level::info, parts...);
+    write(Level::info, parts...);
   }
   template <class... Parts>
   void warning(const Parts&... parts) const {
-    say(Level::warning, parts...);
+    write(Level::warning, parts...);
   }
 
  private:
   template <class... Parts>
-  void say(Level level, const Parts&... parts) const {
+  void write(Level level, const Parts&... parts) const {
     if (sink_) sink_(level, join(parts...));
   }
 

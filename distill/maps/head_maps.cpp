@@ -123,7 +123,7 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view) const {
       if (view.columns()) {
         widen_row(view, maps.head, t, columns);
         for (const KeyMass& each : columns)
-          maps[Picture::estimate].add(t, each.first, each.behind, each.mass);
+          maps[Picture::estimate].add(t, each.first, each.end, each.mass);
       }
       if (!view.has_mask()) continue;
       const RowEntries kept = MaskRows(view.mask)(0, maps.head, t);

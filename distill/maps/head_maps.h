@@ -94,7 +94,7 @@ Tensor teacher_tile(const LayerView& view, int64_t head, int64_t first, int64_t 
 
 // Neighbouring keys with the same mass.
 struct KeyMass {
-  int64_t first = 0, behind = 0;
+  int64_t first = 0, end = 0;
   float mass = 0;  // of each key
 };
 // The estimate of row t of a head, widened to keys (docs/method.md section 4.1) and normalised: the

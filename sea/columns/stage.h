@@ -50,7 +50,7 @@ struct Pass {
   int64_t rows() const { return (tokens() + query_skip - 1) / query_skip; }
 };
 
-// Prompts whose estimate `e` was computed, for the sequences first, first + 1...; behind earlier
+// Prompts whose estimate `e` was computed, for the sequences first, first + 1...; after earlier
 // parts, e.psi_k is of all tokens so far.
 struct Prompts {
   int64_t first;

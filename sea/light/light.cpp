@@ -182,7 +182,7 @@ Tensor ShareScores::earlier_features(const StageState& kept, int64_t slot, int64
   if (state.prompt.defined() && state.slot == slot && state.prompt.dim(2) == t) {
     return state.prompt.to(dtype);
   }
-  // A row behind them has units of as many keys or of several of these.
+  // A row after them has units of as many keys or of several of these.
   const int64_t K = config_.columns, u = config_.prior_units, G = shape_.groups();
   const int64_t unit = math::unit_of_sums(t, K, u), units = unit_rows(t, K, u);
   const Tensor sums = state.features.slice(0, slot, 1).slice(2, 0, units);

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from timing import median_ms
 
 HEADS, SIZE = 12, 64
-MOST_MAPS = 6e9  # bytes
+MAX_MAPS = 6e9  # bytes
 
 
 def explicit(q, k, v, causal):
@@ -50,7 +50,7 @@ def main():
              for _ in range(3)]
         dy = torch.randn(1, HEADS, tokens, SIZE, dtype=dtype)
         for name, form in forms.items():
-            if form is explicit and 12.0 * HEADS * tokens * tokens > MOST_MAPS:
+            if form is explicit and 12.0 * HEADS * tokens * tokens > MAX_MAPS:
                 continue
 
             def forward():

@@ -8,7 +8,7 @@ brine.chart = (function () {
   const colours = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777",
     "#8c6d1f"];
   const dashes = ["", "7 3", "2 3", "9 3 2 3"];
-  const mostMarks = 60;  // points of a line with marks; more would hide it
+  const maxMarks = 60;  // points of a line with marks; more would hide it
 
   function svg(tag, attributes, ...children) {
     const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -57,7 +57,7 @@ brine.chart = (function () {
     const stroked = (d) => svg("path", {class: "line", stroke, "stroke-dasharray": dash, d});
     const places = line.points.map(([a, b]) => [x.place(a), y.place(b)]);
     const legend = top + 10 + 20 * number, side = left + plotWidth + 14;
-    const marks = places.length > mostMarks ? [] : places.map(([a, b], i) =>
+    const marks = places.length > maxMarks ? [] : places.map(([a, b], i) =>
       mark(number, a, b, stroke, svg("title", {},
         `${line.name}: ${short(line.points[i][1])} at ${short(line.points[i][0])}`)));
     return [stroked("M" + places.map((place) => place.join(" ")).join("L")), ...marks,

@@ -90,16 +90,17 @@ void PreTokenizer::add_split(const SortedJson& description, const std::string& w
   Step step{.kind = Step::Kind::split,
             .invert = flag(description, "invert", false, where),
             .pattern = read_pattern(description, where)};
-  static const std::pair<const char*, Fate> fates[] = {{"Isolated", Fate::isolated},
-                                                       {"Removed", Fate::removed},
-                                                       {"MergedWithPrevious", Fate::with_previous},
-                                                       {"MergedWithNext", Fate::with_next}};
-  const SortedJson& behavior = member(description, "behavior");
-  auto found = std::find_if(std::begin(fates), std::end(fates),
-                            [&](const auto& fate) { return behavior == fate.first; });
-  check_format(found != std::end(fates), where, ": behavior ", json_text(behavior),
+  static const std::pair<const char*, Behavior> behaviors[] = {
+      {"Isolated", Behavior::isolated},
+      {"Removed", Behavior::removed},
+      {"MergedWithPrevious", Behavior::with_previous},
+      {"MergedWithNext", Behavior::with_next}};
+  const SortedJson& given = member(description, "behavior");
+  auto found = std::find_if(std::begin(behaviors), std::end(behaviors),
+                            [&](const auto& name) { return given == name.first; });
+  check_format(found != std::end(behaviors), where, ": behavior ", json_text(given),
                " is not supported");
-  step.fate = found->second;
+  step.behavior = found->second;
   steps_.push_back(std::move(step));
 }
 
@@ -119,8 +120,9 @@ void PreTokenizer::add_metaspace(const SortedJson& description, const std::strin
             : scheme == "never" || (scheme.is_null() && !old) ? Scheme::never
                                                               : Scheme::always;
   if (flag(description, "split", true, where))
-    steps_.push_back(
-        {.kind = Step::Kind::split, .fate = Fate::with_next, .pattern = {.literal = space_}});
+    steps_.push_back({.kind = Step::Kind::split,
+                      .behavior = Behavior::with_next,
+                      .pattern = {.literal = space_}});
 }
 
 std::string PreTokenizer::prepare(std::string_view text, bool first) const {
@@ -183,22 +185,22 @@ void PreTokenizer::cut_split(size_t step, std::string_view text, const UseWord& 
   auto pass_on = [&](const Piece& piece) {
     cut_from(step + 1, text.substr(piece.begin, piece.end - piece.begin), use);
   };
-  if (how.fate == Fate::isolated) return pieces_of(how, text, pass_on);
+  if (how.behavior == Behavior::isolated) return pieces_of(how, text, pass_on);
   // The others join pieces. As in `tokenizers`, of several matches in a row only the one next to
   // what it is merged with is merged.
   std::vector<Piece> pieces;
   bool last = false;
   pieces_of(how, text, [&](const Piece& piece) {
-    const bool joins = how.fate == Fate::with_previous && piece.match && !last;
+    const bool joins = how.behavior == Behavior::with_previous && piece.match && !last;
     if (joins && !pieces.empty())
       pieces.back().end = piece.end;
-    else if (how.fate != Fate::removed || !piece.match)
+    else if (how.behavior != Behavior::removed || !piece.match)
       pieces.push_back(piece);
     last = piece.match;
   });
   for (size_t i = 0; i < pieces.size(); ++i) {
-    const bool joins = how.fate == Fate::with_next && pieces[i].match && i + 1 < pieces.size() &&
-                       !pieces[i + 1].match;
+    const bool joins = how.behavior == Behavior::with_next && pieces[i].match &&
+                       i + 1 < pieces.size() && !pieces[i + 1].match;
     if (joins) pieces[i + 1].begin = pieces[i].begin;
     if (!joins) pass_on(pieces[i]);
   }

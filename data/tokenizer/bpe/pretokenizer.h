@@ -38,14 +38,14 @@ class PreTokenizer {
 
  private:
   // Split: what becomes of a match of its pattern.
-  enum class Fate : uint8_t { isolated, removed, with_previous, with_next };
+  enum class Behavior : uint8_t { isolated, removed, with_previous, with_next };
   struct Step {
     enum class Kind : uint8_t { gpt2, digits, split };
     Kind kind;
-    bool individual = true;      // digits
-    Fate fate = Fate::isolated;  // split
-    bool invert = false;         // split: matches are what is between
-    TextPattern pattern = {};    // split
+    bool individual = true;                  // digits
+    Behavior behavior = Behavior::isolated;  // split
+    bool invert = false;                     // split: matches are what is between
+    TextPattern pattern = {};                // split
   };
   struct Piece {
     size_t begin, end;

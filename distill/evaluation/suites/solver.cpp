@@ -89,7 +89,7 @@ std::vector<ForcedAnswer> ModelSolver::forced(Prompts prompts) {
   NoGrad off;
   check_prompts(prompts);
   const Rows rows = rows_of(prompts);
-  const Tensor hidden =  // a causal row does not see the padding behind it
+  const Tensor hidden =  // a causal row does not see the padding after it
       reading_
           ? nn::hidden_through_cache(model_, rows.ids, *reading_, options_)
           : model_.hidden({.ids = rows.ids, .lengths = rows.lengths, .options = options_}).detach();

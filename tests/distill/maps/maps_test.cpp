@@ -134,11 +134,11 @@ TEST_CASE("maps: the widened estimate gives each key its column's share, and sum
       int64_t next = 0;
       for (const KeyMass& each : row) {
         CHECK(each.first == next);
-        for (int64_t j = each.first; j < each.behind; ++j) {
+        for (int64_t j = each.first; j < each.end; ++j) {
           CHECK(each.mass == doctest::Approx(p[column[size_t(j)]] / all).epsilon(1e-5));
           sum += double(each.mass);
         }
-        next = each.behind;
+        next = each.end;
       }
       CHECK(next == w);
       CHECK(sum == doctest::Approx(1).epsilon(1e-5));
