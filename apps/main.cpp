@@ -11,9 +11,10 @@
 
 namespace {
 
-// Threads of libgomp spin up to 15 ms before they sleep. Where other programs use the cores, they
-// keep those from running that they wait for: generating 64 tokens beside two busy programs took
-// 120 s, with 1,000 turns 9 s. libgomp reads the number before main(), so the program starts again.
+// Threads of libgomp spin up to 15 ms before they sleep. Where other programs use the cores, that
+// takes cores from the threads that they wait for: generating 64 tokens beside two busy programs
+// took 120 s, with 1,000 iterations 9 s. libgomp reads the number before main(), so the program
+// starts again.
 void limit_spinning(char** words) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
   setenv("GOMP_SPINCOUNT", "1000", 0);

@@ -11,10 +11,11 @@ namespace brine {
 // the scores of prob_loss() of this thread round their f32 inputs to bf16 or f16 and add in f32,
 // forward and backward; kept activations take half the memory. On a GPU sparse_attention() gathers
 // rounded rows too; on a CPU that multiplies pairs of bf16, flash_attention() rounds probabilities
-// before they meet the values, and the gradients of scores. Softmax, norms, losses and running sums
-// do not change. With f32, or without an object, nothing is rounded. f64 is never rounded.
+// before the product with the values, and the gradients of scores. Softmax, norms, losses and
+// running sums do not change. With f32, or without an object, nothing is rounded. f64 is never
+// rounded.
 //
-// f16 ends at 65504 and loses values below 2^-24, so nothing is trained in it.
+// The largest f16 is 65504, and f16 loses values below 2^-24, so nothing is trained in it.
 class ComputeType : NonCopyable {
  public:
   explicit ComputeType(Dtype type);  // f32, bf16 or f16; throws for others
@@ -28,7 +29,7 @@ Dtype compute_type();
 
 // The type to which conv2d() rounds inputs of this type, and to which linear() and similar ops with
 // this number of rows round them. A few rows are one pass over the weights, which rounding would
-// only lengthen.
+// slow down.
 Dtype product_type(Dtype type);
 Dtype product_type(Dtype type, int64_t rows);
 

@@ -1,9 +1,9 @@
-// The public ops of dense layers, and the includes of the other op pages.
+// The public ops of dense layers, and the includes of the other op headers.
 //
-// Layers use these pages only. An op checks its shapes; an error names the op, what it got and what
-// it needs. Every op takes f32 or f64 tensors of one type unless it says otherwise, returns a new
-// tensor and is differentiable unless it is "off the tape". A file name in a section is that of the
-// family in autograd/. The primitives for new methods, with C++ operators: ops_primitives.h.
+// Layers use these headers only. An op checks its shapes; an error names the op, what it got and
+// what it needs. Every op takes f32 or f64 tensors of one type unless it says otherwise, returns a
+// new tensor and is differentiable unless it is "off the tape". A file name in a section is that of
+// the family in autograd/. The primitives for new methods, with C++ operators: ops_primitives.h.
 #pragma once
 
 #include "autograd/node.h"
@@ -108,9 +108,9 @@ Tensor masked_softmax(const Tensor& scores, const Tensor& mask, double scale = 1
 Tensor embedding(const Tensor& table, const Tensor& ids);  // ids i32 [R...] -> [R..., C]
 
 // ---- rotary.cpp
-// Rotary positions: of row t of x [B, H, T, d] the features i and n + i turn by the angle
-// (first[b] + t) frequencies[i], those from 2 n on stay. frequencies f64 [n] and first i64 [B]
-// (undefined = 0) are on the CPU.
+// Rotary positions: of row t of x [B, H, T, d] the features i and n + i are rotated by the angle
+// (first[b] + t) frequencies[i], those from 2 n on are unchanged. frequencies f64 [n] and first i64
+// [B] (undefined = 0) are on the CPU.
 Tensor rotary(const Tensor& x, const Tensor& frequencies, const Tensor& first = {});
 // theta^(-2 i / features) for the pairs i of that many features: f64 [features / 2].
 Tensor rotary_frequencies(int64_t features, double theta);

@@ -1,5 +1,5 @@
 // The public ops of exact attention: tiled, over cached keys, on the entries of a sparse mask;
-// ops.h includes this page. Selection and mask building have no gradient: they are in
+// ops.h includes this header. Selection and mask building have no gradient: they are in
 // tensor/mask/csr.h.
 #pragma once
 

@@ -9,7 +9,7 @@
 
 namespace brine {
 
-// Shapes and settings are right, or an Error that starts with `op`.
+// Throws an Error that starts with `op` if a setting is not valid.
 void check_blocks(const char* op, const BlockConfig& config);
 // The mask's memory, without values.
 BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,

@@ -1,4 +1,4 @@
-// The public ops on images [B, tokens, columns, channels]; ops.h includes this page.
+// The public ops on images [B, tokens, columns, channels]; ops.h includes this header.
 #pragma once
 
 #include "autograd/node.h"

@@ -1,4 +1,4 @@
-// The public ops of SEA's estimator and output, in the order of use; ops.h includes this page. m
+// The public ops of SEA's estimator and output, in the order of use; ops.h includes this header. m
 // random features, W = columns of an image, K = columns of the estimate; rows at or beyond a
 // sequence's length are padding. G divides H: head h reads group h G / H of the keys and values.
 // On a GPU random features have feature_columns(m) columns, those from m on 0, where m is said
@@ -94,13 +94,13 @@ Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor&
                           const Tensor& width, int64_t units = 0);
 
 // ---- table.cpp
-// A gain [H] and what it is of: q [B, H, T, m], k [B, G, T, m].
+// Inputs of one prior: gain [H], q [B, H, T, m], k [B, G, T, m].
 struct PriorInputs {
   Tensor gain, q, k;
 };
 // [B, H, T, K] = column_softmax(pooled_prior(performer_prior(bias, prior), means)) with the row of
 // bias [H, K] as every row's scores, in one pass over memory, without a gradient
-// (docs/method.md section 1.6). With Visibility::first the k have that many keys more. Throws if
+// (docs/method.md section 1.6). With Visibility::first each k has that many keys more. Throws if
 // sizes do not fit.
 Tensor table_estimate(const Tensor& bias, const PriorInputs& prior, const PriorInputs& means,
                       const Visibility& visible, int64_t units = 0, double floor = 0);

@@ -1,4 +1,4 @@
-// The public ops that compare a student with a teacher's attention; ops.h includes this page.
+// The public ops that compare a student with a teacher's attention; ops.h includes this header.
 #pragma once
 
 #include "autograd/node.h"

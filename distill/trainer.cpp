@@ -235,7 +235,7 @@ void Trainer::load_moments(const data::Path& path) {
 }
 
 void Trainer::wait_for_first(const std::string& what) {
-  if (ranks_.size() > 1) ranks_.barrier(join(what, " at step ", step_), kWorkPatience);
+  if (ranks_.size() > 1) ranks_.barrier(join(what, " at step ", step_), kWorkTimeoutFactor);
 }
 
 // A dump is read ahead in the order in which this rank asks for its batches.

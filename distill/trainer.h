@@ -76,7 +76,7 @@ struct TrainerHost {
 
 struct TrainOutcome {
   int64_t steps = 0, tokens = 0;
-  double seconds = 0;  // without training, evaluation and saving
+  double seconds = 0;  // of training steps, without evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };

@@ -18,7 +18,7 @@ struct BenchRow {
   double ms = 0;  // median
   double rate = 0;
   std::string unit;  // of rate
-  double share = 0;  // of the rate of a product of matrices, measured in turns; 0 = none
+  double share = 0;  // of the rate of a product of matrices, measured alternately; 0 = none
   double ratio = 0;  // to the reference that the name or a note gives; 0 = none
   int64_t peak = 0;  // peak of live bytes; 0 = not measured
   std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
@@ -34,7 +34,7 @@ struct DeviceLost : Error {
   using Error::Error;
 };
 
-// Where the rows of a suite go, each as soon as it is measured.
+// Receives the rows of a suite, each as soon as it is measured.
 class RowSink {
  public:
   virtual ~RowSink() = default;

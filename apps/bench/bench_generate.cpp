@@ -134,7 +134,7 @@ void bench_generate(const BenchRequest& r, RowSink& rows) {
           std::make_unique<Reader>(loaded.config.attention, *loaded.model, text, 2 * steps, cache));
     }
     trim();
-    // In turns, so that a change of the machine's speed affects all.
+    // Alternately, so that a change of the machine's speed affects all.
     for (int64_t i = 0; i < steps; ++i) {
       for (auto& reader : readers) reader->token();
     }

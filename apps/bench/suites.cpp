@@ -176,8 +176,9 @@ void BenchRequest::describe(data::Schema& s) {
           {.min = 1});
   s.field("kv_heads", kv_heads,
           "Heads of keys and values, for attention; 0: as many as query heads");
-  s.field("against", against,
-          "Method measured in turns with each, for attention; times_NAME is its time over theirs");
+  s.field(
+      "against", against,
+      "Method measured alternately with each, for attention; times_NAME is its time over theirs");
   s.field("bidirectional", bidirectional,
           "Blocks of encoders, which see every token, for the suite attention");
   s.field("forward", forward, "No rows with backward, for the suite attention");

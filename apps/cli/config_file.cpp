@@ -97,7 +97,7 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
             " is the same key as ", reader.settings[j].key, ", which is also in this file");
     }
     if (setting.key.rfind("attention.", 0) == 0)
-      nn::refuse_first_blocks(setting.key.substr(10), setting.value, path);
+      nn::refuse_old_blocks(setting.key.substr(10), setting.value, path);
     try {
       schema.set(setting.key, setting.value);
     } catch (const Error& e) {

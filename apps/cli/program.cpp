@@ -135,7 +135,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   if (invocation.version || invocation.help) return 0;
   check(common.load.empty() || loaded, "load is a flag, not a key of a file: --load ", common.load);
   refuse_ranks(command);
-  // What all ranks know is said once; the errors of one are not log lines.
+  // Only rank 0 logs; the errors of one rank are not log lines.
   set_up_log(!is_first_rank()     ? LogLevel::nothing
              : invocation.quiet   ? LogLevel::warning
              : invocation.verbose ? LogLevel::detail
@@ -214,7 +214,7 @@ void CommonOptions::describe(data::Schema& s) {
           {.transient = true});
 }
 
-void keep_configuration(const RunContext& context, const std::string& directory) {
+void save_configuration(const RunContext& context, const std::string& directory) {
   std::string head = "# brine " + context.command + ", version " BRINE_VERSION "\n";
   data::write_file_atomic(directory + "/config.toml", head + context.keys.to_toml());
 }
@@ -248,7 +248,7 @@ int run_program(const std::vector<std::string>& words) {
     close_ranks();
     return status;
   } catch (const SharedError& e) {
-    // Every rank is here: the first one reports, and none waits for another.
+    // All ranks caught this error: rank 0 prints it, none waits.
     if (is_first_rank()) std::cerr << one_line(name + ": " + without_name(e.what(), name)) << "\n";
     wait_for_launcher();
     close_ranks();

@@ -38,7 +38,7 @@ struct RunContext {
 
 // Writes directory/config.toml: every key of the run, so that
 // `brine COMMAND --config directory/config.toml` is the same run.
-void keep_configuration(const RunContext& context, const std::string& directory);
+void save_configuration(const RunContext& context, const std::string& directory);
 
 // The type-erased body of a subcommand.
 struct CommandBody {

@@ -68,7 +68,7 @@ std::unique_ptr<Communicator> with_nccl(std::unique_ptr<Communicator> mpi,
     if (all[r] == all[0]) continue;
     throw SharedError(join("rank ", r, " has ", all[r].empty() ? "no NCCL" : "NCCL " + all[r],
                            " or computes elsewhere, rank 0 has ", all[0].empty() ? "none" : all[0],
-                           "; --no-nccl goes without it"));
+                           "; --no-nccl disables it"));
   }
   if (version.empty()) {
     if (!why.empty() && mpi->is_first())

@@ -23,7 +23,7 @@ distill::RunResult run_training(const RunContext& context, const distill::RunOpt
       .seed = context.seed,
       .messages = ranks.is_first() ? log_messages() : distill::Messages(),
       .configuration = [&] { return json_text(context.keys.to_json()); },
-      .keep_configuration = [&](const std::string& dir) { keep_configuration(context, dir); },
+      .save_configuration = [&](const std::string& dir) { save_configuration(context, dir); },
       .progress = {.every_seconds = context.quiet ? 1e9 : 10,
                    .columns = bar ? terminal_columns(STDERR_FILENO) : 0},
       .terminal = &std::cerr,

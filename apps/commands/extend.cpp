@@ -24,15 +24,15 @@ struct Extend {
     const std::unique_ptr<data::Tokenizer> tokenizer =
         distill::tokenizer_to_export(m, log_messages());
     nn::export_model(longer.config, *longer.model, tokenizer.get(), out);
-    log_info(
-        out, ": ", positions, " positions, ", m.config.shape().max_positions, " of ", m.directory,
-        m.model->rotary_positions() ? ": angles go on as they are" : ": its table is stretched",
-        "; train it at its new length (brine ",
-        m.model->labels() > 0                   ? "finetune"
-        : m.model->attention_traits().estimates ? "distill --teacher self"
-        : m.config.shape().causal               ? "train"
-                                                : "finetune",
-        " --model ", out, ")");
+    log_info(out, ": ", positions, " positions, ", m.config.shape().max_positions, " of ",
+             m.directory,
+             m.model->rotary_positions() ? ": rotary angles unchanged" : ": its table is resampled",
+             "; train it at its new length (brine ",
+             m.model->labels() > 0                   ? "finetune"
+             : m.model->attention_traits().estimates ? "distill --teacher self"
+             : m.config.shape().causal               ? "train"
+                                                     : "finetune",
+             " --model ", out, ")");
     return 0;
   }
 };

@@ -35,7 +35,7 @@ void print_health(const distill::MaskHealth& h) {
   if (h.rows == 0) return;
   print("mask recall  %.3f, least head %.3f, 10th percentile %.3f, top-1 hit %.3f ", h.recall,
         h.least, h.tenth, h.top_hit);
-  std::cout << "(own dense attention, start of the first window)\n";
+  std::cout << "(the model's dense attention, start of the first window)\n";
 }
 
 void print(const distill::TextResult& r) {

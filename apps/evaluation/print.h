@@ -1,4 +1,4 @@
-// Results of evaluations for people.
+// Human-readable results of evaluations.
 #pragma once
 
 #include "distill/evaluation/evaluation.h"

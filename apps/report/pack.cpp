@@ -54,8 +54,8 @@ std::string packed(const distill::HeadMaps& head, bool causal) {
 }  // namespace
 
 uint8_t byte_of_mass(double mass) {
-  if (!(mass >= kLeastMass)) return 0;
-  const double position = 1 - std::log10(mass) / std::log10(kLeastMass);
+  if (!(mass >= kMinMass)) return 0;
+  const double position = 1 - std::log10(mass) / std::log10(kMinMass);
   return uint8_t(1 + std::lround(254 * std::min(1.0, position)));
 }
 

@@ -10,9 +10,9 @@
 
 namespace brine::report {
 
-// The logarithmic scale of maps, which page/data.js has too: 0 at and below kLeastMass, 1 at 1.
-inline constexpr double kLeastMass = 1e-5;
-// A mass as a byte: 0 at and below kLeastMass, else 1 + 254 times its position on the scale: a step
+// The logarithmic scale of maps, which page/data.js has too: 0 at and below kMinMass, 1 at 1.
+inline constexpr double kMinMass = 1e-5;
+// A mass as a byte: 0 at and below kMinMass, else 1 + 254 times its position on the scale: a step
 // is 4.6 %, so the error at most 2.3 %.
 uint8_t byte_of_mass(double mass);
 // A share in [0, 1] in 255 steps.

@@ -66,8 +66,8 @@ Json everything_but_maps(const Report& report) {
   if (report.attention)
     made.push_back({"Attention of " + report.attention->name, report.attention->settings});
   for (const RunInput& run : report.inputs.runs) made.push_back({"Run " + run.name, run.made});
-  return {{"title", report.title},   {"program", report.program}, {"command", report.command},
-          {"leastMass", kLeastMass}, {"charts", charts},          {"made", made},
+  return {{"title", report.title}, {"program", report.program}, {"command", report.command},
+          {"leastMass", kMinMass}, {"charts", charts},          {"made", made},
           {"attention", nullptr}};
 }
 

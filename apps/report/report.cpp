@@ -370,7 +370,8 @@ std::string settings_of(const nn::ModelConfig& config) {
   return json_text(keys.to_json());
 }
 
-// A text without a query that sees more than k keys has no recall: 0 would say that all is lost.
+// A text without a query that sees more than k keys has no recall: 0 would mean that no mass is
+// kept.
 void drop_without_rows(std::vector<distill::Recall>& layers) {
   const bool none = std::all_of(layers.begin(), layers.end(),
                                 [](const distill::Recall& layer) { return layer.rows == 0; });

@@ -58,7 +58,7 @@ struct TextInput {
 struct RunInput {
   std::string path, name;
   std::vector<distill::LogRecord> log;  // empty: it has none
-  std::string made;                     // for people: command, events, configuration
+  std::string made;                     // human-readable: command, events, configuration
 };
 struct ModelInput {
   std::string path, name;

@@ -22,8 +22,8 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
         "sparse_attention: no gradients of q in ", q.dtype(), " with keys in ", k.dtype());
   check(q.dim(3) > 0, "sparse_attention: heads of size 0");
   // Every entry gathers a row of K and of V, and in the backward pass of Q too: rounded once, the
-  // rows are half as long. This is not done on a CPU, whose caches are close: widening costs more
-  // than it saves. It is not done for a few rows (decoding) either: they gather less than rounding
+  // rows are half as long. This is not done on a CPU: conversion to f32 costs more than the
+  // reads it saves. It is not done for a few rows (decoding) either: they gather less than rounding
   // all keys would read.
   const ProductInput taken{q.device().is_cuda() ? product_type(q.dtype(), q.dim(2)) : q.dtype()};
   auto rounded = [&](const Tensor& x) {

@@ -65,9 +65,9 @@ void check_blocks(const char* op, const BlockConfig& c) {
         ": block and columns must be at least 1, chosen, sinks and local at least 0");
   check(c.tile >= 1 && c.tile <= kMaxTileRows && c.block % c.tile == 0, op, ": tile = ", c.tile,
         " must divide block = ", c.block, " and be at most ", kMaxTileRows, "; ",
-        std::gcd(c.tile, c.block), " would fit");
+        std::gcd(c.tile, c.block), " does");
   check(c.candidates >= c.chosen, op, ": candidates = ", c.candidates, " is less than the ",
-        c.chosen, " blocks that a row chooses; at least ", c.chosen, " would fit");
+        c.chosen, " blocks that a row chooses; it must be at least ", c.chosen);
 }
 
 KeyCodes key_codes(const Tensor& keys, const Tensor& key_scale, const BlockConfig& config,

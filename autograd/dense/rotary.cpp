@@ -24,7 +24,7 @@ Tensor rotary(const Tensor& x, const Tensor& frequencies, const Tensor& first) {
         "rotary: frequencies must be f64 [n] with n at most ", x.dim(3) / 2);
   check(!first.defined() || (first.dtype() == Dtype::i64 && first.shape() == Shape{x.dim(0)}),
         "rotary: first positions must be i64 [", x.dim(0), "]");
-  Tensor start = first.defined() ? first.clone() : Tensor();  // a caller may count on in place
+  Tensor start = first.defined() ? first.clone() : Tensor();  // the caller may increment it
   const Tensor rates = frequencies.contiguous();
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, rotary, y, x.detach().contiguous(), start, rates, 1.0);

@@ -221,7 +221,7 @@ struct Hdf5Reader::Impl {
 
 namespace {
 
-// Receives the names of links or attributes, up to `most`.
+// Receives the names of links or attributes, up to `limit`.
 struct Names {
   std::vector<std::string> all;
   size_t limit;

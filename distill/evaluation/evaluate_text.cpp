@@ -150,7 +150,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
     if (read.mean() > 0) out.keys_read = read.mean();
   }
   out.peak = device_peak();
-  // A calibrated mask has no parameters, and watching it takes as long as the evaluation:
+  // A calibrated mask has no parameters, and measuring it takes as long as the evaluation:
   // --teacher measures it.
   if (learns_mask(*m.model) && !e.cache && (recall || !traits.calibrates)) {
     const MaskHealth health = recall ? mask_health(recall->layers())

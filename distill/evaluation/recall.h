@@ -11,7 +11,7 @@
 namespace brine::recall {
 
 constexpr int64_t kRows = 256;  // of a sequence that are counted, at most
-constexpr int64_t kSinks = 4;   // first keys of a sequence, which draw attention whatever they are
+constexpr int64_t kSinks = 4;   // first keys of a sequence, attention sinks
 constexpr int64_t kNear = 64;   // most recent keys (encoder: nearest)
 
 // Sums over rows, per head. Masses are of the teacher's attention. "As many": the budget of the

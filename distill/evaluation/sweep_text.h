@@ -1,5 +1,5 @@
 // One model under a grid of kept keys and query skipping, over text files: perplexity, time, memory
-// and mask recall, as a table for people and as a TSV file.
+// and mask recall, as a human-readable table and as a TSV file.
 #pragma once
 
 #include <ostream>

@@ -1,4 +1,4 @@
-// Messages for people from a library call, passed to functions that the caller provides.
+// Human-readable messages of a library call, passed to functions that the caller provides.
 #pragma once
 
 #include <functional>

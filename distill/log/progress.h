@@ -58,7 +58,7 @@ class Progress : NonCopyable {
   Values mask_ = {};                   // the newest
 };
 
-// Of the machine's clock that never goes back, from any start.
+// Of the monotonic clock.
 double steady_seconds();
 // "approx 0.25, prob 1.5", also for values that are not finite.
 std::string describe_values(const Values& values);

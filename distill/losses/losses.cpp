@@ -239,7 +239,7 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
                                    .options = call.options,
                                    .observer = layers.get(),
                                    .random = call.random,
-                                   .own_loss = call.share / double(student_.shape().layers),
+                                   .aux_loss_weight = call.share / double(student_.shape().layers),
                                    .recompute = call.recompute});
   auto ended = [&](const char* part) {
     if (call.ended) call.ended(part);

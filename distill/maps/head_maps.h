@@ -142,8 +142,8 @@ class MapCollector {
   TextMaps maps_;
 };
 
-// Cells of a side of the pictures of T tokens: T itself if it is at most `most`, else at most that
-// and a number that can be halved several times.
+// Cells on a side of the map of T tokens: T if T <= limit, else a number of at most `limit` that
+// can be halved several times.
 int64_t max_cells(int64_t tokens, int64_t limit);
 // The next larger cells that consist of whole ones of `cells`; 0: there are none.
 int64_t coarser_cells(int64_t tokens, int64_t cells);

@@ -80,13 +80,13 @@ void Distillation::describe(data::Schema& s) {
           {.transient = true});
   s.field("data", data, "Text files or token shards to train on, or the directory of the task");
   s.field("task", task.task, "Task of a fine-tuned encoder to distil (finetune --help: names)");
-  s.fixed("top_logits", {"0"});  // what others were written with
+  s.fixed("top_logits", {"0"});  // of files of earlier versions
   task.describe(s);
   s.field("epochs", epochs,
           "Passes over a task's texts, which give the steps; recipe short: 300 steps",
           {.above = 0, .unset = "20.0"});
   s.field("valid", valid, "Text files or token shards to evaluate on");
-  s.fixed("copies", {"1"});  // what others were written with
+  s.fixed("copies", {"1"});  // of files of earlier versions
   s.choice("recipe", recipe, kRecipes,
            "Defaults of stage joint alone: for runs of minutes, or of SEA's paper (configs/paper)",
            {.unset = "short"});

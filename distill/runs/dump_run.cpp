@@ -248,7 +248,7 @@ void DumpRequest::describe(data::Schema& s) {
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
           {.min = 0});
   s.field("batch_size", batch_size,
-          "Most windows at once; fewer if three times as many do not fit a shard", {.min = 1});
+          "Maximum windows at once; fewer if three times as many do not fit a shard", {.min = 1});
   s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1});
   s.field("deflate", deflate, "Compression 1 to 9; 0 = none", {.min = 0, .max = 9});
   s.field("shuffle", shuffle, "Byte shuffle before compression");

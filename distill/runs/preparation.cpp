@@ -95,7 +95,7 @@ struct Preparation {
   void continue_student();
   void use_data();
   std::shared_ptr<DumpTeacher> open_dump(const data::DumpSource& source, int64_t window,
-                                         bool own_tokens);
+                                         bool uses_stored_tokens);
   void use_dump(const TextFiles& files);
   void mix_windows(const TextFiles& files);
   TaskSettings task() const;
@@ -104,7 +104,7 @@ struct Preparation {
   void use_dumped_texts();
   void calibrate();
   void learn_layers();
-  void keep_blocks();
+  void save_blocks();
   void keep_base();
 };
 
@@ -234,7 +234,7 @@ void Preparation::from_teacher() {
   } else {
     run.teacher = std::make_shared<OnlineTeacher>(teacher.model);
   }
-  if (what.teacher.empty()) keep_blocks();
+  if (what.teacher.empty()) save_blocks();
 }
 
 void Preparation::make_student() {
@@ -296,16 +296,17 @@ void Preparation::continue_student() {
 }
 
 std::shared_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source, int64_t window,
-                                                    bool own_tokens) {
+                                                    bool uses_stored_tokens) {
   // The columns of the student's estimate; 0 when its attention method has none.
   data::Schema keys = data::schema_of(run.config.method());
   const int64_t columns = keys.find("columns") ? keys.to_json()["columns"].get<int64_t>() : 0;
   run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
-  return std::make_shared<DumpTeacher>(what.dump, DumpTeacher::Expected{.source = source,
-                                                                        .window = window,
-                                                                        .shape = run.config.shape(),
-                                                                        .columns = columns,
-                                                                        .own_tokens = own_tokens});
+  return std::make_shared<DumpTeacher>(
+      what.dump, DumpTeacher::Expected{.source = source,
+                                       .window = window,
+                                       .shape = run.config.shape(),
+                                       .columns = columns,
+                                       .uses_stored_tokens = uses_stored_tokens});
 }
 
 void Preparation::use_data() {
@@ -491,7 +492,7 @@ void Preparation::learn_layers() {
 }
 
 // The blocks in the run's directory, as brine_sea.attach() takes them.
-void Preparation::keep_blocks() {
+void Preparation::save_blocks() {
   if (!host.is_first()) return;
   run.after = [run = &run, out = data::Path(plan.options.out)] {
     data::save_safetensors(out / "model.safetensors", nn::tensors_of(*run->model));

@@ -74,7 +74,7 @@ void Pretraining::describe(data::Schema& s) {
   s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one next to the model");
   s.field("train", train, "Text files or token shards to train on", {.required = true});
   s.field("valid", valid, "Text files or token shards to evaluate on");
-  s.fixed("copies", {"1"});  // what others were written with
+  s.fixed("copies", {"1"});  // of files of earlier versions
   training.describe(s, pretraining_settings());
   s.field("model.from", model,
           "Model directory to train on from, or a config.json with the sizes; none: [model]",

@@ -69,7 +69,7 @@ std::vector<std::string> plan_lines(TrainingRun& run) {
   return out;
 }
 
-// With the blocks that wait for a batch of their length.
+// With the free blocks that the allocator caches.
 double held(double bytes) { return double(max_reserved(int64_t(bytes))); }
 
 // Of a run that starts: what it takes at peak, if that was measured, and its fixed part.
@@ -237,7 +237,7 @@ RunResult write_student(TrainingRun& run, const RunOptions& options, const RunHo
     host.messages.info(plan_lines(run)[0]);
     make_directory(out);
     claim_directory(run, options, host);
-    if (host.keep_configuration) host.keep_configuration(out);
+    if (host.save_configuration) host.save_configuration(out);
     if (run.tokenizer) run.tokenizer->save(out);
     const data::Json state = {{"step", 1},
                               {"seed", host.seed},
@@ -310,7 +310,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
     if (!goes_on) return result;
     log_config.resume_step = trainer.step();
   } else if (host.is_first()) {
-    if (host.keep_configuration) host.keep_configuration(out);
+    if (host.save_configuration) host.save_configuration(out);
     if (run.tokenizer) run.tokenizer->save(out);
   }
   if (!options.resume && run.trainer.first_step > 0)

@@ -68,7 +68,7 @@ void refuse_other(const std::set<std::string>& chosen, const std::string& sectio
     // The configuration that a run has written names them too.
     if (has && theirs.at(at) == given.at(at)) continue;
     throw Error(join(section, ".", key, " cannot be set, ", path, " has its own; given ",
-                     json_text(given.at(at)), ", there ",
+                     json_text(given.at(at)), ", found ",
                      has ? json_text(theirs.at(at)) : "no such key"));
   }
 }

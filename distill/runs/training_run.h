@@ -39,7 +39,7 @@ struct RunHost {
   // Empty: TrainingRun::settings.
   std::function<std::string()> configuration = {};
   // Called once with the directory of a new run.
-  std::function<void(const std::string&)> keep_configuration = {};
+  std::function<void(const std::string&)> save_configuration = {};
   ProgressConfig progress = {};
   std::ostream* terminal = nullptr;  // for the progress; none: nothing is shown
   // The processes that share the run, as in TrainerHost; only the first one has messages and a

@@ -1,5 +1,5 @@
 // The tensors of a batch for a dump, by the table of a teacher's tensors, and the comparison of a
-// dump's sample with the teacher that stands beside it.
+// dump's sample with an online teacher.
 #include "distill/teachers/dump_batch.h"
 
 #include <algorithm>

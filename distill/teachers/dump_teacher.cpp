@@ -28,9 +28,9 @@ void check_dump_sizes(const std::string& dir, const data::DumpSpec& spec,
   same("heads", spec.heads, shape.heads);
   same("heads of keys", spec.key_heads, shape.attention().groups());
   same("features of a head", spec.head_size, shape.head_size());
-  if (shape.vocab_size) {  // attention blocks alone have no layers and no words
+  if (shape.vocab_size) {  // attention blocks alone have no layers and no vocabulary
     if (spec.output) same("features of a layer's output", spec.hidden, shape.hidden_size);
-    same("words", spec.vocab, shape.vocab_size);
+    same("tokens of the vocabulary", spec.vocab, shape.vocab_size);
   }
   check(spec.tokens <= shape.max_positions, dir, ": its samples have ", spec.tokens,
         " tokens, the model has ", shape.max_positions, " positions");
@@ -48,12 +48,12 @@ DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
         of_task ? "the texts of a task" : "windows");
   check(of_task || spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
         " tokens, this run's windows have ", expected.window, " (sequence_length)");
-  check(spec.has_windows() || expected.own_tokens, dir,
+  check(spec.has_windows() || expected.uses_stored_tokens, dir,
         ": stores no numbers of windows or texts, so samples cannot be found in it");
-  check(spec.stores_tokens || !expected.own_tokens, dir, ": stores no tokens");
+  check(spec.stores_tokens || !expected.uses_stored_tokens, dir, ": stores no tokens");
   check_dump_sizes(dir, spec, expected.shape);
   for (int64_t i = 0; i < spec.samples; ++i)
-    sample_of_[expected.own_tokens ? i : spec.windows[size_t(i)]] = i;
+    sample_of_[expected.uses_stored_tokens ? i : spec.windows[size_t(i)]] = i;
 }
 
 void DumpTeacher::each_sample(const See& see) const {
@@ -77,7 +77,7 @@ void DumpTeacher::compare_tokens(int64_t sample, const int32_t* stored,
   if (!stored) return;
   for (size_t t = 0; t < tokens.size(); ++t) {
     check(stored[t] == tokens[t], reader_.dir().string(), ": sample ", sample, " is not ", source,
-          ": its token ", t, " is ", stored[t], ", there ", tokens[t]);
+          ": its token ", t, " is ", stored[t], ", expected ", tokens[t]);
   }
 }
 
@@ -158,7 +158,7 @@ void DumpTeacher::check_sample(std::shared_ptr<nn::Model> teacher, const Batch& 
       compare_with_teacher(reader_, sample, std::move(teacher), batch.ids, batch.type_ids);
     data::check_dump_sample(reader_, sample, dir());
   } catch (const Error& error) {
-    throw Error(join(error.what(), " (--trust-dump goes on)"), error.kind);
+    throw Error(join(error.what(), " (--trust-dump skips this check)"), error.kind);
   }
 }
 

@@ -27,7 +27,7 @@ class DumpTeacher : public Teacher {
     nn::ModelShape shape = {};  // of the student
     int64_t columns = 0;        // of the student's estimate; 0: not known
     // Samples are windows of their stored tokens, in their order, not of a corpus.
-    bool own_tokens = false;
+    bool uses_stored_tokens = false;
   };
   DumpTeacher(const std::string& dir, const Expected& expected);
 

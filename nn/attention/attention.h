@@ -53,10 +53,10 @@ struct AttentionInput {
   Tap* tap = nullptr;              // null: the layer is not observed
   RandomStream* random = nullptr;  // null: evaluation
   // Factor of the method's auxiliary loss, if it has one, in the backward pass.
-  double own_loss = 1;
+  double aux_loss_weight = 1;
   // The auxiliary loss is put into the tap as "selection_loss" and not attached to the output: the
   // caller adds it to the total loss.
-  bool shows_loss = false;
+  bool returns_aux_loss = false;
   // In forward(): adds these tokens, the prompts of sequences slot, slot + 1..., which must be
   // empty, or the next part of the prompt of one sequence (AttentionTraits::part_step); requires
   // that there is no tape.

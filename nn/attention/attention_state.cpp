@@ -132,7 +132,7 @@ void AttentionState::begin(int64_t first, int64_t batch, int64_t tokens,
 
 void AttentionState::extend(int64_t slot, int64_t tokens) {
   int64_t& length = lengths_.data<int64_t>()[slot];
-  check(length + tokens <= capacity_, "attention state: ", tokens, " tokens behind ", length,
+  check(length + tokens <= capacity_, "attention state: ", tokens, " tokens after ", length,
         ", there is room for ", capacity_);
   length += tokens;
 }
@@ -207,7 +207,7 @@ void KeyValueState::store(int64_t first, int64_t count, int64_t token, const Ten
     return;
   }
   const Tensor scale = codes->key_scale.slice(0, first, 1).view({k.dim(1), k.dim(3)});
-  if (codes->own_scale && token == 0 && n >= codes->block)
+  if (codes->scale_per_sequence && token == 0 && n >= codes->block)
     copy_into(scale, calibrated_key_scale(k.slice(2, 0, codes->block), {}, codes->block));
   const CodedCache of = code_cache(k, v, scale, codes->block, codes->value_steps.dtype());
   const int64_t block = token / codes->block;

@@ -43,7 +43,7 @@ class AttentionState : NonCopyable {
   // Prompts of lengths[b] tokens (undefined = `tokens`) went into slots first, first + 1...; these
   // must be empty. Throws when the capacity is exceeded.
   void begin(int64_t first, int64_t batch, int64_t tokens, const Tensor& prompt_lengths);
-  // Tokens of a prompt went into a slot, behind those that it has. Throws as begin() does.
+  // Tokens of a prompt were appended to those of a slot. Throws as begin() does.
   void extend(int64_t slot, int64_t tokens);
   // Every sequence has one token more. Throws, and changes nothing, when one is full.
   void advance();
@@ -101,14 +101,14 @@ class KeyValueState : public AttentionState {
   // of the state or those in the blocks of a mask.
   Tensor attend(const Tensor& q, const BlockMask* mask = nullptr) const;
 
-  Tensor &keys, &values;  // [batch, G, capacity, d]; of codes only the block that fills
+  Tensor &keys, &values;  // [batch, G, capacity, d]; with codes the incomplete last block
 
  protected:
   struct Codes {
     // As in CodedCache.
     Tensor &high, &low, &first_keys, &steps, &moments, &values, &value_steps, &key_scale;
     int64_t block;
-    bool own_scale;  // of each sequence
+    bool scale_per_sequence;  // of each sequence
   };
   std::unique_ptr<Codes> codes;  // null: no codes
 

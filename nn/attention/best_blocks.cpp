@@ -23,8 +23,7 @@ struct BestBlocksConfig {
   BlockConfig blocks = {};  // as attention blocks
 
   void describe(data::Schema& s) {
-    s.field("k", k, "Keys that a row keeps by itself, in whole blocks, fixed ones included",
-            {.min = 1});
+    s.field("k", k, "Keys selected for a row, in whole blocks, with the fixed blocks", {.min = 1});
     s.field("block", blocks.block, "Keys of a block", {.min = 1});
     s.field("tile", blocks.tile, "Rows that share the blocks they choose with later ones",
             {.min = 1, .max = kMaxTileRows});

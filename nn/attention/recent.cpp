@@ -30,7 +30,7 @@ struct RecentConfig {
         .block = block, .chosen = 0, .sinks = sinks, .tile = std::gcd(block, int64_t(32))};
     c.local = keys / block + (keys % block != 0) - sinks - 1;
     check(c.local >= 0, "recent: k = ", keys, " leaves no block but the ", sinks,
-          " sinks; at least ", (sinks + 1) * block, " would fit");
+          " sinks; it must be at least ", (sinks + 1) * block);
     return c;
   }
 };

@@ -58,7 +58,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
         ": written by a model with other weights or attention (", meta(file, "model").substr(0, 12),
         ", this one is ", model_hash.substr(0, 12), ")");
   const auto method = file.metadata().find("attention");
-  if (method != file.metadata().end())  // files of before have none
+  if (method != file.metadata().end())  // earlier versions wrote none
     check(method->second == model_.attention_name(), name, ": decoded with attention '",
           method->second, "', now it is '", model_.attention_name(), "'");
   const std::string skip = std::to_string(request_.options.query_skip);

@@ -212,7 +212,7 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer,
   if (!ignore_eos) r.stop_tokens = ends;
   for (const std::string& token : stop_token) {
     const std::optional<int32_t> id = tokenizer.id_of(token);
-    check(id.has_value(), "generate: no token is spelt '", token, "'");
+    check(id.has_value(), "generate: no token has the text '", token, "'");
     r.stop_tokens.push_back(*id);
   }
   return r;

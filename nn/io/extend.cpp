@@ -11,7 +11,7 @@ namespace brine::nn {
 namespace {
 
 // Rows `first`.. of from [first + P, C] resampled to those of to [first + Q, C].
-void stretch(Tensor to, const Tensor& from, int64_t first) {
+void resample_rows(Tensor to, const Tensor& from, int64_t first) {
   const int64_t P = from.dim(0) - first, Q = to.dim(0) - first, C = from.numel() / from.dim(0);
   dispatch_float(from.dtype(), [&]<class T>() {
     const T* x = from.data<T>();
@@ -48,7 +48,7 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   out.config = extend_config(model.config, positions);
   out.model = make_model(out.config, Init{.random = {}, .device = Device::meta});
   std::map<std::string, Shape> wanted;
-  double bytes = 0;  // of the model and of the tables that are stretched into it
+  double bytes = 0;  // of the model and of the tables that are resampled into it
   for (const auto& [name, tensor] : state_of(*out.model)) {
     wanted[name] = tensor.shape();
     bytes += 2.0 * double(tensor.numel()) * double(item_size(tensor.dtype()));
@@ -63,10 +63,10 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
     if (tensor.shape() == shape) continue;
     const int64_t first = tensor.dim(0) - before;
     const bool one_axis = tensor.numel() / tensor.dim(0) == shape.numel() / shape[0];
-    check(first >= 0 && shape[0] == first + positions && one_axis, "extend: cannot stretch '", name,
-          "', ", tensor.shape(), " to ", shape);
+    check(first >= 0 && shape[0] == first + positions && one_axis, "extend: cannot resample '",
+          name, "', ", tensor.shape(), " to ", shape);
     Tensor table = Tensor::empty(shape, tensor.dtype());
-    stretch(table, tensor.detach().to(Device{}).contiguous(), first);
+    resample_rows(table, tensor.detach().to(Device{}).contiguous(), first);
     tensor = table;
   }
   load_state(*out.model, state, model.directory);

@@ -134,7 +134,7 @@ std::string tokenizer_warning(const ModelConfig& config, const data::Tokenizer& 
   // transformers 5 ignores the tokenizer_class of this family's files, since many name a wrong one.
   if (config.model_type != "qwen2" || tokenizer.transformers_class() == "Qwen2Tokenizer") return "";
   return "AutoTokenizer of transformers 5 replaces every tokenizer of a qwen2 model by Qwen2's, "
-         "which cuts texts differently from this one; load it by "
+         "which tokenizes text differently; load it by "
          "PreTrainedTokenizerFast.from_pretrained(DIR)";
 }
 

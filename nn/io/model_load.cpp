@@ -237,8 +237,8 @@ void check_names(Model& model, const ModelConfig& config, const std::vector<Weig
   }
   check(lost.empty(), source, ": missing tensors:", listed(lost),
         unnamed.empty() ? "" : "; shards have, but the index does not name:", listed(unnamed),
-        unknown.empty() ? "" : "; tensors that the model does not know:", listed(unknown));
-  check(unknown.empty(), source, ": tensors that the model does not know:", listed(unknown));
+        unknown.empty() ? "" : "; unexpected tensors:", listed(unknown));
+  check(unknown.empty(), source, ": unexpected tensors:", listed(unknown));
 }
 
 }  // namespace
@@ -301,7 +301,7 @@ std::unordered_map<std::string, Tensor> targets_of(Model& model) {
 }
 
 // Compares shapes and types; the names have been checked. The model may be on the meta device: its
-// sizes are a file's claim until this has been called.
+// sizes are unchecked until this has been called.
 void check_shapes(Model& model, const std::vector<Weight>& weights) {
   std::unordered_map<std::string, Tensor> targets = targets_of(model);
   for (const Weight& w : weights) {

@@ -128,7 +128,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .options = call.options,
                           .tap = tap,
                           .random = call.random,
-                          .own_loss = call.own_loss,
+                          .aux_loss_weight = call.aux_loss_weight,
                           .state = call.state,
                           .slot = call.slot,
                           .more = call.more};

@@ -52,7 +52,7 @@ struct ModelCall {
   LayerObserver* observer = nullptr;
   AttentionObserver* attention_observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
-  double own_loss = 1;             // AttentionInput::own_loss
+  double aux_loss_weight = 1;      // AttentionInput::aux_loss_weight
   bool recompute = false;          // keep only layer inputs, run layers again in backward
   // Decoding, set by ModelState for each layer: see AttentionInput. With token_positions, i64 [B],
   // the ids are the tokens from these positions of their sequences on: one of each in a step, those

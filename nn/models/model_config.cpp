@@ -37,14 +37,14 @@ int64_t read_rank(data::Json& section, const std::string& source) {
   return rank;
 }
 
-// Students of sea have keys of the first edition's blocks, which say nothing of columns.
-void forget_first_blocks(data::Json& section, const std::string& source) {
+// Students of sea have keys of an earlier version's blocks, which say nothing of columns.
+void drop_old_block_keys(data::Json& section, const std::string& source) {
   const auto found = section.find("attention");
   if (found == section.end() || !found->is_object() || !found->contains("method") ||
       found->at("method") != "sea")
     return;
   for (const char* key : {"mask", "preset"}) {
-    if (found->contains(key)) refuse_first_blocks(key, found->at(key), source);
+    if (found->contains(key)) refuse_old_blocks(key, found->at(key), source);
   }
   for (const char* key :
        {"mask", "block", "parts", "tile", "sinks", "local", "survivors", "opinion"})
@@ -167,11 +167,10 @@ data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
   return json;
 }
 
-void refuse_first_blocks(const std::string& key, const data::Json& value,
-                         const std::string& source) {
+void refuse_old_blocks(const std::string& key, const data::Json& value, const std::string& source) {
   const bool first = (key == "mask" || key == "preset") && value == "blocks";
   check(!first, source,
-        ": this student has blocks of the first edition (clusters); convert its "
+        ": this student has blocks of an earlier version (clusters); convert its "
         "teacher again: brine distill --attention blocks --teacher MODEL --data TEXT --out RUN");
 }
 
@@ -201,7 +200,7 @@ ModelConfig from_hf_config(const data::Json& given, const std::string& source) {
   attention.erase("format");
   attention.erase("base_hash");  // of an adapter: used by the loader
   config.lora_rank = read_rank(attention, source);
-  forget_first_blocks(attention, source);
+  drop_old_block_keys(attention, source);
   data::Schema keys;
   config.describe_attention(keys);
   naming(source, [&] { keys.set_all(attention); });

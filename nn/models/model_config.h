@@ -75,8 +75,7 @@ data::Json to_hf_config(ModelConfig& config, const HfExtras& extras = {});
 data::Json sizes_to_json(const ModelConfig& config);
 // Throws, with `source` first, for "mask" or "preset" of a student with blocks of the first
 // edition.
-void refuse_first_blocks(const std::string& key, const data::Json& value,
-                         const std::string& source);
+void refuse_old_blocks(const std::string& key, const data::Json& value, const std::string& source);
 // Refuses unsupported settings by name. `source` starts the messages.
 ModelConfig from_hf_config(const data::Json& json, const std::string& source);
 

@@ -45,10 +45,10 @@ int64_t part_bytes(const ModelShape& shape);
 // Tokens of a prompt that are read at once where the user does not say: about half a GiB of them.
 int64_t default_part(const ModelShape& shape);
 // Adds the prompt ids i32 [T] to a slot, in linear time if the method is linear: in parts of about
-// `part` tokens (0: default_part()), or in one pass where the method reads prompts whole. Behind
-// tokens that the slot has, the state of one sequence alone, single tokens are added up to where a
-// part may begin, and all of them where the method has no parts. With a cache in the model's type
-// the bits do not depend on the parts. -> [1, E], the input of the head after its last token.
+// `part` tokens (0: default_part()), or in one pass where the method reads prompts whole. A slot
+// with tokens, whose state must be of one sequence, gets single tokens up to the next multiple of
+// part_step(), or all tokens singly if that is 0. With a cache in the model's type the bits do not
+// depend on the parts. -> [1, E], the input of the head after its last token.
 Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids, int64_t part = 0);
 // How sequences are read through a decoding state, as prompts are: in parts, of which earlier ones
 // are in a cache of this type.

@@ -201,7 +201,7 @@ void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std
     if (!used.count(t.name)) unknown += " " + t.name;
   }
   check(missing.empty(), source, ": missing tensors:", missing);
-  check(unknown.empty(), source, ": tensors that the model does not know:", unknown);
+  check(unknown.empty(), source, ": unexpected tensors:", unknown);
   for (const NamedTensor& target : state_of(root)) {
     auto it = found.find(target.name);
     if (it == found.end()) continue;

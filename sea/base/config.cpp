@@ -98,7 +98,7 @@ void SeaConfig::describe(data::Schema& s) {
            "How an encoder resamples the identity V_I to its tokens; nearest is the paper's");
   s.choice("widen", widen, kWidens,
            "What L_approx widens to keys: scores, or probabilities (the paper's)");
-  // What others were written with. 0 was "from the decoder's preset".
+  // Values in files of earlier versions. 0 was "from the decoder's preset".
   s.fixed("width_reduction", {"2", "0"}).fixed("channel_expansion", {"4", "0"});
   s.fixed("token_stride", {"0"}).fixed("depth", {"2", "0"}).fixed("dilation", {"1", "0"});
   s.fixed("last_kernel", {"3", "0"}).fixed("decoder_norm", {"\"preset\""});
@@ -109,15 +109,15 @@ void SeaConfig::describe(data::Schema& s) {
 void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(keys >= 1, "sea: k is ", keys, ", must be at least 1");
   check(columns >= 1, "sea: columns is ", columns, ", must be at least 1");
-  check(!performs() || feature_divisor > 0, "sea: feature_divisor is ", feature_divisor,
+  check(!has_performer() || feature_divisor > 0, "sea: feature_divisor is ", feature_divisor,
         ", must be above 0");
-  check(!performs() || feature_eps >= 0, "sea: feature_eps is ", feature_eps,
+  check(!has_performer() || feature_eps >= 0, "sea: feature_eps is ", feature_eps,
         ", must not be negative");
   if (shape.causal) {
     check(mode != SelectMode::per_head && mode != SelectMode::per_batch, "sea: mode ",
           name_of(mode),
           " depends on later positions; a causal model takes per-query or causal-per-batch");
-    check(!performs() || !softmax_features(),
+    check(!has_performer() || !softmax_features(),
           "sea: softmax features see future keys; a causal model takes features = relu");
     check(identity_interpolation == Interpolation::bilinear,
           "sea: identity_interpolation = nearest resamples the identity of an encoder; a causal "

@@ -66,16 +66,16 @@ struct SeaConfig {
   void apply(Preset named);
 
   // Throws an Error that names the setting when these settings, or this model, are not valid.
-  // Settings that the others leave without use are not judged.
+  // Settings that have no effect are not checked.
   void validate(const nn::AttentionShape& shape) const;
   bool decodes() const { return decoder != DecoderPreset::none; }
   // Has Z (docs/method.md section 1.3): the decoder or the gates are computed from it.
   bool mixes() const { return decodes() || gates == Gates::token; }
-  bool performs() const {
+  bool has_performer() const {
     return mixes() || prior == Prior::performer;
   }  // the Performer's features
   // The least share of a column in the prior.
-  double least_share() const { return prior == Prior::learned ? 1e-7 : 0; }
+  double min_share() const { return prior == Prior::learned ? 1e-7 : 0; }
 
   nn::MaskSettings mask_settings() const { return {.k = keys, .columns = columns, .mode = mode}; }
   SelectConfig selection() const { return {.k = keys, .mode = mode}; }

@@ -10,8 +10,7 @@
 namespace brine::sea {
 
 void BlocksConfig::describe(data::Schema& s) {
-  s.field("k", k, "Keys that a row keeps by itself, in whole blocks, fixed ones included",
-          {.min = 1});
+  s.field("k", k, "Keys selected for a row, in whole blocks, with the fixed blocks", {.min = 1});
   s.field("candidates", candidates, "Blocks of a row whose keys are scored", {.min = 1});
   s.field("sinks", sinks, "First blocks that every row keeps", {.min = 0});
   s.field("local", local, "Blocks before a row's current one that it keeps", {.min = 0});
@@ -35,12 +34,12 @@ BlockConfig BlocksConfig::blocks(int64_t other) const {
 
 void BlocksConfig::validate(const nn::AttentionShape& shape) const {
   check(shape.causal,
-        "blocks: an encoder sees later keys, blocks are for causal models; attention = sea fits");
+        "blocks: an encoder sees later keys, blocks are for causal models; use attention = sea");
   check(k >= 1 && block >= 1 && tile >= 1, "blocks: k, block and tile are at least 1, not ", k,
         ", ", block, " and ", tile);
   const int64_t max_k = std::max(kDefaultK, (shape.max_positions + block - 1) / block * block);
   check(k <= max_k, "blocks: k = ", k, ", the model has ", shape.max_positions,
-        " positions; at most ", max_k, " would fit");
+        " positions; it must be at most ", max_k);
   check_blocks("blocks", blocks());
 }
 

@@ -14,7 +14,7 @@ struct BlocksConfig {
   int64_t block = 32, tile = 32, sinks = 1, local = 1, candidates = 96, columns = 1024;
 
   void describe(data::Schema& s);
-  // Throws an Error that says what would fit.
+  // Throws an Error that says what is valid.
   void validate(const nn::AttentionShape& shape) const;
   // The blocks of k keys, 0 = as configured, rounded up to whole blocks; a k of at most the fixed
   // blocks is a window.

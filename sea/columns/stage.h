@@ -21,7 +21,7 @@ struct LayerTokens {
 // The tensors of an estimator for a batch, in the order of computation; those of stages that the
 // settings leave out are undefined.
 struct Estimate {
-  Tensor phi_q, phi_k;       // [B, H, T, m], [B, G, T, m] random features; on a GPU m filled up
+  Tensor phi_q, phi_k;       // [B, H, T, m], [B, G, T, m] random features; m is padded on a GPU
   Tensor performer_context;  // C_perf [B, H, T, 2d]
   Tensor features;           // Z [B, H, T, 2d]
   Tensor identity_rows;      // V_I [B, T, d], 0 at padding; with Wanted::scores

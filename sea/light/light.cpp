@@ -19,11 +19,10 @@ Tensor half_in_every_head(const nn::Init& init, int64_t heads, const Tensor& R) 
                           [&](int64_t i) { return values[i % R.numel()] / 2; });
 }
 
-// Sums of units are kept in bf16 unless all is to be exact: that moves a share by a thousandth,
-// units by far more. But keys join a sum one by one, and one of many keys would not change any more
-// by a further one: `longest`, the keys of a unit at the model's last position, decides, since a
-// state must have the same bits in every capacity. Features without units follow the cache, except
-// that the largest do not fit into f16.
+// Sums of units are stored in bf16 unless f32 is requested: the rounding error, about 1e-3 of a
+// share, is below that of units. A bf16 sum of many keys would stop growing, so units of more than
+// kFew keys at the last position (`longest`, the same for every capacity) stay in f32. Features
+// without units have the cache's type, but bf16 for f16, which overflows.
 Dtype type_of_features(const nn::StateRequest& r, int64_t longest, int64_t units) {
   constexpr int64_t kFew = 8;
   if (r.dtype != Dtype::f32 || r.cache == Dtype::f32) return r.dtype;
@@ -86,7 +85,7 @@ Tensor TableScores::run(const Tensor& /*scores*/, Estimate& /*e*/, const Pass& p
 Tensor ShareScores::run(const Tensor& scores, Estimate& e, const Pass& pass) const {
   const CostScope part("prior");
   return performer_prior(scores, gain, e.psi_q, e.psi_k, pass.visible,
-                         ColumnGrid(pass.query_skip, config_.prior_units), config_.least_share());
+                         ColumnGrid(pass.query_skip, config_.prior_units), config_.min_share());
 }
 
 Tensor MeanKeyScores::run(const Tensor& scores, Estimate& /*e*/, const Pass& pass) const {
@@ -132,7 +131,7 @@ Estimate LightEstimator::part(const LayerTokens& x, const SeaState& state, int64
   features_.run(e, pass);
   const auto stage = std::find(score_stages_.begin(), score_stages_.end(), &shares_);
   const StageState& kept = *state.score_stages[size_t(stage - score_stages_.begin())];
-  e.psi_q = e.psi_q.slice(3, 0, m);  // a GPU fills m up
+  e.psi_q = e.psi_q.slice(3, 0, m);  // m is padded on a GPU
   e.psi_k = concat({shares_.earlier_features(kept, slot, visible.first, e.psi_k.dtype()),
                     e.psi_k.slice(3, 0, m)},
                    2);
@@ -144,7 +143,7 @@ void LightEstimator::add_estimate(Estimate& e, const Pass& pass, const Tensor& k
   const CostScope part("prior");
   e.estimate =
       table_estimate(table_.bias, {shares_.gain, e.psi_q, e.psi_k}, {means_.gain, pass.x.q, k},
-                     pass.visible, config_.prior_units, config_.least_share());
+                     pass.visible, config_.prior_units, config_.min_share());
 }
 
 void HeadGates::step(Estimate& e, const NewTokens& tokens, StageState& /*kept*/) const {
@@ -228,7 +227,7 @@ Tensor ShareScores::step(const Tensor& scores, const Estimate& e, const NewToken
   auto part = [&](const Tensor& t) { return t.slice(0, first, count); };
   return performer_prior_step(part(state.borders), part(state.width), scores, gain, part(e.psi_q),
                               part(state.features), part(tokens.state.lengths()),
-                              config_.least_share(), config_.prior_units);
+                              config_.min_share(), config_.prior_units);
 }
 
 std::unique_ptr<StageState> MeanKeyScores::make_state(SeaState& state,

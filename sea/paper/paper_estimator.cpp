@@ -153,7 +153,7 @@ PaperEstimator::PaperEstimator(nn::Init& init, const nn::AttentionShape& shape,
     : Estimator(shape, config) {
   const int64_t d = shape.head_size;
   if (config.gates == Gates::head) token_stage<HeadGates>("", init, shape.heads, config.gate_bias);
-  if (config.performs()) token_stage<Performer>("", init, shape, config);
+  if (config.has_performer()) token_stage<Performer>("", init, shape, config);
   if (config.mixes()) token_stage<Mixture>("", init, shape, config);
   if (config.decodes()) {
     score_stage<DecodedScores>("", init, shape, config);

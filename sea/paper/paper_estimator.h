@@ -21,7 +21,7 @@ class MapDecoder : public nn::Module {
 
   // The next row of every sequence, without a tape: x [B, H, 1, c_h W] -> scores [B, H, 1, K].
   // `windows` have the last rows of each convolution's input [B, rows that it reads, columns +
-  // margins, channels] and move on. Of causal models.
+  // margins, channels] and are advanced by one row. Of causal models.
   Tensor step(const Tensor& x, const std::vector<Tensor>& windows) const;
 
   int64_t columns() const { return K_; }

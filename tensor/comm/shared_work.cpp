@@ -41,7 +41,7 @@ std::vector<std::string> gather_work(Communicator& ranks, const std::string& wha
                                      const std::function<std::string()>& work) {
   if (ranks.size() == 1) return {work()};
   const std::string outcome = outcome_of(work);
-  ranks.barrier(what, kWorkPatience);
+  ranks.barrier(what, kWorkTimeoutFactor);
   std::vector<std::string> all = ranks.gather(what, outcome);
   for (const std::string& s : all) check(!s.empty(), what, ": a message is empty");
   throw_shared(all);

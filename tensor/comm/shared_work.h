@@ -11,7 +11,7 @@
 namespace brine {
 
 // The limit of a wait for other ranks' work, in limits of a message: some ranks are slower.
-inline constexpr double kWorkPatience = 24;
+inline constexpr double kWorkTimeoutFactor = 24;
 
 // What `work` returned on every rank, by rank. Where it threw, all ranks throw a SharedError: its
 // text, or if ranks differ "rank 2: ..." of the lowest one that failed. With one rank `work` is

@@ -161,9 +161,9 @@ TEST_CASE("run directory: the configuration that a run has written starts the sa
   again("distill", "--teacher self --model student --data text.txt --seed 2", 2);
   again("distill", "--teacher teacher --data text.txt --stages attention --columns 12 --k 4", 2);
   say(refused_run("train --config " + on + "/config.toml --hidden-size 48 --out never"),
-      "model.hidden_size cannot be set, student has its own; given 48, there 32");
+      "model.hidden_size cannot be set, student has its own; given 48, found 32");
   say(refused_run("train --config " + on + "/config.toml --attention.k 5 --out never"),
-      "attention.k cannot be set, student has its own; given 5, there 4");
+      "attention.k cannot be set, student has its own; given 5, found 4");
   say(refused_run("train --config " + on + "/config.toml --model.type llama --out never"),
       "cannot be set, student has its own");
 }

@@ -240,7 +240,8 @@ TEST_CASE(
   for (const char* setting : {"mask = \"blocks\"", "preset = \"blocks\""}) {
     data::write_file_atomic(w.path("first.toml"),
                             join("[attention]\nmethod = \"sea\"\n", setting, "\n"));
-    refused(distill + "--config first.toml", {"first edition", "brine distill --attention blocks"});
+    refused(distill + "--config first.toml",
+            {"earlier version", "brine distill --attention blocks"});
   }
 }
 

@@ -120,13 +120,14 @@ TEST_CASE("tasks by the program: the default k follows from the texts' lengths")
     lengths.push_back(std::min<int64_t>(
         int64_t(tokenizer->encode(row.substr(row.rfind('\t') + 1)).size()) + 2, 32));
   std::sort(lengths.begin(), lengths.end());
-  const int64_t most = lengths[lengths.size() * 9 / 10];
+  const int64_t length = lengths[lengths.size() * 9 / 10];
   CHECK_MESSAGE(
-      said.find(join("attention.k is ", (most + 3) / 4, ", a quarter")) != std::string::npos, said);
-  CHECK(said.find(join("at most ", most, ")")) != std::string::npos);
+      said.find(join("attention.k is ", (length + 3) / 4, ", a quarter")) != std::string::npos,
+      said);
+  CHECK(said.find(join("at most ", length, ")")) != std::string::npos);
   // So short texts gain no time: the dry run says so, and it alone.
   CHECK(contains(dry.out,
-                 join("\ntime of attention not shorter: nine of ten texts have at most ", most,
+                 join("\ntime of attention not shorter: nine of ten texts have at most ", length,
                       " tokens, light is faster than exact attention from about 700\n")));
   CHECK(contains(w.must(plain + " --recipe paper --dry-run").out, "from about 2300\n"));
   const Finished run = w.must(plain);

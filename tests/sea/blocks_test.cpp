@@ -47,10 +47,10 @@ TEST_CASE("blocks: what does not fit is refused, with what would") {
     return message([&] { blocks(c, of); });
   };
   check_says(refusal({.candidates = 14}, shape),
-             {"blocks", "candidates = 14", "15 blocks", "at least 15 would fit"});
-  check_says(refusal({.tile = 24}, shape), {"blocks", "tile = 24", "block = 32", "8 would fit"});
+             {"blocks", "candidates = 14", "15 blocks", "it must be at least 15"});
+  check_says(refusal({.tile = 24}, shape), {"blocks", "tile = 24", "block = 32", "8 does"});
   check_says(refusal({.k = std::numeric_limits<int64_t>::max()}, shape),
-             {"blocks", "k = 9223372036854775807", "4096 positions", "at most 4096 would fit"});
+             {"blocks", "k = 9223372036854775807", "4096 positions", "it must be at most 4096"});
   nn::AttentionShape encoder = shape;
   encoder.causal = false;
   check_says(refusal({}, encoder), {"blocks", "causal", "sea"});
@@ -134,11 +134,11 @@ TEST_CASE(
     "blocks: a state is a tenth larger than keys and values, a sixth with 16 bits, coded .28") {
   const nn::AttentionShape shape{.heads = 9, .head_size = 64, .max_positions = 8192, .kv_heads = 3};
   const auto attention = blocks({}, shape);
-  for (const auto& [cache, most] : {std::pair{Dtype::f32, 1.105}, {Dtype::bf16, 1.17}}) {
+  for (const auto& [cache, limit] : {std::pair{Dtype::f32, 1.105}, {Dtype::bf16, 1.17}}) {
     const nn::StateRequest request{.batch = 1, .capacity = 8192, .cache = cache};
     nn::KeyValueState exact(request, shape);
     const auto state = attention->make_state(request);
-    CHECK(double(state->bytes()) / double(exact.bytes()) < most);
+    CHECK(double(state->bytes()) / double(exact.bytes()) < limit);
   }
   nn::KeyValueState f32({.capacity = 8192}, shape);
   const nn::StateRequest coded{.capacity = 8192, .cache = Dtype::bf16, .coded = true};

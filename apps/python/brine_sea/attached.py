@@ -70,7 +70,7 @@ class Attachment:
     caches: dict[int, Any] = field(default_factory=dict)  # of the calls of threads
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy, or one that was pickled, is another block to operations, maybe of another process."""
+        """A copied or unpickled block gets a new handle."""
         self.__dict__.update(state)
         self.block.__dict__.pop(NUMBER, None)
         self.handle, self.caches = number_of(self.block), {}
@@ -137,7 +137,7 @@ def attached_attention(
         raise ValueError("brine: keys of earlier tokens need a cache")
     visible = padding_of(attention_mask, count, keys, block.shape.causal)
     if next(chain(block.parameters(), block.buffers())).device != query.device:
-        block.to(query.device)  # the model was moved, and does not know of its blocks
+        block.to(query.device)  # blocks are not submodules, so model.to() does not move them
     store = None
     if cache is not None:
         store, lengths = store_in(cache, attachment.slot, attachment.slots), cache.__dict__.setdefault(LENGTHS, {})
@@ -175,7 +175,7 @@ def length_in(cache: DynamicCache, slot: int) -> int:
 
 
 def this_thread() -> int:
-    """What calls are told apart by. A compiled graph is made for one."""
+    """Key of a thread's calls; 0 in a compiled graph."""
     return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
@@ -228,7 +228,7 @@ def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
         "causal_mask_function",
         "bidirectional_mask_function",
     ):
-        several = "brine: blocks hide later keys and padding, no others: not several sequences in one row"
+        several = "brine: blocks mask only later keys and padding: not several sequences in one row"
         if not torch.compiler.is_compiling() or given.get("allow_is_causal_skip", False):
             raise ValueError(several)
         # A graph has the mask of several sequences even if there is one: then the last row sees the first key.
@@ -277,7 +277,7 @@ def take_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def check_ran(module: nn.Module, _args: Any, _output: Any) -> None:
-    """After an attention module: its block took what take_cache() left for it."""
+    """After an attention module: checks that its block used the cache of take_cache()."""
     attachment: Attachment = module.__dict__[ATTACHMENT]
     if this_thread() in attachment.caches:
         del attachment.caches[this_thread()]
@@ -570,7 +570,7 @@ def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> N
         raise ValueError(f"brine: blocks have several k, {sorted(kept)}, a directory has one")
     config["brine"]["attention"]["k"] = kept.pop()
     os.makedirs(to, exist_ok=True)
-    # First, so that save() may write into what a kill leaves.
+    # First, so that save() can overwrite an interrupted save.
     write_whole(str(config_file), json.dumps(config, indent=2).encode() + b"\n")
     write_whole(str(to / "model.safetensors"), safetensors_of(tensors, {"format": "pt"}))
     if base:

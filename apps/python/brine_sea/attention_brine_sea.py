@@ -30,7 +30,7 @@ from .configuration_brine_sea import CHANNEL_EXPANSION, WIDTH_REDUCTION, SeaSett
 
 ELEMENTS_OF_ENTRY = 32  # of a mask: what makes a tile's gathered keys and values as large as its other tensors
 LOG_FEATURE = (-20.0, 12.0)  # limits of the logarithm of learned features (section 1.6)
-LEAST_SHARE = 1e-7  # of a column, under a learned prior
+MIN_SHARE = 1e-7  # of a column, under a learned prior
 LOOKBACK = 6  # rows before a row that the scores of a causal decoder depend on
 
 
@@ -234,7 +234,7 @@ class SeaAttention(nn.Module):
         self.k, self.query_skip = settings.k, 1
         self.capture: dict[str, Tensor] | None = None
         heads, d, columns = shape.heads, shape.head_size, settings.columns
-        if settings.performs:
+        if settings.has_performer:
             self.performer = Held("projection", random_projection(settings.feature_count(d), d), trained=False)
         if settings.mixes:
             if shape.causal:
@@ -282,7 +282,7 @@ class SeaAttention(nn.Module):
     def features(self, x: Tensor, content: Tensor | None, visible: Tensor | None, of_keys: bool) -> Tensor:
         """All features of x [B, ., T, d]: phi, then psi of a learned prior, 0 at padding: [B, ., T, m + m']."""
         parts = []
-        if self.settings.performs:
+        if self.settings.has_performer:
             parts.append(self.random_features(x, visible, of_keys))
         if self.settings.prior == "learned":
             parts.append((self.prior.key if of_keys else self.prior.query)(x, content))
@@ -292,7 +292,7 @@ class SeaAttention(nn.Module):
     def split(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """phi and the features of the prior, which are phi or psi."""
         s = self.settings
-        m = s.feature_count(self.shape.head_size) if s.performs else 0
+        m = s.feature_count(self.shape.head_size) if s.has_performer else 0
         phi = features[..., :m]
         return phi, phi if s.prior == "performer" else features[..., m:]
 
@@ -365,7 +365,7 @@ class SeaAttention(nn.Module):
             total = products.sum(-1, keepdim=True)
             share = products / torch.where(total > 0, total, 1)
             if s.prior == "learned":
-                share = share.clamp(min=LEAST_SHARE)
+                share = share.clamp(min=MIN_SHARE)
             ratio = share * rows.widths[:, None, :, None] / sizes.clamp(min=1)
             y = y + self.prior.gain.to(y.dtype)[:, None, None] * torch.where(sizes > 0, ratio, 1).log()
         if s.pooled_prior:

@@ -80,7 +80,7 @@ def products(x: Tensor, y: Tensor) -> Tensor:
     """x y^T of tiles: [t, r, e], [t, u, e] -> [t, r, u]."""
     if not by_linear(x, y):
         return x @ y.transpose(1, 2)
-    y = y.contiguous()  # oneDNN has no fast product for rows that are apart
+    y = y.contiguous()  # oneDNN has no fast product for non-contiguous rows
     out = x.new_empty(len(x), x.shape[1], y.shape[1])
     for i in range(len(x)):
         out[i] = linear(x[i], y[i])
@@ -205,7 +205,7 @@ class Chooser:
         form, current, q = self.form, self.current, self.q
         device, n, r = current.device, q.shape[1], q.shape[2]
         free = (current - form.sinks - form.local).clamp(min=0)
-        # What is right without scores.
+        # The result if no scores are needed.
         chosen = form.sinks + torch.arange(max(1, form.chosen), device=device)
         last = form.sinks + free * (form.chosen > 0)
         chosen = torch.where(chosen < last[:, None], chosen, -1)[:, None].repeat(1, r, 1)
@@ -644,7 +644,7 @@ class BlockAttention(nn.Module):
     def with_earlier(self, chosen: Tensor, at: Layout, form: BlockSettings, store: Store | None, keys: int) -> Tensor:
         """The choices of all rows of the tiles, with those of earlier tokens in the first: [B, G, tiles, tile, n].
 
-        A cache has the choices of every token, so that decoding may go on after a cut anywhere.
+        A cache has the choices of every token, so that decoding may continue after any crop().
         """
         inside = torch.arange(form.tile, device=chosen.device)
         first = chosen[:, :, 0]
@@ -728,4 +728,4 @@ def remembered(new: Tensor, earlier: int, store: Store) -> Tensor:
         store(1, F.pad(known, (0, new.shape[-1] - known.shape[-1]), value=-1), 0)
     if before:
         new = F.pad(new, (0, max(0, known.shape[-1] - new.shape[-1])), value=-1)
-    return store(1, new, earlier if before > earlier else None)  # more: a cache of a fixed size was cut
+    return store(1, new, earlier if before > earlier else None)  # more: a cache of a fixed size was cropped

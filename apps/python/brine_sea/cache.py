@@ -4,7 +4,7 @@
 
 Keys of complete blocks are two planes of 4 bits relative to the block's mean, of which the high one is the copy that
 blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The keys of the first block are bf16;
-the block that fills is exact.
+the incomplete last block is not quantized.
 """
 
 from collections.abc import Callable, Sequence

@@ -111,7 +111,7 @@ def recomputed(function: Callable[..., Tensor], *inputs: object) -> Tensor:
 
 
 def prefix_sums(x: Tensor) -> Tensor:
-    """Sums of the first 0..S rows of x [B, G, S, m], in f64: a small column keeps its digits. [B, G, S + 1, m]."""
+    """Sums of the first 0..S rows of x [B, G, S, m], in f64: avoids cancellation in small columns. [B, G, S + 1, m]."""
     return F.pad(x.double().cumsum(2), (0, 0, 1, 0))
 
 

@@ -91,7 +91,7 @@ def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tenso
         return mask[:, :keys].bool()
     if mask.dtype != torch.bool:
         if bool(((mask != 0) & (mask > HIDDEN)).any()):
-            raise ValueError("brine: attention_mask adds numbers to scores; blocks hide keys and add nothing")
+            raise ValueError("brine: attention_mask adds numbers to scores; blocks take no additive mask")
         mask = mask == 0
     seen = mask[..., :keys]
     visible = seen[:, 0, -1]  # the last row sees all that is not padding
@@ -102,7 +102,7 @@ def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tenso
     # Rows of padding see what is visible before them, nothing, themselves, or all: no sequence of their own.
     of_padding = ~is_token & ((seen.sum(-1, keepdim=True) < 2) | seen.all(-1, keepdim=True))
     if seen.shape[2] != rows or bool((other & ~of_padding).any()):
-        raise ValueError("brine: attention_mask must be [B, S]; blocks hide later keys and padding, no others")
+        raise ValueError("brine: attention_mask must be [B, S]; blocks mask only later keys and padding")
     return None if bool(visible.all()) else visible
 
 
@@ -114,7 +114,7 @@ def run(
     total = k.shape[2] if length is None else int(length)
     module: Any = blocks[block]
     if next(module.buffers()).device != q.device:
-        module.to(q.device)  # the model was moved, and does not know of its blocks
+        module.to(q.device)  # blocks are not submodules, so model.to() does not move them
     if total > module.shape.max_positions:
         raise ValueError(f"brine: {total} tokens, but the model has {module.shape.max_positions} positions")
     if state is not None:

@@ -20,8 +20,8 @@ NEWEST_FORMAT = 1
 # How attention over blocks is computed: gathered tiles, or flex_attention of PyTorch. Not a setting of files.
 BACKENDS = ("tiles", "flex")
 MAX_TILE_ROWS = 64
-# Settings of blocks in the first edition, which had them in the method "sea".
-FIRST_EDITION = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
+# Settings of blocks in an earlier version, which had them in the method "sea".
+OLD_KEYS = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
 # Settings of earlier versions, with the values that have their meaning now.
 FIXED: dict[str, tuple[Any, ...]] = {
@@ -109,7 +109,7 @@ class SeaSettings:
         return self.decodes or self.gates == "token"
 
     @property
-    def performs(self) -> bool:
+    def has_performer(self) -> bool:
         """Has the Performer's features (section 1.2)."""
         return self.mixes or self.prior == "performer"
 
@@ -161,9 +161,9 @@ class BlockSettings:
         return max(0, -(-self.k // self.block) - self.sinks - self.local - 1)
 
     def validate(self, shape: Shape) -> None:
-        """Raises ValueError that names the setting which is not valid, or not for this model, and what would fit."""
+        """Raises ValueError that names the setting which is not valid, or not for this model, and what is valid."""
         if not shape.causal:
-            raise ValueError("brine: attention blocks is for causal models, this one is an encoder: it takes sea")
+            raise ValueError("brine: attention blocks is for causal models, this one is an encoder: use sea")
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
         for field in dataclasses.fields(self):
@@ -206,10 +206,10 @@ def settings_of(config: PretrainedConfig) -> Settings:
         raise ValueError(f"brine: attention method {method!r} is not supported, only {', '.join(kinds)}")
     if method == "sea":
         if attention.get("mask") == "columns":  # such files have the others, too
-            attention = {key: x for key, x in attention.items() if key not in FIRST_EDITION}
-        if attention.get("preset") == "blocks" or FIRST_EDITION & set(attention):
+            attention = {key: x for key, x in attention.items() if key not in OLD_KEYS}
+        if attention.get("preset") == "blocks" or OLD_KEYS & set(attention):
             raise ValueError(
-                "brine: blocks of the first edition (sea with mask blocks) are not supported:"
+                "brine: blocks of an earlier version (sea with mask blocks) are not supported:"
                 " distil the teacher again with `brine distill --attention blocks`"
             )
         for key, values in FIXED.items():

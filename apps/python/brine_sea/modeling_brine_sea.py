@@ -103,7 +103,7 @@ def check_key_scales(tensors: dict[str, Tensor], source: str) -> None:
     for name, x in tensors.items():
         if name.endswith("key_scale") and not bool((torch.isfinite(x) & (x > 0)).all()):
             raise ValueError(
-                f"brine: {source}: {name} has a number that is not positive and finite; calibrate it again, 1 fits, too"
+                f"brine: {source}: {name} must be positive and finite; calibrate it again, or set it to 1"
             )
 
 
@@ -192,7 +192,7 @@ def count_positions(
     """Before a decoder: positions are counted without padding, as Brine does, unless they are given."""
     mask, given = kwargs.get("attention_mask"), kwargs.get("position_ids")
     if isinstance(given, Tensor) and mask is None and bool((given.diff(dim=-1) < 0).any()):
-        raise ValueError("brine: position ids that fall, of several sequences in one row, are not supported")
+        raise ValueError("brine: decreasing position ids, of several sequences in one row, are not supported")
     if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
         return args, kwargs
     ids = args[0] if args else kwargs.get("input_ids")
@@ -265,7 +265,7 @@ class SeaStudent:
     ) -> None:
         """Another number of kept keys, without training.
 
-        query_skip f: the estimate of every f-th query serves the f - 1 after it. It must not change in the
+        query_skip f: the estimate of every f-th query is reused for the next f - 1. It must not change in the
         middle of a sequence. A cache then keeps the scores of every token, H K numbers. backend, of attention blocks:
         "tiles", or "flex" for flex_attention in whole passes.
         """

@@ -11,8 +11,8 @@ from typing import Any
 
 FILE = re.compile(r"shard-(\d+)\.h5(\.tmp|\.json|\.json\.tmp)?")
 LOCK = re.compile(r"\.rank-\d+\.lock")
-# Between two looks for the files of other processes, in seconds.
-PAUSE = 0.1
+# Between two polls for the files of other processes.
+POLL_SECONDS = 0.1
 
 
 class Shards:
@@ -20,7 +20,7 @@ class Shards:
 
     Process `rank` of `ranks` writes the shards rank, rank + ranks, ... A shard is written to NAME.tmp and renamed
     when it is complete. Of one process the manifest lists it at once. Of several each leaves NAME.json with what
-    the manifest will say of it, and rank 0 writes the manifest in finish(). Those of a dump that was cut off are
+    the manifest will say of it, and rank 0 writes the manifest in finish(). Those of an interrupted dump are
     found again, by any number of processes. ValueError if another process has this part, or the dump is another.
     """
 
@@ -206,10 +206,10 @@ class Shards:
         with h5py.File(self.path(name), "r") as file:
             return [int(window) for window in file["windows"]]
 
-    def finish(self, patience: float) -> None:
+    def finish(self, timeout: float) -> None:
         """Of rank 0: waits until the other processes' shards are there, and writes the manifest.
 
-        ValueError if none comes for `patience` seconds.
+        ValueError if none comes for `timeout` seconds.
         """
         if self.ranks == 1 or self.rank:
             return
@@ -223,10 +223,10 @@ class Shards:
                     self.finished[number] = entry
                     left.remove(number)
                     last = time.monotonic()
-            if left and time.monotonic() - last > patience:
+            if left and time.monotonic() - last > timeout:
                 raise ValueError(f"{self.directory}: {name_of(left[0])} of another process is missing")
             if left:
-                time.sleep(PAUSE)
+                time.sleep(POLL_SECONDS)
         self.write_manifest()
 
 

@@ -99,7 +99,7 @@ def dump(
     seed: int = 1,
     rank: int | None = None,
     ranks: int | None = None,
-    patience: float = 3600,
+    timeout: float = 3600,
     progress: bool = True,
 ) -> None:
     """Dumps what `brine distill --dump` needs of a model of transformers, decoder or encoder.
@@ -115,9 +115,9 @@ def dump(
 
     batch_size: samples of a pass at most; fewer if their values are more than 1 GiB in f32, twice.
 
-    Killed, the same call goes on. Several processes share the work if each says its `rank` of `ranks` (default:
+    If interrupted, the same call continues. Several processes share the work if each says its `rank` of `ranks` (default:
     those of torch.distributed, if it is initialised); the files are those of one process. rank 0 ends when the
-    others have, with ValueError if nothing comes of them for `patience` seconds. ValueError for models whose
+    others have, with ValueError if they write nothing for `timeout` seconds. ValueError for models whose
     attention is not transformers' attention interface's or that are encoder and decoder in one, and for a content
     that cannot say what attention is: "qk" with caps or biases of scores or a sliding window shorter than the sample,
     all but "none" with sinks.
@@ -211,7 +211,7 @@ def dump(
             samples_per_shard=samples_per_shard,
             rank=at_rank,
             ranks=of_ranks,
-            patience=patience,
+            timeout=timeout,
         ) as writer:
             same_samples(writer, ids, lengths)
             # Arrays in f32 and their copies without padding are not more than 1 GiB, or a sample.

@@ -57,8 +57,8 @@ class DumpWriter:
     same dump continues at the sample `written`, the first one of shards that are missing or damaged.
     samples_per_shard 0: as many as make 1 GiB. Hashes: that of the function teacher_hash, and what `brine inspect`
     prints of a tokenizer; "none" if they are not known. Of several processes, rank of ranks, each writes every
-    ranks-th shard, where `written` jumps over those of the others; rank 0 ends when the others have, and raises
-    ValueError if nothing comes of them for `patience` seconds. ValueError for arrays of other sizes, or with
+    ranks-th shard, where `written` skips those of the others; rank 0 ends when the others have, and raises
+    ValueError if they write nothing for `timeout` seconds. ValueError for arrays of other sizes, or with
     numbers that are not finite or do not fit `dtype`, and for another dump or other files in `out`.
     """
 
@@ -90,7 +90,7 @@ class DumpWriter:
         samples_per_shard: int = 0,
         rank: int = 0,
         ranks: int = 1,
-        patience: float = 3600,
+        timeout: float = 3600,
     ):
         if content not in CONTENTS:
             raise ValueError(f"brine: content is {content!r}, known are {', '.join(CONTENTS)}")
@@ -116,7 +116,7 @@ class DumpWriter:
         numbers = list(range(layers)) if model_layers is None else [int(number) for number in model_layers]
         if len(numbers) != layers or any(a >= b for a, b in zip(numbers, numbers[1:], strict=False)):
             raise ValueError(f"brine: model_layers must be {layers} ascending numbers, got {numbers}")
-        self.directory, self.samples, self.patience = os.fspath(out), samples, patience
+        self.directory, self.samples, self.timeout = os.fspath(out), samples, timeout
         self.header: dict[str, Any] = {
             "format": "brine-dump",
             "version": VERSION,
@@ -333,7 +333,7 @@ class DumpWriter:
                 raise ValueError(f"brine: {name} has a number that is not finite")
             if limit and type_of(name) is None and largest > limit:
                 kind = self.header["dtype"]
-                raise ValueError(f"brine: {name} has the number {largest:.6g}, {kind} ends at {limit:g}")
+                raise ValueError(f"brine: {name} has the number {largest:.6g}, the largest {kind} is {limit:g}")
         begin = self.written
         if self.lengths is not None and lengths.tolist() != self.lengths[begin : begin + count]:
             raise ValueError("brine: lengths are not those of the dump's samples")
@@ -386,7 +386,7 @@ class DumpWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             if kind is None and self.file is None and self.shards.next == self.shards.count:
-                self.shards.finish(self.patience)
+                self.shards.finish(self.timeout)
         finally:
             missing = self.samples - self.written
             self.close()

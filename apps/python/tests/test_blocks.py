@@ -379,7 +379,7 @@ def test_memory_is_linear(monkeypatch):
     [
         (dict(tile=3), "tile 3 must divide block 4, such as 4"),
         (dict(tile=128, block=128, k=400), "tile 128 must divide block 128, such as 64"),
-        (dict(causal=False), "blocks is for causal models, this one is an encoder: it takes sea"),
+        (dict(causal=False), "blocks is for causal models, this one is an encoder: use sea"),
         (
             dict(k=40, candidates=6),
             "candidates is 6, k = 40 chooses 7 blocks: give at least as many candidates, or a smaller k",

@@ -254,8 +254,8 @@ def test_skipped_queries(attention, refused):
         ({"attention": BLOCKS | {"tile": 3}}, "tile 3 must divide block 4"),
         ({"attention": BLOCKS | {"parts": 5}}, "unknown settings of attention: parts"),
         ({"attention": {"method": "sea", "preset": "blocks"}}, "`brine distill --attention blocks`"),
-        ({"attention": LIGHT | {"mask": "blocks", "parts": 4}}, "blocks of the first edition"),
-        ({"attention": LIGHT | {"opinion": 0.5}}, "blocks of the first edition"),
+        ({"attention": LIGHT | {"mask": "blocks", "parts": 4}}, "blocks of an earlier version"),
+        ({"attention": LIGHT | {"opinion": 0.5}}, "blocks of an earlier version"),
         ({"attention": LIGHT | {"preset": "lean"}}, "preset is 'lean', known are paper, light"),
         ({"attention": LIGHT | {"decoder_norm": "on"}}, "decoder_norm = 'on' is of an earlier version"),
         ({"attention": LIGHT | {"oversample": 4}}, "oversample = 4 is of an earlier version; now it is 1"),
@@ -282,7 +282,7 @@ def test_calls_are_refused_by_name(refused):
     cache = transformers.StaticCache(config=model.config, max_cache_len=64)
     refused("only DynamicCache", model, input_ids=ids, past_key_values=cache, use_cache=True)
     refused("128 positions", model, input_ids=batch(1, 129))
-    refused("position ids that fall", model, input_ids=ids, position_ids=torch.arange(40).remainder(20)[None])
+    refused("decreasing position ids", model, input_ids=ids, position_ids=torch.arange(40).remainder(20)[None])
     refused(r"must be \[B, S\]", model, input_ids=ids, attention_mask=torch.ones(2, 1, 40, 40, dtype=torch.bool))
 
 

@@ -47,11 +47,11 @@ Contender parse_contender(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> default_contenders(int64_t step, int64_t least_k) {
+std::vector<std::string> default_contenders(int64_t step, int64_t min_k) {
   std::vector<std::string> out = {"dense"};
   if (nn::attention_methods().count("top")) out.push_back("top");
   const int64_t block = step > 1 ? step : 4;
-  out.push_back(join("recent:block=", block, ":sinks=", least_k < 2 * block ? 0 : 1));
+  out.push_back(join("recent:block=", block, ":sinks=", min_k < 2 * block ? 0 : 1));
   return out;
 }
 
@@ -217,11 +217,11 @@ std::string prompt_lines(const SuiteRun& run) {
   return out;
 }
 
-// `step`: AttentionTraits::k_step of the student; `least_k`: of all.
-std::vector<Contender> contenders_of(const SuiteGrid& grid, int64_t step, int64_t least_k) {
+// `step`: AttentionTraits::k_step of the student; `min_k`: of all.
+std::vector<Contender> contenders_of(const SuiteGrid& grid, int64_t step, int64_t min_k) {
   std::vector<Contender> out;
   const std::vector<std::string> words =
-      grid.compare.empty() ? default_contenders(step, least_k) : split_at_commas(grid.compare);
+      grid.compare.empty() ? default_contenders(step, min_k) : split_at_commas(grid.compare);
   out.reserve(words.size());
   for (const std::string& text : words) out.push_back(parse_contender(text));
   return out;

@@ -38,9 +38,9 @@ struct Contender {
 Contender parse_contender(const std::string& text);
 
 // Full attention, the top keys, and recent keys with a sink block, as far as they are registered;
-// in blocks as large as a student's `step` of k, or of 4 keys; without the sink if `least_k` is one
+// in blocks as large as a student's `step` of k, or of 4 keys; without the sink if `min_k` is one
 // block.
-std::vector<std::string> default_contenders(int64_t step, int64_t least_k);
+std::vector<std::string> default_contenders(int64_t step, int64_t min_k);
 
 // Gives a loaded model this attention, with the method's tensors, if any, at their initial
 // values.

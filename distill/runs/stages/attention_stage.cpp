@@ -171,7 +171,7 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
   nn::Tap tap(student_.attention_name());
   in.tap = &tap;
   in.random = nullptr;
-  in.shows_loss = true;
+  in.returns_aux_loss = true;
   in.options = {};
   tap.request("scores");
   if (observer) tap.request("mask");

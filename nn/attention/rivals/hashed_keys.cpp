@@ -213,7 +213,7 @@ void HashingConfig::describe(data::Schema& s) {
   s.field("k", k, "Tokens of a chunk; a row sees at most two chunks in each round", {.min = 1});
   s.field("rounds", rounds, "Rounds of hashing", {.min = 1});
   s.field("seed", seed, "Of the random rotations", {.min = 0});
-  s.fixed("redraw_interval", {"0"});  // what others were written with
+  s.fixed("redraw_interval", {"0"});  // of files of earlier versions
 }
 
 Tensor hashed_attention(const AttentionInput& in, const HashingConfig& c) {

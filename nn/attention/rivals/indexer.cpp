@@ -46,7 +46,7 @@ struct Index : Module {
         weight(child<Linear>("weight", init, shape.channels(), heads, false)) {}
 
   // Of hidden [B, T, C], whose first token is at position `first`, i64 [B] or undefined. In a model
-  // with rotary positions half of the features turn.
+  // with rotary positions half of the features are rotated.
   IndexFeatures operator()(const Tensor& hidden, const Tensor& first = {}) const {
     IndexFeatures f{split_heads(query(hidden), heads), split_heads(key_norm(key(hidden)), 1),
                     scale(split_heads(weight(hidden), heads), 1 / std::sqrt(double(heads * size)))};

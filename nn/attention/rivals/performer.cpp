@@ -29,7 +29,7 @@ struct PerformerConfig {
             "Features m = d ln d / feature_divisor, unless feature_count is given", {.above = 0});
     s.field("feature_eps", feature_eps, "Added to the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
             {.min = 0});
-    s.fixed("redraw_interval", {"0"});  // what others were written with
+    s.fixed("redraw_interval", {"0"});  // of files of earlier versions
   }
 };
 

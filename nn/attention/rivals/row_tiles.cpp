@@ -79,15 +79,15 @@ Tensor sum_over_tiles(
 }
 
 bool learns_selection(const AttentionInput& in) {
-  return (in.random || in.shows_loss) && grad_enabled();
+  return (in.random || in.returns_aux_loss) && grad_enabled();
 }
 
 Tensor with_selection_loss(const AttentionInput& in, const Tensor& y, const Tensor& loss,
                            double weight) {
   if (!loss.defined()) return y;
   const Tensor weighted = scale(loss, weight);
-  if (in.tap) in.tap->put("selection_loss", in.shows_loss ? weighted : loss);
-  return in.shows_loss ? y : attach_loss(y, scale(weighted, in.own_loss));
+  if (in.tap) in.tap->put("selection_loss", in.returns_aux_loss ? weighted : loss);
+  return in.returns_aux_loss ? y : attach_loss(y, scale(weighted, in.aux_loss_weight));
 }
 
 }  // namespace brine::nn

@@ -49,8 +49,8 @@ Tensor sum_over_tiles(
 // Whether a method computes its auxiliary loss for this input: in training, or on request.
 bool learns_selection(const AttentionInput& in);
 // y where there is no loss, else y with the loss [1] attached, `weight` times
-// AttentionInput::own_loss; the loss itself is in the tap as "selection_loss". With
-// AttentionInput::shows_loss it is only there, weighted.
+// AttentionInput::aux_loss_weight; the loss itself is in the tap as "selection_loss". With
+// AttentionInput::returns_aux_loss it is only there, weighted.
 Tensor with_selection_loss(const AttentionInput& in, const Tensor& y, const Tensor& loss,
                            double weight);
 

@@ -29,7 +29,7 @@ struct SinkhornConfig {
   }
 };
 
-// One sequence of L tokens in buckets of k, the last one filled up with zeros.
+// One sequence of L tokens in buckets of k, the last one padded with zeros.
 struct TokenBuckets {
   int64_t length, size, count;
 

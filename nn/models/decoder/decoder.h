@@ -98,7 +98,7 @@ struct DecoderKind {
   bool has_mlp_bias = false;                   // config.json has "mlp_bias"
   bool biased_inputs = false;                  // q, k and v always have biases
   bool normed_heads = false;  // RMSNorm over the features of each head of q and of k
-  // Maps back to the residual stream begin smaller by the root of their number.
+  // Output projections start with std / sqrt(number of them).
   bool smaller_outputs = false;
   // config.json has "word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm".
   bool has_post_norm = false;

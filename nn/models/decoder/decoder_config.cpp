@@ -160,8 +160,9 @@ void DecoderConfig::read_window(const data::Json& json, const std::string& sourc
     return;
   }
   check(tokens >= positions || !any_layer_slides(json, layers), source,
-        ": use_sliding_window with ", it == json.end() ? "the usual window of " : "sliding_window ",
-        tokens, " below max_position_embeddings ", positions, " is not supported");
+        ": use_sliding_window with ",
+        it == json.end() ? "the default window of " : "sliding_window ", tokens,
+        " below max_position_embeddings ", positions, " is not supported");
 }
 
 void DecoderConfig::set_positions(int64_t count) {

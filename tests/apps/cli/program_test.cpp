@@ -114,7 +114,7 @@ TEST_CASE("the kept configuration is what --config reads") {
   everywhere.seed = 7;
   data::Schema keys = data::schema_of(first);
   everywhere.describe(keys);
-  keep_configuration({.command = "sample", .keys = keys}, scratch.path().string());
+  save_configuration({.command = "sample", .keys = keys}, scratch.path().string());
   std::string text = read_all(scratch / "config.toml");
   CHECK(text.find("# brine sample, version " BRINE_VERSION "\n") == 0);
   CHECK(text.find("name = \"kept # copy\"\n") != std::string::npos);

@@ -24,7 +24,7 @@ inline nlohmann::json page_data(const std::string& html) {
 // What a byte of a map means, by its definition in apps/report/pack.h.
 inline double value_of(const std::string& plane, uint8_t byte) {
   if (plane == "mask") return byte / 255.0;
-  return byte == 0 ? 0 : std::pow(report::kLeastMass, 1 - (byte - 1) / 254.0);
+  return byte == 0 ? 0 : std::pow(report::kMinMass, 1 - (byte - 1) / 254.0);
 }
 
 inline std::string from_base64(const std::string& text) {

@@ -33,8 +33,8 @@ distill::TextAttention pass_over(const Json& attention, const std::string& teach
 
 TEST_CASE("report: masses as bytes are within 2.4 percent, shares within half a step") {
   CHECK(report::byte_of_mass(0) == 0);
-  CHECK(report::byte_of_mass(0.99 * report::kLeastMass) == 0);
-  CHECK(report::byte_of_mass(report::kLeastMass) == 1);
+  CHECK(report::byte_of_mass(0.99 * report::kMinMass) == 0);
+  CHECK(report::byte_of_mass(report::kMinMass) == 1);
   CHECK(report::byte_of_mass(NAN) == 0);
   CHECK(report::byte_of_mass(1) == 255);
   CHECK(report::byte_of_mass(2) == 255);

@@ -80,8 +80,9 @@ TEST_CASE("coded cache: keys and values are within half a step, the high plane i
               REQUIRE(value == 0);
               continue;
             }
-            const double most = sigma.data<double>()[g * c.d + i] * steps.data<double>()[step] / 32;
-            if (t >= c.block) REQUIRE(std::fabs(key) <= most * (1 + round) + round);
+            const double limit =
+                sigma.data<double>()[g * c.d + i] * steps.data<double>()[step] / 32;
+            if (t >= c.block) REQUIRE(std::fabs(key) <= limit * (1 + round) + round);
             REQUIRE(std::fabs(value) <=
                     value_steps.data<double>()[step] * (stored == Dtype::bf16 ? 0.8 : 0.5) + round);
           }

@@ -117,12 +117,12 @@ struct Row {
   std::pair<T, T> by_keys(int64_t h, int64_t n) const {
     const int64_t B = c.config.block, half = (c.d + 1) / 2;
     std::vector<T> w;
-    T most = 0;
+    T maximum = 0;
     for (int64_t i = 0; i < c.d; ++i) {
       w.push_back(query(h, i) * at(s.key_scale, g * c.d + i));
-      most = std::max(most, std::fabs(w.back()));
+      maximum = std::max(maximum, std::fabs(w.back()));
     }
-    const T step = most / T(127);
+    const T step = maximum / T(127);
     int64_t sum = 0;
     std::vector<int64_t> u;
     for (const T x : w) sum += u.emplace_back(step > 0 ? int64_t(std::nearbyint(x / step)) : 0);
@@ -428,10 +428,11 @@ TEST_CASE("select_blocks: settings that do not fit are refused, with what would"
   };
   BlockConfig bad = c.config;
   bad.tile = 3;
-  check_says(refusal(bad, s), {"tile = 3 must divide block = 4", "1 would fit"});
+  check_says(refusal(bad, s), {"tile = 3 must divide block = 4", "1 does"});
   bad = c.config;
   bad.candidates = 1;
-  check_says(refusal(bad, s), {"candidates = 1 is less than the 2 blocks", "at least 2 would fit"});
+  check_says(refusal(bad, s),
+             {"candidates = 1 is less than the 2 blocks", "it must be at least 2"});
   bad = c.config;
   bad.columns = 2;  // 8 blocks: super-blocks of two levels
   check_says(refusal(bad, s), {"moments of 3 levels", "1 levels"});

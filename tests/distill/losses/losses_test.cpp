@@ -307,7 +307,7 @@ TEST_CASE("losses: stored tokens are those of the text, or the text of the sampl
           DumpTeacher(alone, expected_of(pair));
         }).find("stores no numbers of windows") != std::string::npos);
   DumpTeacher::Expected expected = expected_of(pair);
-  expected.own_tokens = true;
+  expected.uses_stored_tokens = true;
   DumpTeacher of_tokens(alone, expected);
   const Batch batch = of_tokens.samples(nullptr, 4)->batch(0, 7);
   CHECK(batch.ids.to_vector() == wanted.ids.to_vector());

@@ -194,15 +194,15 @@ TEST_CASE("maps: only the layers and heads that were asked for") {
 }
 
 TEST_CASE("maps: sides of pictures are at most those asked for and consist of whole cells") {
-  for (const auto& [tokens, most, cells] : {std::array<int64_t, 3>{100, 1000, 100},
-                                            {100, 99, 96},
-                                            {1024, 100, 96},
-                                            {1024, 200, 192},
-                                            {16384, 16384, 384},
-                                            {385, 385, 384},
-                                            {1024, 10, 10},
-                                            {1024, 0, 1}})
-    CHECK(max_cells(tokens, most) == cells);
+  for (const auto& [tokens, limit, cells] : {std::array<int64_t, 3>{100, 1000, 100},
+                                             {100, 99, 96},
+                                             {1024, 100, 96},
+                                             {1024, 200, 192},
+                                             {16384, 16384, 384},
+                                             {385, 385, 384},
+                                             {1024, 10, 10},
+                                             {1024, 0, 1}})
+    CHECK(max_cells(tokens, limit) == cells);
   CHECK(coarser_cells(1024, 96) == 48);
   CHECK(coarser_cells(100, 100) == 48);  // single tokens make any cells
   CHECK(coarser_cells(100, 1) == 0);

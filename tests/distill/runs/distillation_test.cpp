@@ -217,7 +217,7 @@ TEST_CASE("stages: blocks are calibrated on the start of the text, then trained 
                 std::vector<double>(size_t(b.buffer->value.numel()), 1));
 }
 
-TEST_CASE("stages: a damaged key_scale, a student of the first edition and steps are refused") {
+TEST_CASE("stages: a damaged key_scale, a student of an earlier version and steps are refused") {
   const Site site;
   distil_to(site, "run", of_blocks(site, false));
   const data::Path checkpoint = data::checkpoint_path(site.run("run"), 1);
@@ -252,7 +252,7 @@ TEST_CASE("stages: a damaged key_scale, a student of the first edition and steps
   for (const Json& first : {Json{{"method", "sea"}, {"mask", "blocks"}, {"parts", 4}},
                             Json{{"method", "sea"}, {"preset", "blocks"}}}) {
     const std::string error = edited(first.contains("mask") ? "mask" : "preset", first);
-    check_says(error, {"first edition", "brine distill --attention blocks"});
+    check_says(error, {"earlier version", "brine distill --attention blocks"});
     CHECK(error.find('\n') == error.npos);
   }
   CHECK(edited("columns", {{"method", "sea"}, {"mask", "columns"}, {"parts", 1}, {"k", 8}}) ==

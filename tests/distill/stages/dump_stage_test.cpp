@@ -129,7 +129,7 @@ TEST_CASE("stage attention: from a dump in f32 the blocks have the bits of a tea
     auto dump = std::make_shared<DumpTeacher>(
         site.dump,
         DumpTeacher::Expected{
-            .source = {}, .window = kWindow, .shape = config.shape(), .own_tokens = true});
+            .source = {}, .window = kWindow, .shape = config.shape(), .uses_stored_tokens = true});
     LossConfig losses;
     for (const char* loss : {"prob", "kd", "kd_task", "task"}) losses[loss] = 0;
     AttentionStage stage(by_dump ? inputs_of(dump, *student) : inputs_of(site.loaded.model),
@@ -161,8 +161,9 @@ TEST_CASE("stage attention: q and k of a dump are turned back for a prior that r
                     .windows = {1},
                     .tokens = kWindow};
   auto dump = std::make_shared<DumpTeacher>(
-      site.dump, DumpTeacher::Expected{
-                     .source = {}, .window = kWindow, .shape = config.shape(), .own_tokens = true});
+      site.dump,
+      DumpTeacher::Expected{
+          .source = {}, .window = kWindow, .shape = config.shape(), .uses_stored_tokens = true});
   std::vector<SeenLayer> of_dump, of_model;
   inputs_of(dump, *student)->show(batch, {0, 1}, [&](int64_t, const SeenLayer& seen) {
     of_dump.push_back(seen);

@@ -60,10 +60,10 @@ TEST_CASE("recent: decoding gives the rows of the whole pass, with fewer and wit
   }
 }
 
-TEST_CASE("recent: sinks that leave no block are refused, with what would fit, and in an encoder") {
+TEST_CASE("recent: sinks that leave no block are refused with what is valid, and in an encoder") {
   const AttentionCase c;
   CHECK_REFUSES(c.make("recent", recent_settings(8, 2)), "recent", "k = 8", "2 sinks",
-                "at least 12 would fit");
+                "it must be at least 12");
   nn::AttentionInput in = c.input();
   in.options.k = 4;
   CHECK_REFUSES(c.make("recent", recent_settings(8, 1))->forward(in), "recent", "k = 4", "1 sinks",
