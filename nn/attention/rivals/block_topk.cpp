@@ -178,11 +178,15 @@ class BlockTop : public CachedAttention {
     state.add_to_sums(in.k);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
       return choose_step(one, one_sequence(state.sums, b), state.length(b),
-                         in.options.kept(config_.k));
+                         kept_keys(in.options));
     });
   }
 
  private:
+  // Twice a larger number, in BlockRow, would overflow.
+  int64_t kept_keys(const RuntimeOptions& options) const {
+    return std::min<int64_t>(options.kept(config_.k), INT32_MAX);
+  }
   BlockRow row_of(int64_t t, int64_t w, int64_t k) const {
     return {t, w, k, config_.block, shape_.causal};
   }
@@ -216,7 +220,7 @@ class BlockTop : public CachedAttention {
 
   FlatCsr choose(const AttentionInput& in) const {
     NoGrad off;
-    const int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2), k = in.options.kept(config_.k);
+    const int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2), k = kept_keys(in.options);
     const RowWidths widths(in.visible, T);
     const KeptBlocks kept = room(B, H, T, T, k);
     const std::vector<RowTile> tiles = row_tiles(in.visible, B, T, H);

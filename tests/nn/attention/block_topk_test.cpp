@@ -153,6 +153,17 @@ TEST_CASE("block-topk keeps k keys on average") {
   CHECK(std::abs(kept / double(T - 64) - double(m.k)) <= 0.5);
 }
 
+TEST_CASE("block-topk keeps every key with the largest k") {
+  const int64_t T = 40;
+  auto seen = [&](int64_t k) {
+    Block block = block_of(true, k);
+    nn::Tap tap("block-topk");
+    pass(block, inputs(1, T, Dtype::f64), {}, {}, {}, &tap);
+    return seen_mask(tap, {.B = 1, .H = kHeads, .T = T, .k = k}).to_vector();
+  };
+  CHECK(seen(std::numeric_limits<int64_t>::max()) == seen(2 * T));
+}
+
 TEST_CASE("block-topk: the gate's loss is the KL to the attention by blocks, only in training") {
   for (bool causal : {true, false}) {
     const MaskCase m{.B = 2, .H = kHeads, .T = 19, .k = 6, .causal = causal, .lengths = {19, 10}};
