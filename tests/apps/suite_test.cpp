@@ -96,6 +96,17 @@ TEST_CASE("suites: blocks that are compared are calibrated on the first prompt")
   }
 }
 
+TEST_CASE("suites: prompts that are read through a cache say so, by methods that have one") {
+  const Json out = Json::parse(
+      suite_world()
+          .must("eval --suite ruler --tasks copy --lengths 560 --samples 1 --no-generate --json "
+                "--model base --cache q8 --prefill 64")
+          .out);
+  CHECK(out["cache"] == "q8");
+  CHECK(out["prefill"] == 64);
+  CHECK(out["tasks"].size() == 4);  // two methods, on the task and on all
+}
+
 TEST_CASE("suites: dense scores are the teacher's, and the prompts depend on the seed only") {
   const Json student = suite_object("--model sparse --teacher base --compare dense --k 4");
   const Json teacher = suite_object("--model base --compare dense");

@@ -47,9 +47,9 @@ Contender parse_contender(const std::string& text) {
   return out;
 }
 
-std::vector<std::string> default_contenders(int64_t step, int64_t min_k) {
+std::vector<std::string> default_contenders(int64_t step, int64_t min_k, bool cached) {
   std::vector<std::string> out = {"dense"};
-  if (nn::attention_methods().count("top")) out.push_back("top");
+  if (!cached && nn::attention_methods().count("top")) out.push_back("top");
   const int64_t block = step > 1 ? step : 4;
   out.push_back(join("recent:block=", block, ":sinks=", min_k < 2 * block ? 0 : 1));
   return out;
@@ -218,10 +218,12 @@ std::string prompt_lines(const SuiteRun& run) {
 }
 
 // `step`: AttentionTraits::k_step of the student; `min_k`: of all.
-std::vector<Contender> contenders_of(const SuiteGrid& grid, int64_t step, int64_t min_k) {
+std::vector<Contender> contenders_of(const SuiteCall& call, int64_t step, int64_t min_k) {
   std::vector<Contender> out;
+  const std::vector<std::string>& asked = call.grid.compare;
   const std::vector<std::string> words =
-      grid.compare.empty() ? default_contenders(step, min_k) : split_at_commas(grid.compare);
+      asked.empty() ? default_contenders(step, min_k, call.reading.has_value())
+                    : split_at_commas(asked);
   out.reserve(words.size());
   for (const std::string& text : words) out.push_back(parse_contender(text));
   return out;
@@ -294,7 +296,7 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
   SuiteCall call = given;
   call.grid.tasks = split_at_commas(given.grid.tasks);
   const std::vector<Contender> contenders = contenders_of(
-      call.grid, m.model->attention_traits().k_step,
+      call, m.model->attention_traits().k_step,
       call.k.empty() ? m.config.method().mask().k.value_or(1 << 20) : std::ranges::min(call.k));
   check_k(call, m, contenders);
   check_sizes(call.grid, m);
@@ -314,7 +316,8 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
                   .seed = call.seed,
                   .lengths = call.grid.lengths,
                   .samples = call.grid.samples,
-                  .prompts = run.prompts()};
+                  .prompts = run.prompts(),
+                  .reading = call.reading};
   if (m.model->attention_traits().query_skip) out.query_skip = call.options.query_skip;
   const bool is_dense = nn::is_full_attention(m.config.attention) && call.teacher.empty();
   if (!is_dense || !has_dense(contenders)) run.add("student", m);
@@ -360,6 +363,10 @@ data::Json to_json(const SuiteResult& r) {
                     {"prompts", r.prompts},
                     {"rows", data::Json::array()},
                     {"tasks", data::Json::array()}};
+  if (r.reading) {
+    out["cache"] = r.reading->coded ? "q8" : name_of(r.reading->cache.value_or(Dtype::f32));
+    out["prefill"] = r.reading->part;
+  }
   for (const SuiteRow& row : r.rows) {
     data::Json object = {
         {"task", row.task}, {"length", or_null(row.length)}, {"depth", or_null(row.depth)}};

@@ -39,8 +39,8 @@ Contender parse_contender(const std::string& text);
 
 // Full attention, the top keys, and recent keys with a sink block, as far as they are registered;
 // in blocks as large as a student's `step` of k, or of 4 keys; without the sink if `min_k` is one
-// block.
-std::vector<std::string> default_contenders(int64_t step, int64_t min_k);
+// block; through a cache without the top keys, which have none.
+std::vector<std::string> default_contenders(int64_t step, int64_t min_k, bool cached = false);
 
 // Gives a loaded model this attention, with the method's tensors, if any, at their initial
 // values.
@@ -117,10 +117,12 @@ struct SuiteResult {
   std::vector<SuiteRow> rows = {};      // by task, length and depth
   std::vector<SuiteRow> tasks = {};     // means of a task, then of all
   std::vector<SuiteFloor> floors = {};  // if dense attention was scored
+  std::optional<nn::CachedReading> reading = {};
   std::optional<DevicePeak> peak = {};
 };
 // "suite", "model", "attention", "query_skip", "teacher", "seed", "lengths", "samples", "prompts",
-// "rows", "tasks", "interval" (of dense) by task and "sparsest_k" by method and task.
+// "cache" and "prefill" if prompts were read through a cache, "rows", "tasks", "interval" (of dense)
+// by task and "sparsest_k" by method and task.
 data::Json to_json(const SuiteResult& result);
 
 // The model has another attention or other weights afterwards. Throws for unknown tasks and

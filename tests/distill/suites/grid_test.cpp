@@ -149,6 +149,8 @@ TEST_CASE("contenders: a method with settings of its config") {
   CHECK(default_contenders(1, 8).back() == "recent:block=4:sinks=1");
   CHECK(default_contenders(1, 4).back() == "recent:block=4:sinks=0");
   CHECK(default_contenders(32, 32).back() == "recent:block=32:sinks=0");
+  CHECK(default_contenders(1, 16, true) ==
+        std::vector<std::string>{"dense", "recent:block=4:sinks=1"});
 
   Pair pair({.tokens = 24}, "sea");
   nn::LoadedModel m;
