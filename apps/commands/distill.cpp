@@ -22,8 +22,6 @@ struct Distill {
       });
       if (result.interrupted || result.out_of_time) break;
     }
-    if (options.dry_run && what.follows())
-      log_info("stage joint follows it; --stages joint --dry-run measures that");
     return exit_status(result);
   }
 };

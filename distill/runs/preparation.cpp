@@ -537,7 +537,7 @@ std::vector<StagePlan> plan_stages(Distillation& what, const RunOptions& options
   std::vector<StagePlan> plans;
   if (what.has(Stage::attention) && reached != Stage::joint)
     plans.push_back({.stage = Stage::attention, .options = options});
-  if (what.has(Stage::joint) && !(options.dry_run && !plans.empty())) {
+  if (what.has(Stage::joint)) {
     check(what.follows() || reached != Stage::attention, options.out,
           ": is in stage attention; --stages attention,joint goes on with stage joint");
     plans.push_back({.stage = Stage::joint, .options = options});

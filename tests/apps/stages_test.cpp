@@ -86,6 +86,9 @@ TEST_CASE("distill: a plan before the run; settings of stages that are not run a
   const std::string all = dry.out + dry.error, subject = "stage attention";
   CHECK(all.find(subject) == all.rfind(subject));
   CHECK_FALSE(fs::exists(w.path("dry")));
+  const std::string both = w.must(staged("--out dry --dry-run", "attention,joint")).out;
+  CHECK(both.find("stage joint") > both.find("memory at peak"));
+  CHECK(both.rfind("memory at peak") > both.find("stage joint"));
   for (const auto& [flag, key] : {std::pair("--loss-from 3", "loss_from"),
                                   {"--recompute", "recompute"},
                                   {"--learning-rate 1", "optimizer.learning_rate"},
