@@ -104,4 +104,62 @@ TEST_CASE("block_attention_step: the last row of a pass, with caches in 16 bits 
   }
 }
 
+TEST_CASE("block_attention: 131,072 keys, rows and gradients of sampled rows") {
+  const BlockCase c{.H = 1, .G = 1, .T = 131072 + 5, .d = 16, .config = {}};
+  const std::vector<Tensor> x = block_qkv(c, Dtype::f32);
+  const BlockMask mask = mask_of(c, x);
+  // Gradients of these rows alone.
+  const std::vector<int64_t> rows = {0, 33, 70000, 98303, 131071, 131076};
+  const Tensor dy = Tensor::zeros(x[0].shape(), Dtype::f32), some = normal({6, 16}, 7, Dtype::f32);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    copy_into(dy.view({c.T, 16}).slice(0, rows[i], 1), some.slice(0, int64_t(i), 1));
+  }
+  auto f = [&](In in) { return block_attention(in[0], in[1], in[2], mask, c.visible(), 8); };
+  const Run got = run(f, x, dy);
+  auto wide = [](const Tensor& t) { return t.view({t.dim(2), 16}).to(Dtype::f64); };
+  const Tensor q = wide(x[0]), k = wide(x[1]), v = wide(x[2]);
+  const Tensor dk = Tensor::zeros({c.T, 16}, Dtype::f64), dv = Tensor::zeros({c.T, 16}, Dtype::f64);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t t = rows[i], n = t / c.config.tile;
+    std::vector<int64_t> keys;
+    for (int32_t e = 0; e < mask.counts.data<int32_t>()[n]; ++e) {
+      const int32_t entry = mask.entries.data<int32_t>()[n * mask.capacity() + e];
+      const int64_t first = entry_block(entry) * c.config.block;
+      for (int64_t j = first; j <= std::min(first + 31, t) && entry_row(entry) <= t % 32; ++j)
+        keys.push_back(j);
+    }
+    auto at = [](const Tensor& m, int64_t row, int64_t col) {
+      return m.data<double>()[row * 16 + col];
+    };
+    std::vector<double> p, dp(keys.size(), 0.0);
+    double sum = 0, mean = 0;
+    for (const int64_t j : keys) {
+      double s = 0;
+      for (int64_t d = 0; d < 16; ++d) s += at(q, t, d) * at(k, j, d);
+      sum += p.emplace_back(std::exp(s / 4));
+    }
+    for (size_t j = 0; j < keys.size(); ++j) {
+      p[j] /= sum;
+      for (int64_t d = 0; d < 16; ++d)
+        dp[j] += double(some.data<float>()[int64_t(i) * 16 + d]) * at(v, keys[j], d);
+      mean += p[j] * dp[j];
+    }
+    for (int64_t d = 0; d < 16; ++d) {
+      double y = 0, dq = 0;
+      for (size_t j = 0; j < keys.size(); ++j) {
+        const double ds = p[j] * (dp[j] - mean) / 4;
+        y += p[j] * at(v, keys[j], d);
+        dq += ds * at(k, keys[j], d);
+        dk.data<double>()[keys[j] * 16 + d] += ds * at(q, t, d);
+        dv.data<double>()[keys[j] * 16 + d] +=
+            p[j] * double(some.data<float>()[int64_t(i) * 16 + d]);
+      }
+      CHECK(std::fabs(got.y.data<float>()[t * 16 + d] - y) < 1e-5);
+      CHECK(std::fabs(got.grads[0].data<float>()[t * 16 + d] - dq) < 1e-5);
+    }
+  }
+  CHECK(close(got.grads[1].to(Dtype::f64), dk.view(x[1].shape()), 1e-5, 0));
+  CHECK(close(got.grads[2].to(Dtype::f64), dv.view(x[2].shape()), 1e-5, 0));
+}
+
 }  // namespace brine::test

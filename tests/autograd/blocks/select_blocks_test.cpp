@@ -339,6 +339,12 @@ TEST_CASE("select_blocks: a NaN query or key stops with the op's name") {
     (key ? k : q).data<float>()[(60 + (key ? 13 : 50)) * 6 + 2] = NAN;
     CHECK_REFUSES(select_blocks(block_scores(c, q, k), c.config, c.visible(), 60),
                   "select_blocks: scores are not finite", "NaN");
+    if (key) continue;
+    BlockScores row = block_scores(c, q, k);
+    row.q = q.slice(2, 50, 1).contiguous();
+    const BlockMask mask = empty_block_mask(c.config, 1, 2, 1, 15, {});
+    CHECK_REFUSES(select_blocks_step(mask, row, c.config, Tensor::full({1}, 51, Dtype::i64)),
+                  "select_blocks_step: scores are not finite", "NaN");
   }
 }
 
