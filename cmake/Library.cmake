@@ -113,19 +113,19 @@ function(brine_packages)
   set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME brine)
   set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
   set(CPACK_COMPONENT_PROGRAM_DESCRIPTION
-      "Distils transformers into sparse linear attention (SEA)\n\
-Trains, distils, evaluates, verifies and exports students with an estimated attention mask.")
+      "Attention over chosen keys for pretrained transformers\n\
+Distils, calibrates, evaluates, verifies and exports students of blocks and of SEA.")
   set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libbrine${interface_version})
   set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
   set(CPACK_COMPONENT_LIBRARY_DESCRIPTION
-      "Distils transformers into sparse linear attention: the shared library\n\
+      "Attention over chosen keys for pretrained transformers: the shared library\n\
 Tensors with a tape, layers, attention methods, models, distillation.")
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libbrine-dev)
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
       "libbrine${interface_version} (= ${PROJECT_VERSION}), nlohmann-json3-dev")
   set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
-      "Distils transformers into sparse linear attention: headers\n\
+      "Attention over chosen keys for pretrained transformers: headers\n\
 Headers, files for CMake and pkg-config, examples.")
   include(CPack)
 endfunction()
