@@ -241,7 +241,7 @@ def shape_of(config: PretrainedConfig) -> Shape:
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
         max_positions=positions,
         causal=config.model_type != "bert",
-        rotary=config.model_type not in ("opt", "gpt2", "bert"),
+        rotary=getattr(config, "rope_parameters", None) is not None,
     )
 
 
