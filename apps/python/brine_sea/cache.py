@@ -39,6 +39,10 @@ class QuantizedLayer(DynamicLayer):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
+        if (scale := self.key_scale) is not None:
+            wanted = (key_states.shape[1], key_states.shape[3])
+            if scale.shape != wanted or not bool((torch.isfinite(scale) & (scale > 0)).all()):
+                raise ValueError(f"brine: key_scales must be positive and finite, {list(wanted)} of each layer")
         self.kept = {"last_keys": key_states[:, :, :0], "last_values": value_states[:, :, :0]}
 
     def scale(self, like: Tensor) -> Tensor:
@@ -122,7 +126,7 @@ class QuantizedLayer(DynamicLayer):
         self.kept = {name: f(x) for name, x in self.kept.items()}
 
     def reset(self) -> None:
-        self.kept = {}
+        self.kept, self.is_initialized = {}, False
         super().reset()
 
     def crop(self, tokens_to_remove: int) -> None:

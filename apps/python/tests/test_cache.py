@@ -103,11 +103,17 @@ def test_a_crop_leaves_the_codes_before_it(refused):
     refused("crop", cache.crop, -31)
     cache.reset()
     assert cache.get_seq_length() == 0
+    cache.update(k[:, :, :21], k[:, :, :21], 0)
+    assert cache.get_seq_length() == 21
 
 
 def test_what_does_not_fit_is_refused(refused):
     config = llama().config
     refused("at least 1", brine_sea.QuantizedCache, config, block=0)
     refused("key_scales of 1 layers, the model has 2", brine_sea.QuantizedCache, config, key_scales=[torch.ones(2, 12)])
+    k = torch.randn(1, 2, 50, 12)
+    for bad in (torch.ones(12), torch.ones(2, 24), torch.zeros(2, 12), torch.full((2, 12), torch.nan)):
+        cache = brine_sea.QuantizedCache(config, key_scales=[bad] * 2)
+        refused("must be positive and finite, \\[2, 12\\] of each layer", cache.update, k, k, 0)
     config.layer_types = ["sliding_attention", "full_attention"]
     refused("for full attention, this model has sliding_attention", brine_sea.QuantizedCache, config)
