@@ -128,8 +128,12 @@ class Dump:
 
     def attention(self, sample: int, layer: int) -> Array:
         """The teacher's attention [H, t, t], stored or computed from its q and k."""
+        if not 0 <= layer < self.manifest["layers"]:
+            raise ValueError(f"{self.directory}: no layer {layer} of {self.manifest['layers']}")
         if "attention" in self.names():
             return self.tensor(sample, layer, "attention")
+        if "query" not in self.names():
+            raise ValueError(f"{self.directory}: content {self.manifest['content']} has no attention by key")
         q, k = (self.tensor(sample, layer, name).astype(np.float64) for name in ("query", "key"))
         k = np.repeat(k, self.manifest["heads"] // self.key_heads, 0)
         scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
@@ -140,6 +144,8 @@ class Dump:
 
     def window(self, sample: int) -> int:
         """The number of the sample's window in its corpus, or of a task its text in the split."""
+        if not self.manifest["windows"]:
+            raise ValueError(f"{self.directory}: has no numbers of windows, its samples are its own")
         return int(self.manifest["windows"][sample])
 
     def tokens(self, sample: int) -> Array:

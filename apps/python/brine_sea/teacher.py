@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .columns_brine_sea import hash_of
+from .configuration_brine_sea import check_integer
 from .shards import name_of
 from .tap import ATTACHMENT, Tap, positions_of, run, tapped
 from .writer import CONTENTS, SHARD, DumpWriter
@@ -115,9 +116,9 @@ def dump(
 
     batch_size: samples of a pass at most; fewer if their values are more than 1 GiB in f32, twice.
 
-    If interrupted, the same call continues. Several processes share the work if each says its `rank` of `ranks` (default:
-    those of torch.distributed, if it is initialised); the files are those of one process. rank 0 ends when the
-    others have, with ValueError if they write nothing for `timeout` seconds. ValueError for models whose
+    If interrupted, the same call continues. Several processes share the work if each says its `rank` of `ranks`
+    (default: those of torch.distributed, if it is initialised); the files are those of one process. rank 0 ends when
+    the others have, with ValueError if they write nothing for `timeout` seconds. ValueError for models whose
     attention is not transformers' attention interface's or that are encoder and decoder in one, and for a content
     that cannot say what attention is: "qk" with caps or biases of scores or a sliding window shorter than the sample,
     all but "none" with sinks.
@@ -132,6 +133,8 @@ def dump(
         raise ValueError("brine: the model has blocks, a dump is of its own attention; detach() them first")
     positions = positions_of(model)
     length = min(positions or 1024, 1024) if length is None else length
+    check_integer("length", length)
+    check_integer("top_logits", top_logits, 0)
     if positions and length > positions:
         raise ValueError(f"brine: samples of {length} tokens, the model has {positions} positions")
     known = teacher_hash(model)

@@ -109,6 +109,8 @@ class DumpWriter:
             raise ValueError("brine: values are of a dump with content qk, maps or pooled, this one has none")
         if columns and content != "pooled":
             raise ValueError(f"brine: columns are of content pooled, this dump has {content}")
+        if top_logits < 0:
+            raise ValueError(f"brine: top_logits is {top_logits}, must be at least 0")
         if classes and top_logits:
             raise ValueError("brine: a dump with classes has no logits of tokens, top_logits must be 0")
         if lengths is not None and (not classes or len(lengths) != samples):
@@ -287,6 +289,11 @@ class DumpWriter:
             if (thing is not None) != expected:
                 raise ValueError(f"brine: {name} are {'missing' if thing is None else 'not of this dump'}")
         if logits is not None:
+            if isinstance(logits, tuple) and len(logits) != 3:
+                raise ValueError(f"brine: logits are {len(logits)} arrays, must be values, ids and lse")
+            if not isinstance(logits, tuple) and np.shape(logits)[-1] != self.header["vocab"]:
+                wide = np.shape(logits)[-1]
+                raise ValueError(f"brine: logits of {wide} tokens, the vocabulary has {self.header['vocab']}")
             largest = logits if isinstance(logits, tuple) else largest_of(np.asarray(logits), self.header["top_n"])
             for name, array in zip(("values", "ids", "lse"), largest, strict=True):
                 arrays[f"logits/{name}"] = np.asarray(array)
@@ -326,7 +333,7 @@ class DumpWriter:
             array = arrays[name]
             if array.shape != (count, *shape):
                 raise ValueError(f"brine: {name} is {list(array.shape)}, must be {[count, *shape]}")
-            if array.dtype.kind in "iub":
+            if array.dtype.kind in "iub" and type_of(name) is not None:
                 continue
             largest = float(np.abs(array).max(initial=0))
             if not np.isfinite(largest):

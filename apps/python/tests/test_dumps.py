@@ -128,6 +128,7 @@ def test_what_brine_would_refuse(tmp_path, refused):
     unwritten(r"layers/01/context is \[2, 6, 7\], must be \[2, 6, 8\]", context=cut)
     unwritten("layers/00/output has a number that is not finite", output=[np.full((2, 6, 8), np.nan)] * 2)
     unwritten("has the number 1e\\+06, the largest f16 is 65504", output=[np.full((2, 6, 8), 1e6)] * 2)
+    unwritten("has the number 1e\\+06, the largest f16 is 65504", output=[np.full((2, 6, 8), 10**6)] * 2)
     unwritten("tokens must be integers from 0 to 10", tokens=good["tokens"] + 11)
     unwritten("lengths must be from 1 to 6", lengths=[0, 6])
     unwritten("logits are missing", logits=None)
@@ -510,6 +511,9 @@ def test_models_that_a_dump_cannot_hold(tmp_path, refused):
     for model, changes, why in (
         (both, {}, "of a decoder or an encoder, this model has both"),
         (other, {}, "does not go through transformers' attention interface"),
+        (llama, dict(length=0), "^brine: length is 0, must be at least 1$"),
+        (llama, dict(length=2.5), "^brine: length is 2.5, must be an integer$"),
+        (llama, dict(top_logits=-1), "^brine: top_logits is -1, must be at least 0$"),
         (llama, dict(length=65), "samples of 65 tokens, the model has 64 positions"),
         (llama, dict(layers=[1, 3]), "has no layer 3 with attention, its layers are 0, 1, 2"),
         (llama, dict(content="pooled", columns=0), "^brine: columns is 0, must be an integer of at least 1$"),
