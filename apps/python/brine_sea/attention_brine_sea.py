@@ -26,7 +26,7 @@ from .columns_brine_sea import (
     recomputed,
     tiles,
 )
-from .configuration_brine_sea import CHANNEL_EXPANSION, WIDTH_REDUCTION, SeaSettings, Shape
+from .configuration_brine_sea import CHANNEL_EXPANSION, WIDTH_REDUCTION, SeaSettings, Shape, check_integer
 
 ELEMENTS_OF_ENTRY = 32  # of a mask: what makes a tile's gathered keys and values as large as its other tensors
 LOG_FEATURE = (-20.0, 12.0)  # limits of the logarithm of learned features (section 1.6)
@@ -447,6 +447,7 @@ class SeaAttention(nn.Module):
         visible, bits [B, S]: which tokens are not padding, anywhere; None: all. content: q and k of the R new
         tokens before their rotation. store: the cache, if there is one.
         """
+        check_integer("k", self.k)
         with torch.autocast(q.device.type, enabled=False):
             given = v.dtype
             q, k, v = of_one_type(q, k, v)

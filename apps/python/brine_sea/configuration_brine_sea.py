@@ -38,6 +38,13 @@ FIXED: dict[str, tuple[Any, ...]] = {
     "oversample": (1,),
 }
 
+# What a preset decides (docs/method.md), of keys that are not given.
+PRESETS: dict[Any, dict[str, Any]] = {
+    "paper": {"prior": "none"},
+    "light": {"decoder": "none", "gates": "head", "prior": "learned", "pooled_prior": True, "prior_units": 4}
+    | {"columns": 256, "gate_bias": 4.0},
+}
+
 CHOICES: dict[str, tuple[str, ...]] = {
     "preset": ("paper", "light"),
     "mode": ("per-query", "per-head", "per-batch", "causal-per-batch"),
@@ -132,6 +139,15 @@ class SeaSettings:
                 raise ValueError(f"brine: {key} is {value!r}, known are {', '.join(names)}")
         for key in ("k", "columns", "prior_features"):
             check_integer(key, getattr(self, key))
+        check_integer("prior_units", self.prior_units, 0)
+        for key, above in (("feature_divisor", True), ("feature_eps", False), ("gate_bias", None)):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise ValueError(f"brine: {key} is {value!r}, must be a number")
+            if above is not None and (value <= 0 if above else value < 0):
+                raise ValueError(f"brine: {key} is {value!r}, must be " + ("above 0" if above else "at least 0"))
+        if not isinstance(self.pooled_prior, bool):
+            raise ValueError(f"brine: pooled_prior is {self.pooled_prior!r}, must be true or false")
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
         if shape.causal and self.mode in ("per-head", "per-batch"):
@@ -216,6 +232,7 @@ def settings_of(config: PretrainedConfig) -> Settings:
             value = attention.pop(key, values[0])
             if value not in values:
                 raise ValueError(f"brine: {key} = {value!r} is of an earlier version; now it is {values[0]!r}")
+        attention = PRESETS.get(str(attention.get("preset")), {}) | attention
     known = {field.name for field in dataclasses.fields(kinds[method])}
     unknown = sorted(set(attention) - known)
     if unknown:

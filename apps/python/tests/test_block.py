@@ -274,6 +274,10 @@ def test_memory_is_linear(monkeypatch):
         (dict(decoder="wide"), "decoder is 'wide'"),
         (dict(columns=17), "columns 17 are not a multiple"),
         (dict(k=0), "k is 0"),
+        (dict(prior_units=-1), "prior_units is -1, must be at least 0"),
+        (dict(feature_divisor=0), "feature_divisor is 0, must be above 0"),
+        (dict(gate_bias="4"), "gate_bias is '4', must be a number"),
+        (dict(pooled_prior="no"), "pooled_prior is 'no', must be true or false"),
     ],
 )
 def test_refuses_by_name(settings, message, refused):
