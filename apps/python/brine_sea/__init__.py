@@ -51,9 +51,10 @@ def load(directory: str | os.PathLike[str], **options: Any) -> Any:
         from .attached import attach
 
         stock = getattr(transformers, names[0])
+        report = options.pop("output_loading_info", False)
         model, info = stock.from_pretrained(directory, output_loading_info=True, **options)
         check_missing(info["missing_keys"], os.fspath(directory))
-        return attach(model, inside)
+        return (attach(model, inside), info) if report else attach(model, inside)
     if names[0] not in STUDENTS:
         raise ValueError(
             f"{directory}: {names[0] or 'blocks without a model'}: not a student that `brine export` wrote;"

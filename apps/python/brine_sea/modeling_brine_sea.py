@@ -102,9 +102,7 @@ def check_key_scales(tensors: dict[str, Tensor], source: str) -> None:
     """Refuses scales of keys by which nothing can be divided."""
     for name, x in tensors.items():
         if name.endswith("key_scale") and not bool((torch.isfinite(x) & (x > 0)).all()):
-            raise ValueError(
-                f"brine: {source}: {name} must be positive and finite; calibrate it again, or set it to 1"
-            )
+            raise ValueError(f"brine: {source}: {name} must be positive and finite; calibrate it again, or set it to 1")
 
 
 def sea_attention_forward(module: nn.Module, *inputs: Any, **kwargs: Any) -> tuple[Tensor, None]:
@@ -309,6 +307,8 @@ class SeaStudent:
             kwargs.update(config=config, state_dict=tensors | tensors_in(str(directory)))
             model, info = load(None, *inputs, output_loading_info=True, **kwargs)
             check_base(model, tensors, wanted, source)
+            if model.can_generate() and os.path.exists(os.path.join(str(directory), "generation_config.json")):
+                model.generation_config = transformers.GenerationConfig.from_pretrained(str(directory))
         else:
             model, info = load(directory, *inputs, output_loading_info=True, **kwargs)
         check_missing(info["missing_keys"], str(directory))
