@@ -135,7 +135,7 @@ def attached_attention(
         raise ValueError(f"brine: {total} tokens, but the model has {block.shape.max_positions} positions")
     if keys > count and cache is None:
         raise ValueError("brine: keys of earlier tokens need a cache")
-    visible = padding_of(attention_mask, count, keys, block.shape.causal)
+    visible = padding_of(attention_mask, len(query), count, keys, block.shape.causal)
     if next(chain(block.parameters(), block.buffers())).device != query.device:
         block.to(query.device)  # blocks are not submodules, so model.to() does not move them
     store = None
@@ -224,11 +224,18 @@ def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
         make = ALL_MASK_ATTENTION_FUNCTIONS.get("eager" if original is None else original)
         return None if make is None else make(**given)
     function = given.get("mask_function", causal_mask_function)
+    several = "brine: blocks mask only later keys and padding: not several sequences in one row"
+    if windowed and not torch.compiler.is_compiling() and given["kv_length"] <= given["local_size"]:
+        # Of one sequence that fits the window the last row sees the first key. transformers 5.0 gives no device.
+        device = given["device"] if "device" in given else given["cache_position"].device
+        batch = torch.arange(given["batch_size"], device=device)
+        none, last = torch.zeros_like(batch), torch.full_like(batch, given["kv_length"] - 1)
+        if not bool(torch.as_tensor(function(batch, none, last, none)).all()):
+            raise ValueError(several)
     if not windowed and getattr(function, "__name__", "") not in (
         "causal_mask_function",
         "bidirectional_mask_function",
     ):
-        several = "brine: blocks mask only later keys and padding: not several sequences in one row"
         if not torch.compiler.is_compiling() or given.get("allow_is_causal_skip", False):
             raise ValueError(several)
         # A graph has the mask of several sequences even if there is one: then the last row sees the first key.
@@ -298,12 +305,18 @@ def read_blocks(blocks: Any) -> tuple[str, dict[str, Any], dict[str, Tensor] | N
     with open(path, encoding="utf-8") as file:
         try:
             config = json.load(file)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"brine: {path}: not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"brine: {path}: must be an object")
     if config.get("model_type") != MODEL_TYPE:
         raise ValueError(
             f"brine: {directory} is of model_type {config.get('model_type')!r}, blocks have {MODEL_TYPE!r}"
         )
+    sizes = ("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "causal")
+    for key in (SECTION, "num_hidden_layers", *sizes):
+        if key not in config:
+            raise ValueError(f"brine: {path}: has no {key}")
     try:
         return directory, config, load_file(os.path.join(directory, "model.safetensors"))
     except Exception as error:  # of the library, of several types, or there is no file
@@ -365,7 +378,7 @@ def layers_to_attach(
     else:
         without = [number for number, layer in known.items() if layer.window is None]
         numbers = list(without or known) if layers is None else sorted(layers)
-    wanted = numbers if layers is None else sorted(layers)
+    wanted = sorted(numbers if layers is None else layers)
     tap.choose(wanted)
     for number in wanted:
         if number not in numbers:
@@ -553,10 +566,11 @@ def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> N
     state, directory = state_of(model), Path(directory)
     to = directory / "blocks" if base else directory
     config_file = to / "config.json"
+    own = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
     found = sorted(p.name for p in directory.glob("*") if p.name == "config.json" or p.suffix in WEIGHTS)
     if base and not hasattr(model, "save_pretrained"):
         raise ValueError(f"brine: a {type(model).__name__} has no save_pretrained(), give the model that it wraps")
-    if found and not (config_file.exists() and MODEL_TYPE in config_file.read_text(encoding="utf-8")):
+    if found and not (own.get("model_type") == MODEL_TYPE and own.get("with_model", False) >= base):
         fits = "another directory" + ("" if base else f", such as {directory / 'blocks'}")
         raise ValueError(f"brine: {directory} has a model already ({found[0]}); give {fits}")
     tensors = {
@@ -569,6 +583,9 @@ def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> N
     if len(kept) > 1:
         raise ValueError(f"brine: blocks have several k, {sorted(kept)}, a directory has one")
     config["brine"]["attention"]["k"] = kept.pop()
+    if "layers" in config:
+        config["layers"] = layers(model)
+    config["with_model"] = base or bool(own.get("with_model"))
     os.makedirs(to, exist_ok=True)
     # First, so that save() can overwrite an interrupted save.
     write_whole(str(config_file), json.dumps(config, indent=2).encode() + b"\n")

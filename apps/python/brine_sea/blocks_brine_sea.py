@@ -31,6 +31,8 @@ from .native_brine_sea import attention_by_library, library_fits
 SCORED, GATHERED = 1 << 20, 1 << 21
 SCORED_ELSEWHERE, GATHERED_ELSEWHERE = 1 << 25, 1 << 25
 
+CALIBRATION = threading.Lock()
+
 
 # ---- products and threads
 
@@ -618,8 +620,10 @@ class BlockAttention(nn.Module):
             return Copies(codes, numbers)
         keys = at.keys(k, first * size, (end - first) * size).to(wide).unflatten(2, (end - first, size))
         if self.calibrates and first == 0:
-            self.key_scale.copy_(calibrated_key_scale(keys, at.total // size))
-            self.calibrates = False
+            with CALIBRATION:  # threads may share a model
+                if self.calibrates:
+                    self.key_scale.copy_(calibrated_key_scale(keys, at.total // size))
+                self.calibrates = False
         budget = (SCORED if k.device.type == "cpu" else SCORED_ELSEWHERE) // keys[:, :, 0].numel()
         parts = [Copies.of(keys[:, :, a:b], self.key_scale.to(wide)) for a, b in spans(0, end - first, budget)]
         new = Copies(*(torch.cat(x, 2) for x in zip(*((y.codes, y.numbers) for y in parts), strict=True)))

@@ -83,8 +83,8 @@ def reorder_cache(layer: Any, beams: Any) -> None:
 setattr(StaticLayer, "reorder_cache", reorder_cache)  # noqa: B010  # of all, as the compiled model may make one
 
 
-def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tensor | None:
-    """The bits [B, S] of tokens that are not padding, of a mask of those or of R x S; None if all are."""
+def padding_of(mask: Tensor | None, batch: int, rows: int, keys: int, causal: bool) -> Tensor | None:
+    """The bits [B, S] of tokens that are not padding, of a mask of those or of R x S (one or B); None if all are."""
     if mask is None:
         return None
     if mask.dim() == 2:
@@ -94,7 +94,7 @@ def padding_of(mask: Tensor | None, rows: int, keys: int, causal: bool) -> Tenso
             raise ValueError("brine: attention_mask adds numbers to scores; blocks take no additive mask")
         mask = mask == 0
     seen = mask[..., :keys]
-    visible = seen[:, 0, -1]  # the last row sees all that is not padding
+    visible = seen[:, 0, -1].expand(batch, -1)  # the last row sees all that is not padding
     wanted = visible[:, None, None].expand(-1, -1, rows, -1)
     wanted = wanted.tril(keys - rows) if causal else wanted
     is_token = visible[:, None, keys - rows :, None]
@@ -131,7 +131,7 @@ def run(
     if visible is not None:
         if visible.shape[-1] < total:
             raise ValueError(f"brine: attention_mask has {visible.shape[-1]} columns, the tokens are {total}")
-        visible = padding_of(visible, count, total, module.shape.causal)
+        visible = padding_of(visible, len(q), count, total, module.shape.causal)
         visible = None if visible is None or bool(visible.all()) else visible
     y: Tensor = module(q, k[:, :, :total], v[:, :, :total], visible, None, store)
     return y.transpose(1, 2).contiguous()

@@ -315,6 +315,26 @@ def test_packed_sequences_are_refused(layers, refused):
     if layers:
         positions = torch.arange(20).repeat(2)[None]
         refused("attention_mask must be", model, ids, position_ids=positions, use_cache=False)
+        return
+    windowed = brine_sea.attach(dense("phi3", sliding_window=64), BLOCKS)  # of every layer; the row fits
+    windowed(ids, use_cache=False)
+    refused(
+        "several sequences in one row",
+        windowed,
+        ids,
+        position_ids=torch.arange(40).remainder(20)[None],
+        use_cache=False,
+    )
+
+
+@torch.no_grad()
+def test_one_mask_serves_a_batch():
+    model, ids = make("llama", "blocks"), batch(3, 40)
+    seen = torch.ones(1, 40, dtype=torch.bool)
+    seen[:, :5] = False
+    each = (torch.ones(40, 40, dtype=torch.bool).tril() & seen)[None, None]
+    rows = model(ids, attention_mask=each, use_cache=False).logits[:, 5:]
+    assert close(rows, model(ids, attention_mask=seen.expand(3, -1), use_cache=False).logits[:, 5:])
 
 
 @torch.no_grad()

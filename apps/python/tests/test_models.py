@@ -212,7 +212,7 @@ def test_a_student_with_blocks(tmp_path, refused):
     for bad in (0.0, float("nan")):
         tensors["model.layers.1.self_attn.blocks.key_scale"][1, 2] = bad
         save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-        refused("layers.1.self_attn.blocks.key_scale has a number that is not positive", brine_sea.load, tmp_path)
+        refused("layers.1.self_attn.blocks.key_scale must be positive and finite", brine_sea.load, tmp_path)
 
 
 def test_defaults_of_blocks():
