@@ -225,27 +225,20 @@ def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
         return None if make is None else make(**given)
     function = given.get("mask_function", causal_mask_function)
     several = "brine: blocks mask only later keys and padding: not several sequences in one row"
-    if windowed and not torch.compiler.is_compiling() and given["kv_length"] <= given["local_size"]:
-        # Of one sequence that fits the window the last row sees the first key. transformers 5.0 gives no device.
-        device = given["device"] if "device" in given else given["cache_position"].device
+    compiling, plain = torch.compiler.is_compiling(), ("causal_mask_function", "bidirectional_mask_function")
+    known = windowed or getattr(function, "__name__", "") in plain
+    if not known and (not compiling or given.get("allow_is_causal_skip", False)):
+        raise ValueError(several)
+    if not known if compiling else windowed and given["kv_length"] <= given["local_size"]:
+        # The mask may be of several sequences; of one, which fits a window, the last row sees the first key.
+        device = given["device"] if "device" in given else given["cache_position"].device  # transformers 5.0
         batch = torch.arange(given["batch_size"], device=device)
         none, last = torch.zeros_like(batch), torch.full_like(batch, given["kv_length"] - 1)
-        if not bool(torch.as_tensor(function(batch, none, last, none)).all()):
+        seen = torch.as_tensor(function(batch, none, last, none), device=device).all()
+        if compiling:
+            torch._assert_async(seen, several)
+        elif not bool(seen):
             raise ValueError(several)
-    if not windowed and getattr(function, "__name__", "") not in (
-        "causal_mask_function",
-        "bidirectional_mask_function",
-    ):
-        if not torch.compiler.is_compiling() or given.get("allow_is_causal_skip", False):
-            raise ValueError(several)
-        # A graph has the mask of several sequences even if there is one: then the last row sees the first key.
-        device = given["device"]
-        batch, last = (
-            torch.arange(given["batch_size"], device=device),
-            torch.tensor(given["kv_length"] - 1, device=device),
-        )
-        seen = function(batch, torch.zeros_like(batch), last.expand_as(batch), torch.zeros_like(batch))
-        torch._assert_async(seen.all(), several)
     offset, count, mask = given.get("q_offset", 0), given.get("q_length"), given.get("attention_mask")
     left_out.first = offset.clone() if isinstance(offset, Tensor) else offset
     if torch.compiler.is_compiling() or isinstance(offset, Tensor):  # the operation knows how many tokens there are

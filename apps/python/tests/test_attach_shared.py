@@ -318,13 +318,8 @@ def test_packed_sequences_are_refused(layers, refused):
         return
     windowed = brine_sea.attach(dense("phi3", sliding_window=64), BLOCKS)  # of every layer; the row fits
     windowed(ids, use_cache=False)
-    refused(
-        "several sequences in one row",
-        windowed,
-        ids,
-        position_ids=torch.arange(40).remainder(20)[None],
-        use_cache=False,
-    )
+    packed = torch.arange(40).remainder(20)[None]
+    refused("several sequences in one row", windowed, ids, position_ids=packed, use_cache=False)
 
 
 @torch.no_grad()
