@@ -24,19 +24,11 @@ MAX_TILE_ROWS = 64
 OLD_KEYS = {"mask", "block", "sinks", "local", "parts", "tile", "survivors", "opinion"}
 
 # Settings of earlier versions, with the values that have their meaning now.
-FIXED: dict[str, tuple[Any, ...]] = {
-    "width_reduction": (2, 0),
-    "channel_expansion": (4, 0),
-    "token_stride": (0,),
-    "depth": (2, 0),
-    "dilation": (1, 0),
-    "last_kernel": (3, 0),
-    "decoder_norm": ("preset",),
-    "max_positions": (0,),
-    "redraw_interval": (0,),
-    "pooled": (0,),
-    "oversample": (1,),
-}
+FIXED: dict[str, tuple[Any, ...]] = (
+    dict(width_reduction=(2, 0), channel_expansion=(4, 0), token_stride=(0,), depth=(2, 0), dilation=(1, 0))
+    | dict(last_kernel=(3, 0), decoder_norm=("preset",), max_positions=(0,), redraw_interval=(0,))
+    | dict(pooled=(0,), oversample=(1,))
+)
 
 # What a preset decides (docs/method.md), of keys that are not given.
 PRESETS: dict[Any, dict[str, Any]] = {
