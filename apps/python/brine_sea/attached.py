@@ -36,14 +36,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .blocks_brine_sea import BlockAttention
 from .compiled import NUMBER, block_attention, new_state, number_of, padding_of
 from .configuration_brine_sea import SECTION, BlockSettings, Shape, settings_of
-from .modeling_brine_sea import (
-    Block,
-    SeaStudent,
-    check_key_scales,
-    make_block,
-    sea_mask,
-    store_in,
-)
+from .modeling_brine_sea import Block, SeaStudent, check_key_scales, make_block, sea_mask, store_in
 from .shards import write_whole
 from .tap import ATTACHMENT, Layer, Tap, causal_of, positions_of, tapped, window_of
 

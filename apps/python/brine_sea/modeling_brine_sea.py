@@ -255,12 +255,7 @@ class SeaStudent:
         """The blocks of all layers, in order."""
         return (m for m in cast(nn.Module, self).modules() if isinstance(m, Block))
 
-    def set_sea(
-        self,
-        k: int | None = None,
-        query_skip: int | None = None,
-        backend: str | None = None,
-    ) -> None:
+    def set_sea(self, k: int | None = None, query_skip: int | None = None, backend: str | None = None) -> None:
         """Another number of kept keys, without training.
 
         query_skip f: the estimate of every f-th query is reused for the next f - 1. It must not change in the

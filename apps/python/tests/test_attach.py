@@ -465,7 +465,6 @@ def test_blocks_of_layers_in_another_order(tmp_path):
     model = make("llama", "blocks")
     for block, k in zip(brine_sea.blocks(model), (3.0, 2.0), strict=True):
         block.key_scale.fill_(k)
-    model.config.num_hidden_layers = 2
     brine_sea.save(model, tmp_path / "a", base=True)
     path = tmp_path / "a/blocks/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"layers": [1, 0]}))
@@ -480,7 +479,7 @@ def test_blocks_of_layers_in_another_order(tmp_path):
     assert scales(brine_sea.load(tmp_path / "b")) == [2, 3]
 
 
-def test_a_preset_gives_the_settings_of_the_program(tmp_path):
+def test_a_preset_gives_the_settings_of_the_program():
     model = brine_sea.attach(dense("llama"), {"method": "sea", "preset": "light"})
     settings = brine_sea.blocks(model)[0].settings
     assert (settings.columns, settings.decoder, settings.gates, settings.prior) == (256, "none", "head", "learned")
