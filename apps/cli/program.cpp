@@ -248,7 +248,7 @@ int run_program(const std::vector<std::string>& words) {
     close_ranks();
     return status;
   } catch (const SharedError& e) {
-    // All ranks caught this error: rank 0 prints it, none waits.
+    // All ranks caught this error: rank 0 prints it, none waits for another.
     if (is_first_rank()) std::cerr << one_line(name + ": " + without_name(e.what(), name)) << "\n";
     wait_for_launcher();
     close_ranks();

@@ -81,8 +81,12 @@ EvaluationResult evaluate(const std::string& name, nn::LoadedModel& model,
                           const data::Tokenizer& tokenizer, const Evaluation& what,
                           const Messages& messages) {
   if (what.text.ranks) compare_models(*what.text.ranks, model);
-  if (!what.suite.suite.empty())
-    return evaluate_suite(name, model, tokenizer, what.of_suite(), messages);
+  if (!what.suite.suite.empty()) {
+    SuiteResult out = evaluate_suite(name, model, tokenizer, what.of_suite(), messages);
+    if (what.text.cache)
+      out.cache = {data::name_of(*what.text.cache, nn::kCaches), what.text.prefill};
+    return out;
+  }
   if (!what.task.empty()) return evaluate_task(model, tokenizer, what.of_task(), messages);
   refuse_classifier(model, "eval");
   return evaluate_text(name, model, tokenizer, what.of_text(), messages);

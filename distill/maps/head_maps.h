@@ -142,8 +142,8 @@ class MapCollector {
   TextMaps maps_;
 };
 
-// Cells on a side of the map of T tokens: T if T <= limit, else a number of at most `limit` that
-// can be halved several times.
+// Cells on a side of the map of T tokens: T if it is at most `limit` and 384, else at most these
+// and a number that can be halved several times.
 int64_t max_cells(int64_t tokens, int64_t limit);
 // The next larger cells that consist of whole ones of `cells`; 0: there are none.
 int64_t coarser_cells(int64_t tokens, int64_t cells);

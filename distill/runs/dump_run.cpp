@@ -56,14 +56,14 @@ data::DumpSpec spec_of(const DumpRequest& r, const nn::LoadedModel& m,
 using Batches = std::function<Batch(int64_t first, int64_t count)>;
 
 // What is known after one batch of every rank.
-struct Progress {
+struct WriteStatus {
   std::string why;   // the reason to stop, of the first rank that has one
   bool done = true;  // nothing is missing
 };
 
 // `put` gives the samples that are missing next to the writer, if any are, and returns how many.
-Progress write_next(Communicator& ranks, data::DumpWriter& writer, const RunHost& host,
-                    const std::function<int64_t(const data::DumpWriter::Run&)>& put) {
+WriteStatus write_next(Communicator& ranks, data::DumpWriter& writer, const RunHost& host,
+                       const std::function<int64_t(const data::DumpWriter::Run&)>& put) {
   const std::vector<std::string> all = gather_work(ranks, "dump", [&] {
     ByteWriter out;
     const std::string why = host.stop ? host.stop() : "";
@@ -83,14 +83,14 @@ Progress write_next(Communicator& ranks, data::DumpWriter& writer, const RunHost
     }
     return out.bytes();
   });
-  Progress progress;
+  WriteStatus status;
   std::vector<data::DumpShard> others;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     ByteReader in(all[rank]);
     const std::string why = in.text();
-    if (progress.why.empty() && !why.empty())
-      progress.why = all.size() > 1 ? join(why, " to rank ", rank) : why;
-    progress.done = in.number<bool>() && progress.done;
+    if (status.why.empty() && !why.empty())
+      status.why = all.size() > 1 ? join(why, " to rank ", rank) : why;
+    status.done = in.number<bool>() && status.done;
     while (!in.done()) {
       data::DumpShard shard{.name = in.text(), .sha256 = in.text()};
       shard.bytes = in.number<uint64_t>();
@@ -100,7 +100,7 @@ Progress write_next(Communicator& ranks, data::DumpWriter& writer, const RunHost
     }
   }
   if (!others.empty()) do_work_of_first(ranks, "dump", [&] { writer.add_finished(others); });
-  return progress;
+  return status;
 }
 
 bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec& spec,
@@ -137,7 +137,7 @@ bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec&
   const auto at_once = int64_t(std::max<uint64_t>(options.shard_bytes / three, 1));
   const int64_t before = cuda::waits();
   for (bool done = false; !done;) {
-    const Progress progress =
+    const WriteStatus status =
         write_next(ranks, *writer, host, [&](const data::DumpWriter::Run& next) {
           // Not beyond the shard: its bits do not depend on what was written before it, or by whom.
           const int64_t count = std::min({next.in_shard, r.batch_size, at_once});
@@ -148,12 +148,12 @@ bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec&
           writer->put(std::move(batch), std::move(arriving));
           return count;
         });
-    if (!progress.why.empty()) {
-      host.messages.warning(progress.why, ": stopped at sample ", writer->missing().first, " of ",
+    if (!status.why.empty()) {
+      host.messages.warning(status.why, ": stopped at sample ", writer->missing().first, " of ",
                             spec.samples, "; the same command continues");
       return false;
     }
-    done = progress.done;
+    done = status.done;
   }
   const int64_t waits = cuda::waits() - before;
   do_work(ranks, "dump", [&] { writer->finish(); });

@@ -108,7 +108,7 @@ class KeyValueState : public AttentionState {
     // As in CodedCache.
     Tensor &high, &low, &first_keys, &steps, &moments, &values, &value_steps, &key_scale;
     int64_t block;
-    bool scale_per_sequence;  // of each sequence
+    bool scale_per_sequence;  // calibrated on each prompt
   };
   std::unique_ptr<Codes> codes;  // null: no codes
 

@@ -168,9 +168,9 @@ data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
 }
 
 void refuse_old_blocks(const std::string& key, const data::Json& value, const std::string& source) {
-  const bool first = (key == "mask" || key == "preset") && value == "blocks";
-  check(!first, source,
-        ": this student has blocks of an earlier version (clusters); convert its "
+  const bool old = (key == "mask" || key == "preset") && value == "blocks";
+  check(!old, source,
+        ": this student has blocks of an earlier version (clusters); distil its "
         "teacher again: brine distill --attention blocks --teacher MODEL --data TEXT --out RUN");
 }
 

@@ -73,8 +73,8 @@ struct HfExtras {
 data::Json to_hf_config(ModelConfig& config, const HfExtras& extras = {});
 // Only the family's part of it: two models with the same base weights must agree in it.
 data::Json sizes_to_json(const ModelConfig& config);
-// Throws, with `source` first, for "mask" or "preset" of a student with blocks of the first
-// edition.
+// Throws, with `source` first, for "mask" or "preset" of a student with blocks of an earlier
+// version.
 void refuse_old_blocks(const std::string& key, const data::Json& value, const std::string& source);
 // Refuses unsupported settings by name. `source` starts the messages.
 ModelConfig from_hf_config(const data::Json& json, const std::string& source);

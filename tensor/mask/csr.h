@@ -112,7 +112,7 @@ struct RowWidths {
     return n;
   }
 
-  const int64_t* lengths = nullptr;  // null: every sequence has `rows` behind the `first`
+  const int64_t* lengths = nullptr;  // null: every sequence has `rows` after the `first`
   int64_t rows = 0, first = 0;
   bool causal = true;
 };

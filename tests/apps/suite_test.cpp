@@ -97,13 +97,18 @@ TEST_CASE("suites: blocks that are compared are calibrated on the first prompt")
 }
 
 TEST_CASE("suites: prompts that are read through a cache say so, by methods that have one") {
-  const Json out = Json::parse(
-      suite_world()
-          .must("eval --suite ruler --tasks copy --lengths 560 --samples 1 --no-generate --json "
-                "--model base --cache q8 --prefill 64")
-          .out);
+  auto scored = [](const std::string& cache) {
+    return Json::parse(
+        suite_world()
+            .must("eval --suite ruler --tasks copy --lengths 560 --samples 1 --no-generate --json "
+                  "--model base --prefill 64 --cache " +
+                  cache)
+            .out);
+  };
+  const Json out = scored("q8");
   CHECK(out["cache"] == "q8");
   CHECK(out["prefill"] == 64);
+  CHECK(scored("exact")["cache"] == "exact");
   CHECK(out["tasks"].size() == 4);  // two methods, on the task and on all
 }
 

@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -222,7 +223,8 @@ def attached_mask(masks: Masks, original: str | None, **given: Any) -> Any:
     known = windowed or getattr(function, "__name__", "") in plain
     if not known and (not compiling or given.get("allow_is_causal_skip", False)):
         raise ValueError(several)
-    if not known if compiling else windowed and given["kv_length"] <= given["local_size"]:
+    fits = windowed and given.get("attention_mask") is None and given["kv_length"] <= given["local_size"]
+    if not known if compiling else fits:
         # The mask may be of several sequences; of one, which fits a window, the last row sees the first key.
         device = given["device"] if "device" in given else given["cache_position"].device  # transformers 5.0
         batch = torch.arange(given["batch_size"], device=device)
@@ -552,11 +554,14 @@ def save(model: Any, directory: str | os.PathLike[str], base: bool = False) -> N
     state, directory = state_of(model), Path(directory)
     to = directory / "blocks" if base else directory
     config_file = to / "config.json"
-    own = json.loads(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
+    own: Any = None
+    with suppress(OSError, ValueError):
+        own = json.loads(config_file.read_text(encoding="utf-8"))
+    own = own if isinstance(own, dict) and own.get("model_type") == MODEL_TYPE else {}
     found = sorted(p.name for p in directory.glob("*") if p.name == "config.json" or p.suffix in WEIGHTS)
     if base and not hasattr(model, "save_pretrained"):
         raise ValueError(f"brine: a {type(model).__name__} has no save_pretrained(), give the model that it wraps")
-    if found and not (own.get("model_type") == MODEL_TYPE and own.get("with_model", False) >= base):
+    if found and not (own and own.get("with_model", True) >= base):
         fits = "another directory" + ("" if base else f", such as {directory / 'blocks'}")
         raise ValueError(f"brine: {directory} has a model already ({found[0]}); give {fits}")
     tensors = {

@@ -38,11 +38,11 @@ class QuantizedLayer(DynamicLayer):
         self.kept: dict[str, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        super().lazy_initialization(key_states, value_states)
         if (scale := self.key_scale) is not None:
             wanted = (key_states.shape[1], key_states.shape[3])
             if scale.shape != wanted or not bool((torch.isfinite(scale) & (scale > 0)).all()):
                 raise ValueError(f"brine: key_scales must be positive and finite, {list(wanted)} of each layer")
+        super().lazy_initialization(key_states, value_states)
         self.kept = {"last_keys": key_states[:, :, :0], "last_values": value_states[:, :, :0]}
 
     def scale(self, like: Tensor) -> Tensor:

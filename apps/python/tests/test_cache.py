@@ -114,6 +114,7 @@ def test_what_does_not_fit_is_refused(refused):
     k = torch.randn(1, 2, 50, 12)
     for bad in (torch.ones(12), torch.ones(2, 24), torch.zeros(2, 12), torch.full((2, 12), torch.nan)):
         cache = brine_sea.QuantizedCache(config, key_scales=[bad] * 2)
-        refused("must be positive and finite, \\[2, 12\\] of each layer", cache.update, k, k, 0)
+        for _ in range(2):
+            refused("must be positive and finite, \\[2, 12\\] of each layer", cache.update, k, k, 0)
     config.layer_types = ["sliding_attention", "full_attention"]
     refused("for full attention, this model has sliding_attention", brine_sea.QuantizedCache, config)

@@ -62,7 +62,8 @@ class Normalizer {
     std::optional<CharacterNormalizer> characters = {};
     TextPattern from = {};  // Replace; empty: Prepend
     std::string to = {};
-    std::string apply(std::string_view text, size_t max_bytes) const;  // stops beyond `most` bytes
+    std::string apply(std::string_view text,
+                      size_t max_bytes) const;  // stops beyond `max_bytes` bytes
   };
   using Steps = std::vector<CharacterNormalizer::Step>;
   void add(const nlohmann::json& description, const std::string& where, int depth, Steps& steps);

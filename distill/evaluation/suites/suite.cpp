@@ -316,8 +316,7 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
                   .seed = call.seed,
                   .lengths = call.grid.lengths,
                   .samples = call.grid.samples,
-                  .prompts = run.prompts(),
-                  .reading = call.reading};
+                  .prompts = run.prompts()};
   if (m.model->attention_traits().query_skip) out.query_skip = call.options.query_skip;
   const bool is_dense = nn::is_full_attention(m.config.attention) && call.teacher.empty();
   if (!is_dense || !has_dense(contenders)) run.add("student", m);
@@ -363,9 +362,9 @@ data::Json to_json(const SuiteResult& r) {
                     {"prompts", r.prompts},
                     {"rows", data::Json::array()},
                     {"tasks", data::Json::array()}};
-  if (r.reading) {
-    out["cache"] = r.reading->coded ? "q8" : name_of(r.reading->cache.value_or(Dtype::f32));
-    out["prefill"] = r.reading->part;
+  if (r.cache) {
+    out["cache"] = r.cache->first;
+    out["prefill"] = r.cache->second;
   }
   for (const SuiteRow& row : r.rows) {
     data::Json object = {

@@ -114,15 +114,15 @@ struct SuiteResult {
   uint64_t seed = 1;
   std::vector<int64_t> lengths = {};
   int64_t samples = 0, prompts = 0;
-  std::vector<SuiteRow> rows = {};      // by task, length and depth
-  std::vector<SuiteRow> tasks = {};     // means of a task, then of all
-  std::vector<SuiteFloor> floors = {};  // if dense attention was scored
-  std::optional<nn::CachedReading> reading = {};
+  std::vector<SuiteRow> rows = {};                            // by task, length and depth
+  std::vector<SuiteRow> tasks = {};                           // means of a task, then of all
+  std::vector<SuiteFloor> floors = {};                        // if dense attention was scored
+  std::optional<std::pair<std::string, int64_t>> cache = {};  // name and prefill
   std::optional<DevicePeak> peak = {};
 };
 // "suite", "model", "attention", "query_skip", "teacher", "seed", "lengths", "samples", "prompts",
-// "cache" and "prefill" if prompts were read through a cache, "rows", "tasks", "interval" (of dense)
-// by task and "sparsest_k" by method and task.
+// "cache" and "prefill" if prompts were read through a cache, "rows", "tasks", "interval" (of
+// dense) by task and "sparsest_k" by method and task.
 data::Json to_json(const SuiteResult& result);
 
 // The model has another attention or other weights afterwards. Throws for unknown tasks and

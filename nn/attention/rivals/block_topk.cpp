@@ -177,13 +177,12 @@ class BlockTop : public CachedAttention {
     state.append(in.k, in.v);
     state.add_to_sums(in.k);
     return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
-      return choose_step(one, one_sequence(state.sums, b), state.length(b),
-                         kept_keys(in.options));
+      return choose_step(one, one_sequence(state.sums, b), state.length(b), kept_keys(in.options));
     });
   }
 
  private:
-  // Twice a larger number, in BlockRow, would overflow.
+  // BlockRow and room() double k, which would overflow near 2^63.
   int64_t kept_keys(const RuntimeOptions& options) const {
     return std::min<int64_t>(options.kept(config_.k), INT32_MAX);
   }

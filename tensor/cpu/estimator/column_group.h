@@ -39,7 +39,7 @@ struct ColumnSums {
   const T *q, *k;
   RowWidths widths;
 
-  // q [B, H, T, m], k [B, G, S, m]: S = T but behind the keys before row 0.
+  // q [B, H, T, m], k [B, G, S, m]: S = T plus the keys before row 0.
   ColumnSums(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
              ColumnGrid grid)
       : batch(q.dim(0)),

@@ -461,9 +461,9 @@ class HalfBackward {
         auto to = lists.template sums<float>(dk, dv, kLanesOfSlice);
         to.span = int(std::min<int64_t>(mask_.block, Layout::sum_rows));
         in_batches(kHalfName, to, at, device_,
-                   [&](const KeySums<float>& stage, dim3 thread_blocks) {
+                   [&](const KeySums<float>& of_batch, dim3 thread_blocks) {
                      launch(kHalfName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads),
-                            Layout::shared, stage, in, at);
+                            Layout::shared, of_batch, in, at);
                    });
       };
       if (mask_.block <= 16) return run.template operator()<1>();

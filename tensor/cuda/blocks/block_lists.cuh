@@ -64,13 +64,13 @@ struct KeyTile {
   int64_t lanes, slice, used;  // slices from `used` on have no sums
 
   __device__ KeyTile(const KeySums<T>& to, const BlockSizes& at) {
-    int64_t batch = blockIdx.x;
-    const int part = int(batch % to.parts);
-    batch /= to.parts;
-    slice = batch % to.slices;
-    batch /= to.slices;
-    const int64_t block = batch % to.blocks;
-    of_batch = batch / to.blocks;
+    int64_t item = blockIdx.x;
+    const int part = int(item % to.parts);
+    item /= to.parts;
+    slice = item % to.slices;
+    item /= to.slices;
+    const int64_t block = item % to.blocks;
+    of_batch = item / to.blocks;
     bg = to.bg0 + of_batch;
     b = at.sequence(bg);
     first = block * at.block + part * to.span;

@@ -74,7 +74,8 @@ TEST_CASE("idle flags: options that the attention does not obey") {
   world().must("sweep --model recent --data text.txt --k 2 3 --max-windows 2");
 }
 
-TEST_CASE("idle flags: keys of a task in a distillation of text; a kept configuration runs again") {
+TEST_CASE(
+    "idle flags: keys of a task in a distillation of text; a saved configuration runs again") {
   const World& w = world();
   for (const char* flag :
        {"--train-split dev", "--valid-split dev", "--epochs 3", "--warmup-ratio 0.5"}) {

@@ -106,7 +106,7 @@ TEST_CASE("docs/attention-methods.md names every method") {
   }
 }
 
-TEST_CASE("the kept configuration is what --config reads") {
+TEST_CASE("the saved configuration is what --config reads") {
   Scratch scratch;
   Sample first;
   first.name = "kept # copy";
