@@ -220,6 +220,15 @@ class Experiments(unittest.TestCase):
         self.assertEqual(len(self.rows()), ALL)
         self.assertEqual(len({row["name"] for row in self.rows()}), 4 + 8 + 1 + 2)
 
+    def test_a_log_path_that_is_a_directory(self):
+        for name in (".json", ".log"):
+            path = self.root / "out/logs" / ("student-a-1" + name)
+            path.mkdir(parents=True)
+            self.refused("Is a directory", str(path.relative_to(self.root)))
+            self.assertEqual(self.calls(), [])  # nothing was started
+            path.rmdir()
+        self.must()
+
     def test_a_step_that_fails_makes_no_row(self):
         ignored = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
         for more in {}, ignored:
