@@ -149,7 +149,7 @@ TEST_CASE("state: missing, unknown and wrongly shaped tensors are listed, and no
   CHECK(refusal(to, changed) == "file.safetensors: missing tensors: first.bias q.weight");
   changed = state;
   changed.push_back({"extra", normal({2}, 1, Dtype::f64)});
-  check_says(refusal(to, changed), {"file.safetensors", "not know", "extra"});
+  check_says(refusal(to, changed), {"file.safetensors", "unexpected", "extra"});
   changed = state;
   changed.back().tensor = normal({9}, 1, Dtype::f64);
   CHECK(refusal(to, changed) == "file.safetensors: tensor " + changed.back().name +

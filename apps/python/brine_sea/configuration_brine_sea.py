@@ -138,7 +138,7 @@ class SeaSettings:
                 raise ValueError(f"brine: {key} is {value!r}, must be a number")
             if above is not None and (value <= 0 if above else value < 0):
                 raise ValueError(f"brine: {key} is {value!r}, must be " + ("above 0" if above else "at least 0"))
-        if not isinstance(self.pooled_prior, bool):
+        if self.pooled_prior not in (True, False):
             raise ValueError(f"brine: pooled_prior is {self.pooled_prior!r}, must be true or false")
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")

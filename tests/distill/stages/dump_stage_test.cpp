@@ -318,7 +318,8 @@ TEST_CASE("stage attention: what a dump lacks is named") {
   Distillation sizes = valued.what();
   sizes.dump =
       changed_dump(valued, "half", [](data::DumpSpec& s) { s.vocab = 259, s.top_n = 64; }, {});
-  CHECK_REFUSES(valued.distil_to("y", sizes), "half", "259 words", "the model 260");
+  CHECK_REFUSES(valued.distil_to("y", sizes), "half", "259 tokens of the vocabulary",
+                "the model 260");
 }
 
 TEST_CASE("dumps that are not what the teacher gives are named with the likely reason") {

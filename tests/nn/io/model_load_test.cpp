@@ -116,10 +116,10 @@ TEST_CASE("model: missing and unknown tensors are listed by name, wrong shapes a
                     t.erase("model.decoder.layers.1.fc1.bias");
                     t["model.decoder.layers.2.fc1.bias"] = Tensor::zeros({3});
                   }),
-             {"model.safetensors", "missing", "model.decoder.layers.1.fc1.bias", "not know",
+             {"model.safetensors", "missing", "model.decoder.layers.1.fc1.bias", "unexpected",
               "model.decoder.layers.2.fc1.bias"});
   check_says(with("bert_classifier", [](Tensors& t) { t["qa_outputs.bias"] = Tensor::zeros({3}); }),
-             {"model.safetensors", "not know", "qa_outputs.bias"});
+             {"model.safetensors", "unexpected", "qa_outputs.bias"});
   std::string many = with("opt", [](Tensors& t) {
     for (int i = 0; i < 40; ++i) t["extra." + std::to_string(i)] = Tensor::zeros({1});
   });
