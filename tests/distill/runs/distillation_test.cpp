@@ -212,7 +212,8 @@ TEST_CASE("stages: blocks are calibrated on the start of the text, then trained 
   alone.stages = Stages::joint;
   alone.training.steps = 2;
   distil_to(site, "alone", alone);
-  for (const auto& b : nn::load_model(site.run("alone")).model->named_buffers())
+  const nn::LoadedModel trained = nn::load_model(site.run("alone"));
+  for (const auto& b : trained.model->named_buffers())
     CHECK_FALSE(b.buffer->value.to_vector() ==
                 std::vector<double>(size_t(b.buffer->value.numel()), 1));
 }
