@@ -269,19 +269,30 @@ using Row = data::Schema::Row;
 
 // A table of the rows that hold for every variant, then one for each variant: those of Brine's own
 // methods first.
-std::string tables_of(const std::vector<Row>& rows) {
+std::string tables_of(const std::vector<Row>& rows, const std::string& section = {}) {
   std::vector<std::string> variants = {"", "attention.method = blocks", "attention.method = sea"};
-  std::map<std::string, std::string> tables;
+  using Table = std::pair<std::string, std::string>;  // its heading, its rows
+  std::map<std::string, std::vector<Table>> tables;
   for (const Row& row : rows) {
     if (std::find(variants.begin(), variants.end(), row.variant) == variants.end())
       variants.push_back(row.variant);
-    tables[row.variant] += row.text;
+    std::string heading = row.group;
+    if (heading.empty() && row.variant.empty() && row.section != section)
+      heading = "`[" + row.section + "]`";
+    std::vector<Table>& of = tables[row.variant];
+    auto at =
+        std::find_if(of.begin(), of.end(), [&](const Table& t) { return t.first == heading; });
+    if (at == of.end()) at = of.insert(of.end(), {heading, ""});
+    at->second += row.text;
   }
   std::string text;
   for (const std::string& variant : variants) {
-    if (tables[variant].empty()) continue;
+    if (!tables.count(variant)) continue;
     if (!variant.empty()) text += "\n### " + variant + "\n";
-    text += "\n" + (data::Schema::kTableHead + tables[variant]);
+    for (const auto& [heading, table] : tables[variant]) {
+      text +=
+          (heading.empty() ? "\n" : "\n" + heading + ":\n\n") + data::Schema::kTableHead + table;
+    }
   }
   return text;
 }
@@ -306,7 +317,8 @@ std::string tables_of_commands() {
   }
   std::string text;
   for (const auto& [section, rows] : rows_of) {
-    text += "\n## [" + section + "]\n\nKeys that several commands have.\n" + tables_of(rows);
+    text +=
+        "\n## [" + section + "]\n\nKeys that several commands have.\n" + tables_of(rows, section);
   }
   for (const auto& [command, rows] : all) {
     text += "\n## brine " + command->name + "\n\n" + command->help + ".\n";

@@ -215,7 +215,8 @@ Schema& Schema::add(const std::string& name, Target target, const std::vector<st
               .initial = {},
               .chosen = chosen_,
               .selector = selector_,
-              .when = when_};
+              .when = when_,
+              .group = group_};
   const bool is_enum = std::holds_alternative<EnumSlot>(field.target);
   field.optional = !is_enum && field.empty();
   field.initial = field.empty() ? options.unset : field.toml();
@@ -252,6 +253,7 @@ Schema& Schema::variants(const std::string& name, const std::string& selector, s
   for (const Variant& variant : variants) {
     when_ = variant.name;
     if (variant.describe) variant.describe(*this);
+    group_.clear();
   }
   chosen_ = nullptr;
   selector_.clear();
@@ -322,6 +324,11 @@ void Schema::set_text(std::string_view key, const std::vector<std::string>& word
   check(field != nullptr, unknown_key(key));
   std::string name(shown.empty() ? std::string_view(field->key) : shown);
   set(key, parse_words(*field, words, name), name);
+}
+
+Schema& Schema::group(const std::string& heading) {
+  group_ = heading;
+  return *this;
 }
 
 Schema& Schema::collect(const std::string& name, std::set<std::string>& chosen) {

@@ -89,6 +89,7 @@ class Schema {
     const std::string* chosen = nullptr;  // for a variant: the selector's value...
     std::string selector;                 // ...its key...
     std::string when;                     // ...and the value that makes this field exist
+    std::string group = {};               // Schema::group()
     bool selects = false;                 // is itself a selector
     std::map<std::string, std::string> preset_of = {};  // of a selector: the variants of presets
     bool given = false;                                 // was set since it was described
@@ -158,6 +159,8 @@ class Schema {
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
                    const std::vector<Variant>& variants, const std::string& help,
                    const std::string& alias = "");
+  // The heading under which documentation shows the keys that follow in a variant.
+  Schema& group(const std::string& heading);
   // A key of earlier versions whose value is fixed now: `values`, as in JSON, are accepted and
   // change nothing, others are refused.
   Schema& fixed(const std::string& name, const std::vector<std::string>& values);
@@ -192,8 +195,9 @@ class Schema {
   std::string to_toml() const;
   // The rows of a Markdown table, and the table.
   struct Row {
-    // "attention", "attention.method = blocks" (of a variant's keys), "| `attention.k` | ..."
-    std::string section, variant, text;
+    // "attention", "attention.method = blocks" (of a variant's keys), "Kept keys" (of a group()),
+    // "| `attention.k` | ..."
+    std::string section, variant, group, text;
   };
   static const std::string kTableHead;  // key, type, default, allowed, meaning
   std::vector<Row> rows() const;
@@ -220,7 +224,7 @@ class Schema {
   std::vector<Collector> collectors_;
   std::string prefix_;  // "attention." inside that section
   const std::string* chosen_ = nullptr;
-  std::string selector_, when_;
+  std::string selector_, when_, group_;
 };
 
 template <class Config>

@@ -195,10 +195,10 @@ std::vector<Schema::Row> Schema::rows() const {
     if (field.shown().empty()) initial = "none";
     std::string help = field.help;
     if (!field.options.alias.empty()) help += " (also `" + field.options.alias + "`)";
-    out.push_back({field.section(), field.chosen ? field.selector + " = " + field.when : "",
-                   "| `" + field.key + "` | " + field.type() + " | " + markdown_cell(initial) +
-                       " | " + markdown_cell(field.allowed()) + " | " + markdown_cell(help) +
-                       " |\n"});
+    out.push_back(
+        {field.section(), field.chosen ? field.selector + " = " + field.when : "", field.group,
+         "| `" + field.key + "` | " + field.type() + " | " + markdown_cell(initial) + " | " +
+             markdown_cell(field.allowed()) + " | " + markdown_cell(help) + " |\n"});
   }
   return out;
 }

@@ -64,17 +64,24 @@ void SeaConfig::apply(Preset named) {
 
 void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
+  s.group("Kept keys");
+  s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.choice("preset", preset, kPresets,
            "Defaults of other keys (docs/method.md); distill takes light",
            {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
-  s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate",
           {.min = 1, .shown = by_preset(columns, &PresetKeys::columns)});
   s.choice("mode", mode, nn::kSelectModes, "Which rows share one budget of columns");
+  s.group("The estimate of the attention");
   s.choice("decoder", decoder, kDecoderPresets,
            "Convolutional decoder of the scores; none: a table for each head",
            {.shown = by_preset(decoder, &PresetKeys::decoder, kDecoderPresets)});
   s.choice("mu_scope", mu_scope, kMuScopes, "mu sees one head or all heads of a token");
+  s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
+  s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
+          {.above = 0});
+  s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
+          {.min = 0});
   s.choice("prior", prior, kPriors,
            "Features whose kernel attention to a column is added to its score",
            {.shown = by_preset(prior, &PresetKeys::prior, kPriors)});
@@ -85,19 +92,15 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("prior_units", prior_units,
           "Least units of a column, whose borders fall on units; 0 = single keys",
           {.min = 0, .max = 65536, .shown = by_preset(prior_units, &PresetKeys::prior_units)});
+  s.group("The output");
   s.choice("gates", gates, kGates, "Gates of the output: of every token, or constant per head",
            {.shown = by_preset(gates, &PresetKeys::gates, kGates)});
-  s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
-  s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
-          {.min = 0});
   s.field("gate_bias", gate_bias, "Both gates of the output start at the sigmoid of this",
           {.shown = by_preset(gate_bias, &PresetKeys::gate_bias)});
-  s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
-          {.above = 0});
-  s.choice("identity_interpolation", identity_interpolation, kInterpolations,
-           "How an encoder resamples the identity V_I to its tokens; nearest is the paper's");
   s.choice("widen", widen, kWidens,
            "What L_approx widens to keys: scores, or probabilities (the paper's)");
+  s.choice("identity_interpolation", identity_interpolation, kInterpolations,
+           "How an encoder resamples the identity V_I to its tokens; nearest is the paper's");
   // Values in files of earlier versions. 0 was "from the decoder's preset".
   s.fixed("width_reduction", {"2", "0"}).fixed("channel_expansion", {"4", "0"});
   s.fixed("token_stride", {"0"}).fixed("depth", {"2", "0"}).fixed("dilation", {"1", "0"});
