@@ -72,9 +72,11 @@ std::string TeacherNeed::who() const {
 
 void OnlineTeacher::require(const TeacherNeeds& needs) {
   namespace p = data::part;
-  needs_layers_ = false;
+  needs_layers_ = needs_inner_ = false;
   for (const TeacherNeed& need : needs) {
-    needs_layers_ |= need.part != p::logits && need.part != p::classes;
+    const bool of_layer = need.part != p::logits && need.part != p::classes;
+    needs_layers_ |= of_layer;
+    needs_inner_ |= of_layer && need.part != p::layer_outputs;
     const std::string source = source_of(need.part, [](const std::string& part) {
       return part == p::attention || part == p::values || part == p::attention_outputs ||
              part == p::layer_outputs || part == p::logits || part == p::classes;
@@ -98,6 +100,11 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
   const bool next = i == reached_;
   check(next || kept_.contains(i), "teacher: layer ", i, " was requested after layer ",
         reached_ - 1, ", or twice");
+  TeacherLayer out;
+  if (!next && !needs_inner_) {
+    out["output"] = kept_.extract(i).mapped();
+    return out;
+  }
   nn::Tap tap(model_->attention_name());
   const Tensor y = model_->layer(i, next ? x_ : kept_.at(i), call_, &tap).detach();
   kept_.erase(i);
@@ -105,7 +112,6 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
     x_ = y;
     ++reached_;
   }
-  TeacherLayer out;
   out["query"] = tap.get("q").detach();
   out["key"] = tap.get("k").detach();
   out["value"] = tap.get("v").detach();
@@ -117,8 +123,9 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
 void OnlineTeacher::run_to(int64_t layer) {
   check(x_.defined(), "teacher: layer ", layer, " was requested before any batch");
   for (; reached_ < layer; ++reached_) {
-    if (needs_layers_) kept_[reached_] = x_;
-    x_ = model_->layer(reached_, x_, call_, nullptr).detach();
+    const Tensor input = x_;
+    x_ = model_->layer(reached_, input, call_, nullptr).detach();
+    if (needs_layers_) kept_[reached_] = needs_inner_ ? input : x_;
   }
 }
 

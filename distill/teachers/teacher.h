@@ -87,17 +87,17 @@ class OnlineTeacher : public Teacher {
   Tensor class_logits() override;
 
  private:
-  // Runs layers that were not requested; keeps their inputs if they can still be.
+  // Runs layers that were not requested; keeps what is needed if they still are.
   void run_to(int64_t layer);
   const Tensor& last_hidden();
 
   std::shared_ptr<nn::Model> model_;
   int64_t top_n_;
   nn::ModelCall call_;
-  bool needs_layers_ = true;
-  Tensor x_;  // the input of layer reached_
+  bool needs_layers_ = true, needs_inner_ = true;  // inner: more of a layer than its output
+  Tensor x_;                                       // the input of layer reached_
   int64_t reached_ = 0;
-  std::map<int64_t, Tensor> kept_;  // inputs of layers before it
+  std::map<int64_t, Tensor> kept_;  // of layers before it: their inputs, or outputs if that is all
   Tensor finished_;                 // [B, T, C] for the heads, when they are requested
 };
 

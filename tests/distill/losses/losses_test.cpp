@@ -358,6 +358,13 @@ TEST_CASE("losses: two micro-batches of one window are one of two") {
 }
 
 TEST_CASE("losses: recomputation changes no bit of terms and gradients") {
+  LossConfig config;
+  SUBCASE("all losses") {}
+  // The teacher keeps no more of a layer than its output.
+  SUBCASE("those of outputs") {
+    config = task_only();
+    config["kd"] = config["kd_task"] = 1;
+  }
   Pair pair({.dropout = 0.2});
   OnlineTeacher teacher(pair.teacher);
   Batch batch = pair.source().batch(0, 2);
@@ -365,7 +372,7 @@ TEST_CASE("losses: recomputation changes no bit of terms and gradients") {
   for (bool recompute : {false, true}) {
     pair.store->zero_gradients();
     RandomStream random{.seed = 3, .stream = 2};
-    Objective objective(*pair.student, &teacher, {});
+    Objective objective(*pair.student, &teacher, config);
     Evaluated e;
     objective.run(batch, {.random = &random, .recompute = recompute}, e.terms);
     e.gradients = pair.store->gradients().clone();
