@@ -133,7 +133,7 @@ void trim_locked(Cache& c) {
 void make_room(Cache& c, size_t size) {
   if (c.pinned) return;  // returning it may stall every device; it has few sizes
   const int64_t live = c.stats.live + int64_t(size);
-  const int64_t limit = max_reserved(std::max(c.max_live, live));
+  const int64_t limit = max_reserved(std::max(c.max_live, live), c.device);
   while (c.stats.reserved + int64_t(size) > limit) {
     auto oldest = c.waiting.end();
     for (auto it = c.waiting.begin(); it != c.waiting.end(); ++it) {
@@ -209,7 +209,11 @@ bool guards_hold(const Cache& c, const unsigned char* block, size_t bytes) {
 
 }  // namespace
 
-int64_t max_reserved(int64_t live) { return live + live / 2 + (64 << 20); }
+int64_t max_reserved(int64_t live, Device device) {
+  // Requests stall a device. On a CPU one takes less time than the work on so large a block.
+  const int64_t waiting = device.is_cuda() ? live / 2 : std::min(live / 2, int64_t(512) << 20);
+  return live + waiting + (64 << 20);
+}
 
 size_t size_class(size_t bytes) {
   size_t size = std::max<size_t>(bytes, 64);

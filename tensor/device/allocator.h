@@ -34,7 +34,7 @@ void reset_peak(Device device = default_device());
 // memory is needed than max_reserved() of the peak of live bytes.)
 void trim(Device device = default_device());
 // The most bytes that are held for a peak of `live` bytes, where blocks have many sizes.
-int64_t max_reserved(int64_t live);
+int64_t max_reserved(int64_t live, Device device = default_device());
 // The most bytes to reserve; 0 = no cap.
 void set_memory_cap(size_t bytes, Device device = default_device());
 

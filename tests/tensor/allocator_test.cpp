@@ -104,6 +104,16 @@ TEST_CASE("blocks of sizes that do not recur are returned") {
     release(b, bytes, {});
     CHECK(allocator_stats().reserved - before <= (live + 320 * kMiB) * 3 / 2 + 64 * kMiB);
   }
+  // Beside a large block half a GiB waits, not half of it.
+  void* large = allocate(size_t(2000 * kMiB), {});
+  for (int64_t length = 100; length <= 150; ++length) {
+    const auto bytes = size_t(length * kMiB);
+    void *x = allocate(bytes, {}), *y = allocate(bytes, {});
+    release(x, bytes, {});
+    release(y, bytes, {});
+    CHECK(allocator_stats().reserved - before <= live + (2048 + 320 + 512 + 64) * kMiB);
+  }
+  release(large, size_t(2000 * kMiB), {});
   // The same sizes again and again are not given back.
   const int64_t calls = allocator_stats().system_calls;
   for (int n = 0; n < 10; ++n) release(allocate(150 * kMiB, {}), 150 * kMiB, {});
