@@ -34,7 +34,7 @@ struct Generate {
     distill::use_attention(m, attention);
     refuse_unused_options(context, *m.model);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    if (dry_run) refuse_unused(context, {"load_state", "save_state", "json"}, "with --dry-run");
+    if (dry_run) refuse_unused(context, {"json"}, "with --dry-run");
     auto generation = begin(m, *tokenizer, what, prompts, context.seed, dry_run);
     if (dry_run) return 0;
     log_unapplied(m, what, generation);

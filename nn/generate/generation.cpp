@@ -261,7 +261,9 @@ GenerationMemory memory_of(const Model& model, const GenerationRequest& request,
     const int64_t row = 2 * shape.attention().groups() * shape.head_size();
     bytes += row * (number + (state.coded ? 0 : cached)) * state.capacity;
   }
-  return {.tokens = state.capacity, .state = ModelState(model, state).bytes(), .part = bytes};
+  const int64_t states = request.keep_states ? 2 : 1;  // those of ended sequences are copies
+  return {
+      .tokens = state.capacity, .state = states * ModelState(model, state).bytes(), .part = bytes};
 }
 
 }  // namespace brine::nn

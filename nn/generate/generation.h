@@ -89,6 +89,12 @@ struct Sequence {
   TextStream text{{}};           // of the tokens added now
 };
 
+// What a generation needs beyond the model: bytes of the state, and of what is computed at once.
+struct GenerationMemory {
+  int64_t tokens = 0, state = 0, part = 0;
+  int64_t sum() const { return state + part; }
+};
+
 class Generation {
  public:
   // Called for every token that sequence i got, in order of time.
@@ -102,9 +108,10 @@ class Generation {
   void start(const std::vector<std::vector<int32_t>>& prompts);
   // ...or the file of save(), each sequence continued by `more` (one list for each, or none at
   // all). The file must be from a model with this hash, decoded with these options. Errors name the
-  // file.
+  // file. `before`, if given, gets the memory that this takes; false: nothing is read.
   void load(const data::Path& path, const std::string& model_hash,
-            const std::vector<std::vector<int32_t>>& more);
+            const std::vector<std::vector<int32_t>>& more,
+            const std::function<bool(const GenerationMemory&)>& before = {});
 
   void run(const OnToken& on_token = {});
   // The states of all sequences (request.keep_states), to continue from later.
@@ -134,11 +141,6 @@ class Generation {
   int64_t steps_ = 0;
 };
 
-// What a generation needs beyond the model: bytes of the state, and of what is computed at once.
-struct GenerationMemory {
-  int64_t tokens = 0, state = 0, part = 0;
-  int64_t sum() const { return state + part; }
-};
 // Of `sequences` sequences, the longest prompt of `longest` tokens.
 GenerationMemory memory_of(const Model& model, const GenerationRequest& request, int64_t sequences,
                            int64_t longest);

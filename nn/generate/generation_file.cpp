@@ -1,5 +1,6 @@
 // Saving a generation to a file and continuing it.
 #include <chrono>
+#include <optional>
 
 #include "nn/generate/generation.h"
 #include "nn/io/model_io.h"
@@ -48,7 +49,8 @@ void Generation::save(const data::Path& path, const std::string& model_hash) con
 }
 
 void Generation::load(const data::Path& path, const std::string& model_hash,
-                      const std::vector<std::vector<int32_t>>& more) {
+                      const std::vector<std::vector<int32_t>>& more,
+                      const std::function<bool(const GenerationMemory&)>& before) {
   const auto begin = std::chrono::steady_clock::now();
   const data::Safetensors file(path);
   const std::string name = path.string();
@@ -96,6 +98,15 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
     s.text = TextStream(request_.stops);
     sequences_.push_back(std::move(s));
   }
+  // Sequences have different numbers of tokens to process: of several each is processed separately.
+  const bool several = count > 1;
+  if (before) {
+    size_t longest = 0;
+    for (const Sequence& s : sequences_) longest = std::max(longest, s.ids.size());
+    GenerationMemory memory = memory_of(model_, request_, int64_t(count), int64_t(longest));
+    if (several) memory.state += 2 * memory.state / int64_t(count);
+    if (!before(memory)) return;
+  }
   make_room();
   for (size_t i = 0; i < count; ++i) {
     std::vector<NamedTensor> layer_tensors;
@@ -104,11 +115,13 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
       if (e.name.rfind(prefix, 0) != 0) continue;
       layer_tensors.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
     }
-    // Sequences have different numbers of tokens to process: each is processed separately.
-    ModelState alone(model_, {.capacity = state_->capacity(),
-                              .cache = request_.cache,
-                              .coded = request_.coded,
-                              .options = request_.options});
+    std::optional<ModelState> separate;
+    if (several)
+      separate.emplace(model_, StateRequest{.capacity = state_->capacity(),
+                                            .cache = request_.cache,
+                                            .coded = request_.coded,
+                                            .options = request_.options});
+    ModelState& alone = several ? *separate : *state_;
     alone.restore(0, layer_tensors, name);
     const std::vector<int32_t>& ids = sequences_[i].ids;
     check(alone.length(0) < int64_t(ids.size()), name, ": sequence ", i, " holds ", alone.length(0),
@@ -116,7 +129,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
     const std::vector<int32_t> rest(ids.begin() + alone.length(0), ids.end());
     hidden_[i] =
         prefill(model_, alone, 0, Tensor::from(rest, {int64_t(rest.size())}), request_.part);
-    state_->restore(int64_t(i), alone.saved(0), name);
+    if (several) state_->restore(int64_t(i), alone.saved(0), name);
   }
   prompt_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }

@@ -38,6 +38,7 @@ std::vector<std::string> prompts_in(const std::string& path) {
 // Where prompt `i` is from.
 std::string source_of(const TextGeneration& what, size_t i, size_t count) {
   if (!what.prompt_file.empty()) return join(what.prompt_file, ": line ", i + 1);
+  if (!what.document.empty()) return what.document;
   return count == 1 ? std::string("the prompt") : join("prompt ", i + 1);
 }
 
@@ -141,6 +142,7 @@ std::string unapplied_settings(const LoadedModel& model, const TextGeneration& w
 void TextGeneration::describe(data::Schema& s) {
   s.field("prompt", prompt, "Texts to continue, together");
   s.field("prompt_file", prompt_file, "File with one prompt per line");
+  s.field("document", document, "File whose whole text is one prompt");
   s.field("tokens", tokens, "Tokens to add", {.min = 1});
   s.field("temperature", how.temperature, "0 takes the likeliest token", {.min = 0});
   s.field("top_k", how.top_k, "Sample among the k likeliest tokens; 0 = all", {.min = 0});
@@ -175,11 +177,12 @@ std::optional<Dtype> cache_type(Cache cache) {
 }
 
 std::vector<std::string> TextGeneration::prompts() const {
-  check(prompt.empty() || prompt_file.empty(),
-        "generate: --prompt and --prompt-file are given, one of them is enough");
+  const int given = int(!prompt.empty()) + int(!prompt_file.empty()) + int(!document.empty());
+  check(given <= 1, "generate: of --prompt, --prompt-file and --document one is enough");
   if (!save_state.empty()) data::check_target(save_state);
-  check(!prompt.empty() || !prompt_file.empty() || !load_state.empty(),
-        "generate: --prompt or --prompt-file is needed");
+  check(given == 1 || !load_state.empty(),
+        "generate: --prompt, --prompt-file or --document is needed");
+  if (!document.empty()) return {data::read_text(document)};
   return prompt_file.empty() ? prompt : prompts_in(prompt_file);
 }
 
@@ -244,7 +247,7 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
     if (before && !before(memory())) return generation;
     generation.start(ids);
   } else {
-    generation.load(what.load_state, model.hash(), ids);
+    generation.load(what.load_state, model.hash(), ids, before);
   }
   return generation;
 }

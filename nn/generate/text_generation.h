@@ -25,6 +25,7 @@ std::optional<Dtype> cache_type(Cache cache);
 struct TextGeneration {
   std::vector<std::string> prompt;
   std::string prompt_file;  // one prompt a line
+  std::string document;     // a file that is one prompt
   int64_t tokens = 64;      // to add to each prompt
   Sampling how;
   std::vector<std::string> stop, stop_token;  // texts and tokens that end a continuation

@@ -102,9 +102,9 @@ TEST_CASE("bad input: flags that would do nothing, prompts that do not fit") {
       {"eval --model teacher --data text.txt" + skip, {"--query-skip has no effect", "'flash'"}});
   check_refused({"eval --model student --attention recent --data text.txt" + skip,
                  {"--query-skip has no effect", "'recent'"}});
-  check_refused({"generate --model student", {"--prompt or --prompt-file is needed"}});
+  check_refused({"generate --model student", {"--prompt, --prompt-file or --document is needed"}});
   check_refused({"generate --model student --prompt the --prompt-file text.txt",
-                 {"--prompt and --prompt-file"}});
+                 {"of --prompt, --prompt-file and --document one is enough"}});
   check_refused({"generate --model student --prompt-file nowhere.txt", {"nowhere.txt"}});
   check_refused({"generate --model student --prompt the --stop-token wxyz", {"'wxyz'"}});
   check_refused({"generate --model student --load-state text.txt", {"text.txt"}});

@@ -52,13 +52,17 @@ TEST_CASE("text generation: prompts come from the settings or from a file, not f
   what.prompt_file = "";
   CHECK(what.prompts() == Texts{"x"});
   what.prompt.clear();
-  CHECK(contains(message([&] { what.prompts(); }), "--prompt-file is needed"));
+  CHECK(contains(message([&] { what.prompts(); }), "--document is needed"));
   what.load_state = "a state";  // the state contains sequences
   CHECK(what.prompts().empty());
   what.prompt_file = scratch.write("holes", "one\n\ntwo\n");
   CHECK(contains(message([&] { what.prompts(); }), "line 2"));
   what.prompt_file = scratch.write("empty", "");
   CHECK(contains(message([&] { what.prompts(); }), "no prompts"));
+  what.document = scratch.write("book", "\xef\xbb\xbfone\n\ntwo\n");
+  CHECK(contains(message([&] { what.prompts(); }), "one is enough"));
+  what.prompt_file = "";
+  CHECK(what.prompts() == Texts{"one\n\ntwo\n"});
 }
 
 TEST_CASE("text generation: a state that could not be saved is refused before the work") {
@@ -240,6 +244,14 @@ TEST_CASE(
   g.save(what.save_state, m.hash());
   const Ids before = g.sequences()[0].ids;
   what.load_state = what.save_state;
+  nn::GenerationMemory needed;
+  auto refuse = [&](const nn::GenerationMemory& memory) {
+    needed = memory;
+    return false;
+  };
+  nn::begin_generation(m, *bos, what, {"h", "h", "h"}, 5, {}, refuse);
+  CHECK(needed.tokens > int64_t(before.size()));
+  CHECK(needed.state > 0);
   nn::Generation more = nn::begin_generation(m, *bos, what, {"h", "h", "h"}, 5);
   Ids longer = before;
   longer.push_back(h);
