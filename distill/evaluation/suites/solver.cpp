@@ -120,6 +120,11 @@ std::vector<std::string> ModelSolver::generated(Prompts prompts) {
     return data::string_match_all(prompts[i].references, text) == 1;
   };
   request.options = options_;
+  if (reading_) {
+    request.cache = reading_->cache;
+    request.coded = reading_->coded;
+    request.part = reading_->part;
+  }
   request.vocabulary = tokenizer_.vocab_size();
   nn::Generation generation(model_, request,
                             [&](int32_t id) { return tokenizer_.decode_next(id); });
