@@ -6,6 +6,7 @@
 #include "apps/bench/suites.h"
 #include "apps/terminal/terminal.h"
 #include "data/io/human.h"
+#include "distill/evaluation/evaluate.h"
 #include "tensor/device/allocator.h"
 #include "tensor/kernels/dense.h"
 
@@ -49,15 +50,25 @@ std::string block_row_name(const Block& block, bool train) {
   return block.name + (train ? ", forward + backward" : ", forward");
 }
 
-// Of a mask of blocks: one by keys would need more memory than the method.
-void add_keys_read(BenchRow& row, const Block& block, const Inputs& in) {
+// Of full attention and of masks. A mask of blocks is not needed by keys, which would take more
+// memory than the method.
+void add_keys_read(BenchRow& row, const Block& block, const Inputs& in, bool causal) {
+  const int64_t T = in.leaves[0].dim(2);
+  if (nn::is_full_attention(block.name)) {
+    row.notes.emplace_back("keys_read", causal ? 0.5 * double(T + 1) : double(T));
+    return;
+  }
+  if (!block.attention->traits().sparse) return;
   NoGrad off;
   nn::Tap tap("bench");
   tap.request("kept_keys");
   nn::AttentionInput input = in.input();
   input.tap = &tap;
-  block.attention->forward(input);
-  row.notes.emplace_back("keys_read", tap.get("kept_keys").data<double>()[0]);
+  tap.put("q", input.q);
+  const Tensor y = block.attention->forward(input);
+  distill::KeysRead read;
+  read.observe(0, tap, y);
+  if (read.mean() > 0) row.notes.emplace_back("keys_read", read.mean());
 }
 
 BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train,
@@ -88,7 +99,7 @@ BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool trai
                             {"heads", double(kind.heads)},
                             {"us_per_token", ms * 1e3 / double(T)},
                             {"block_bytes_per_token", double(peak - before) / double(T)}}};
-  if (block.attention->traits().k_step > 1) add_keys_read(row, block, in);
+  add_keys_read(row, block, in, kind.causal);
   if (nn::is_full_attention(block.name)) add_rate(row, run, kind, T, train);
   if (against.attention) row.notes.emplace_back(join("times_", against.name), other_ms / ms);
   return row;

@@ -19,6 +19,8 @@ struct BlocksConfig {
   // The blocks of k keys, 0 = as configured, rounded up to whole blocks; a k of at most the fixed
   // blocks is a window.
   BlockConfig blocks(int64_t k = 0) const;
+  // Without the columns, which are not those of an estimate.
+  nn::MaskSettings mask_settings() const { return {.k = k, .block = block}; }
 };
 
 // Its Tap entries: those of nn::show_blocks(); of the mask by keys only if "mask" is requested or

@@ -313,8 +313,8 @@ TEST_CASE("generate: a cache in 8 bits, its state, and the memory that is said b
   refused(flags + "--prefill 0", "--prefill must be at least 1");
   Finished f = w.must(flags + "--tokens 20 --dry-run");
   check_says(f.out, {"the state", "a part of a prompt", "memory at peak"});
-  refused("generate --model teacher --load-state coded.state --dry-run --prompt x",
-          "with --dry-run");
+  f = w.must("generate --model teacher --load-state coded.state --cache q8 --dry-run --prompt x");
+  check_says(f.out, {"the state", "memory at peak"});
   refused("generate --model teacher --json --dry-run --prompt x", "with --dry-run");
 
   const std::string read = "--model teacher --attention flash ";
@@ -322,6 +322,8 @@ TEST_CASE("generate: a cache in 8 bits, its state, and the memory that is said b
   CHECK(double(evaluated(read + "--cache f32 --prefill 8").at("perplexity")) ==
         doctest::Approx(whole).epsilon(1e-6));
   const Json coded = evaluated(read + "--cache q8 --prefill 8");
+  const std::string window = "--model teacher --attention recent --block 2 --k 2 ";
+  CHECK(evaluated(window + "--cache f32 --prefill 8").at("keys_read") == 1.5);
   CHECK(double(coded.at("perplexity")) == doctest::Approx(whole).epsilon(0.01));
   CHECK(coded.at("cache") == "q8");
   CHECK(coded.at("prefill") == 8);

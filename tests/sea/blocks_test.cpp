@@ -32,6 +32,7 @@ double keys_read(const nn::Tap& tap) { return tap.get("kept_keys").data<double>(
 }  // namespace
 
 TEST_CASE("blocks: k counts what a row keeps, in whole blocks; no more than fixed ones: a window") {
+  CHECK_FALSE(nn::attention_method("blocks")->mask().columns.has_value());  // of no estimate
   const sea::BlocksConfig c{.block = 16, .sinks = 2, .local = 3};
   CHECK(c.blocks(16 * 6 + 1).chosen == 1);
   CHECK(c.blocks(16 * 9).chosen == 3);

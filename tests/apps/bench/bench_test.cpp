@@ -36,11 +36,15 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
         CHECK_MESSAGE(row.at(key).get<double>() >= 0, key);
       }
     }
-    std::set<std::string> keys;
+    std::set<std::string> keys, counted;
     for (const Json& row : out.at("rows")) {
+      if (row.contains("keys_read")) counted.insert(row.at("name").get<std::string>());
       for (const auto& [key, value] : row.items()) keys.insert(key);
     }
     if (suite == "attention") {
+      for (const char* name : {"flash, forward", "blocks, forward", "top, forward"})
+        CHECK_MESSAGE(counted.contains(name), name);
+      CHECK_FALSE(counted.contains("performer, forward"));
       CHECK(
           (keys.contains("us_per_token") && keys.contains("peak_bytes") && keys.contains("ratio")));
     }
