@@ -63,14 +63,15 @@ endfunction()
 # tests/<folder>/**.cpp -> one doctest program test_<folder>, linked with the folders named.
 #   NAME   of the program and its entries, where one folder makes several programs
 #   LABEL  unit (default), program or emulator; nightly: a browser, the second MPI library, all cases
-#          of ROOMS
+#          of INNER_FOLDERS
 #   NEEDS  the words that "(needs X)" in the name of a case may have: a separate entry for each, so
 #          that ctest counts it as skipped if X is absent
 #   COMPILED_FOR  the program of these sources whose objects this one links with other libraries
-#   ROOMS  a nightly entry for each inner folder, to run in parallel; of the folders of kernels, one
-#          more entry of LABEL has the first case of each file (whose name is on one line)
+#   INNER_FOLDERS  a nightly entry for each inner folder, to run in parallel; of the folders of
+#          kernels, one more entry of LABEL has the first case of each file (whose name is on one
+#          line)
 function(brine_tests source_folder)
-  cmake_parse_arguments(arg "ROOMS" "NAME;LABEL;COMPILED_FOR" "NEEDS" ${ARGN})
+  cmake_parse_arguments(arg "INNER_FOLDERS" "NAME;LABEL;COMPILED_FOR" "NEEDS" ${ARGN})
   set(name ${source_folder})
   if(arg_NAME)
     set(name ${arg_NAME})
@@ -90,16 +91,16 @@ function(brine_tests source_folder)
   brine_optimize(test_${name})
   brine_batches(test_${name})
   target_include_directories(test_${name} SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})
-  if(arg_ROOMS)
-    set(rooms ${sources})
-    list(TRANSFORM rooms REPLACE "^${CMAKE_SOURCE_DIR}/tests/${source_folder}/([a-z]+)/.*" "\\1")
-    list(REMOVE_DUPLICATES rooms)
-    foreach(room ${rooms})
-      if(room MATCHES "/")
-        message(FATAL_ERROR "${room}: a test of ${name} must be in an inner folder, whose entry runs it")
+  if(arg_INNER_FOLDERS)
+    set(folders ${sources})
+    list(TRANSFORM folders REPLACE "^${CMAKE_SOURCE_DIR}/tests/${source_folder}/([a-z]+)/.*" "\\1")
+    list(REMOVE_DUPLICATES folders)
+    foreach(folder ${folders})
+      if(folder MATCHES "/")
+        message(FATAL_ERROR "${folder}: a test of ${name} must be in an inner folder, whose entry runs it")
       endif()
-      brine_test_entry(${name}_${room} nightly test_${name} -sf=*/${source_folder}/${room}/*)
-      set_tests_properties(${name}_${room} PROPERTIES COST 1000)  # the first to start
+      brine_test_entry(${name}_${folder} nightly test_${name} -sf=*/${source_folder}/${folder}/*)
+      set_tests_properties(${name}_${folder} PROPERTIES COST 1000)  # the first to start
     endforeach()
     list(FILTER sources EXCLUDE REGEX "/(comm|core)/|/attention/attention_test")  # no family
     brine_first_cases(${name} ${arg_LABEL} test_${name} ${sources})
