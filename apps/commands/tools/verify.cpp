@@ -18,7 +18,8 @@ struct Verify {
     return counts.passed == counts.compared ? 0 : 1;
   }
 };
-const RegisterSubcommand<Verify> registration("verify", "Compare the SEA block with golden files",
+const RegisterSubcommand<Verify> registration("verify",
+                                              "Compare attention methods with golden files",
                                               {"brine verify tests/golden/*.h5", "docs/method.md"});
 
 }  // namespace
