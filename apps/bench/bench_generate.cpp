@@ -125,14 +125,32 @@ void bench_generate(const BenchRequest& r, RowSink& rows) {
   Reader("warm-up", *full, start, 1).token();
   auto measure = [&](int64_t context) {
     const std::vector<int32_t> text(ids.begin(), ids.begin() + context);
-    std::vector<std::unique_ptr<Reader>> readers;
+    struct Planned {
+      std::string name;
+      nn::Model& model;
+      nn::Cache cache;
+    };
+    std::vector<Planned> plan;
+    nn::GenerationMemory together;
+    auto add = [&](const std::string& name, nn::Model& model, nn::Cache cache) {
+      nn::GenerationRequest request;
+      request.tokens = 2 * steps;
+      request.cache = nn::cache_type(cache);
+      request.coded = cache == nn::Cache::q8;
+      const nn::GenerationMemory one = nn::memory_of(model, request, 1, context);
+      together = {one.tokens, together.state + one.state, std::max(together.part, one.part)};
+      plan.push_back({name, model, cache});
+    };
     for (const nn::Cache cache : {nn::Cache::f32, nn::Cache::bf16, nn::Cache::q8}) {
-      readers.push_back(std::make_unique<Reader>("flash", *full, text, 2 * steps, cache));
+      add("flash", *full, cache);
       const bool keeps = cache != nn::Cache::q8 || loaded.model->attention_traits().codes;
-      if (loaded.config.attention == "flash" || !keeps) continue;
-      readers.push_back(
-          std::make_unique<Reader>(loaded.config.attention, *loaded.model, text, 2 * steps, cache));
+      if (loaded.config.attention != "flash" && keeps)
+        add(loaded.config.attention, *loaded.model, cache);
     }
+    nn::check_fits(together, "bench generate");
+    std::vector<std::unique_ptr<Reader>> readers;
+    for (const Planned& p : plan)
+      readers.push_back(std::make_unique<Reader>(p.name, p.model, text, 2 * steps, p.cache));
     trim();
     // Alternately, so that a change of the machine's speed affects all.
     for (int64_t i = 0; i < steps; ++i) {

@@ -12,9 +12,7 @@
 #include "distill/evaluation/tasks/task_report.h"
 #include "distill/inputs/models.h"
 #include "distill/log/device_memory.h"
-#include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/device/machine_memory.h"
 
 namespace brine {
 
@@ -32,10 +30,7 @@ void calibrate_on_prompt(const nn::LoadedModel& m, const data::Tokenizer& tokeni
 
 // Whether a generation may start. Throws when the machine has less memory.
 bool has_memory(const nn::GenerationMemory& memory, bool dry_run) {
-  const Device device = default_device();
-  const double used = double(allocator_stats().live),
-               free = device.is_cuda() ? double(cuda::memory_info(device.index).free)
-                                       : available_memory();
+  const double used = double(allocator_stats().live), free = nn::free_memory();
   if (dry_run) {
     auto row = [](const char* name, const std::string& value) {
       std::cout << "  " << name << std::string(22 - std::string(name).size(), ' ') << value << "\n";
@@ -49,10 +44,7 @@ bool has_memory(const nn::GenerationMemory& memory, bool dry_run) {
     std::cout << std::flush;
     return false;
   }
-  check(double(memory.sum()) <= free, "generate: ", memory.tokens, " tokens need ",
-        human_bytes(double(memory.state)), " for their state and ",
-        human_bytes(double(memory.part)), " to read a prompt, ", human_bytes(free),
-        " are free; --cache q8 and a smaller --prefill take less");
+  nn::check_fits(memory, "generate");
   return true;
 }
 

@@ -6,6 +6,7 @@
 
 #include "autograd/node.h"
 #include "autograd/ops.h"
+#include "nn/generate/generation.h"
 #include "tensor/comm/bytes.h"
 #include "tensor/comm/shared_work.h"
 
@@ -59,6 +60,8 @@ struct Score {
           "evaluate: an observer of texts of several lengths needs each batch before it");
     check(!call.observer || !call.reading,
           "evaluate: what is read through a cache is not observed");
+    if (call.reading)
+      nn::check_fits(nn::memory_of(model, *call.reading, call.options, batch.ids.dim(1)), "eval");
     Tensor hidden =
         call.reading
             ? nn::hidden_through_cache(model, batch.ids, *call.reading, call.options)

@@ -7,7 +7,11 @@
 #include <numeric>
 
 #include "autograd/ops.h"
+#include "data/io/human.h"
 #include "tensor/base/error.h"
+#include "tensor/device/accelerator.h"
+#include "tensor/device/allocator.h"
+#include "tensor/device/machine_memory.h"
 
 namespace brine::nn {
 
@@ -264,6 +268,33 @@ GenerationMemory memory_of(const Model& model, const GenerationRequest& request,
   const int64_t states = request.keep_states ? 2 : 1;  // those of ended sequences are copies
   return {
       .tokens = state.capacity, .state = states * ModelState(model, state).bytes(), .part = bytes};
+}
+
+GenerationMemory memory_of(const Model& model, const CachedReading& reading,
+                           const RuntimeOptions& options, int64_t tokens) {
+  GenerationRequest request;
+  request.tokens = 0;
+  request.options = options;
+  request.cache = reading.cache;
+  request.coded = reading.coded;
+  request.part = reading.part;
+  return memory_of(model, request, 1, tokens);
+}
+
+double free_memory() {
+  const Device device = default_device();
+  const AllocatorStats stats = allocator_stats(device);
+  const double waiting = double(stats.reserved - stats.live);
+  return waiting +
+         (device.is_cuda() ? double(cuda::memory_info(device.index).free) : available_memory());
+}
+
+void check_fits(const GenerationMemory& memory, const std::string& who) {
+  const double free = free_memory();
+  check(double(memory.sum()) <= free, who, ": ", memory.tokens, " tokens need ",
+        human_bytes(double(memory.state)), " for their state and ",
+        human_bytes(double(memory.part)), " to read a prompt, ", human_bytes(free),
+        " are free; --cache q8 and a smaller --prefill take less");
 }
 
 }  // namespace brine::nn

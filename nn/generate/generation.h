@@ -144,6 +144,13 @@ class Generation {
 // Of `sequences` sequences, the longest prompt of `longest` tokens.
 GenerationMemory memory_of(const Model& model, const GenerationRequest& request, int64_t sequences,
                            int64_t longest);
+// Of hidden_through_cache(), which reads one sequence of `tokens` tokens after another.
+GenerationMemory memory_of(const Model& model, const CachedReading& reading,
+                           const RuntimeOptions& options, int64_t tokens);
+// The free bytes of the machine, or of the GPU that is used.
+double free_memory();
+// Throws an Error that begins with `who` if that is less.
+void check_fits(const GenerationMemory& memory, const std::string& who);
 
 struct LoadedModel;  // of model_io.h
 // Gives a model that is not calibrated what the one had that wrote a file of save().

@@ -89,6 +89,8 @@ std::vector<ForcedAnswer> ModelSolver::forced(Prompts prompts) {
   NoGrad off;
   check_prompts(prompts);
   const Rows rows = rows_of(prompts);
+  if (reading_)
+    nn::check_fits(nn::memory_of(model_, *reading_, options_, rows.ids.dim(1)), "suite");
   const Tensor hidden =  // a causal row does not see the padding after it
       reading_
           ? nn::hidden_through_cache(model_, rows.ids, *reading_, options_)

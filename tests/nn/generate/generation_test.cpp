@@ -172,6 +172,12 @@ TEST_CASE("generation: its memory is known before the state exists") {
       256);
 }
 
+TEST_CASE("generation: what needs more memory than is free is refused with its parts") {
+  CHECK_NOTHROW(nn::check_fits({.tokens = 5, .state = 1, .part = 1}, "here"));
+  CHECK_REFUSES(nn::check_fits({.tokens = 5, .state = int64_t(1) << 60, .part = 2048}, "here"),
+                "here: 5 tokens need", "PiB for their state and", "KiB to read a prompt");
+}
+
 TEST_CASE("model state: what has no parts goes on token by token") {
   Made m = make("sea");
   REQUIRE(m.model->attention_traits().part_step == 0);
