@@ -143,7 +143,7 @@ TextResult evaluate_text(const std::string& name, const nn::LoadedModel& m,
     out.keys_read = out.mask_recall.back().keys_read;
   } else if (nn::is_full_attention(m.config.attention)) {
     out.keys_read = keys_of_all(m.config.shape(), scored.cut.window);
-  } else if (traits.sparse) {
+  } else if (traits.sparse && !e.cache) {
     const nn::RuntimeOptions options{.k = e.k, .query_skip = e.query_skip};
     if (!counts)
       scored.again({.batch_size = 1, .max_windows = 1, .options = options, .observer = &read});
