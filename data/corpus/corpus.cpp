@@ -7,7 +7,6 @@
 
 #include "data/codec/checksums.h"
 #include "data/corpus/joined_lines.h"
-#include "data/corpus/token_shards.h"
 #include "data/io/file_io.h"
 #include "data/io/utf8.h"
 #include "tensor/base/error.h"
@@ -16,6 +15,16 @@ namespace brine::data {
 namespace {
 
 constexpr size_t kReadAtOnce = 1 << 20;
+
+// Empty unless every directory remembers it: the files of any may have changed.
+std::string remembered_hash(const TokenCorpus& corpus) {
+  std::string hash;
+  for (const auto& shards : corpus.shards) {
+    hash = shards->verified().corpus_hash(corpus.text_hashes);
+    if (hash.empty()) break;
+  }
+  return hash;
+}
 
 }  // namespace
 
@@ -37,6 +46,7 @@ std::vector<int32_t> TokenCorpus::window(int64_t i) const {
 
 std::string TokenCorpus::hash() const {
   static_assert(std::endian::native == std::endian::little);
+  if (std::string known = remembered_hash(*this); !known.empty()) return known;
   Sha256 hash;
   std::vector<int32_t> part;
   for (int64_t from = 0; from < tokens->size(); from += int64_t(part.size())) {
@@ -44,6 +54,7 @@ std::string TokenCorpus::hash() const {
     tokens->read(from, part);
     hash.update(part.data(), part.size() * sizeof(int32_t));
   }
+  for (const auto& each : shards) each->verified().keep_corpus(text_hashes, hash.hex());
   return hash.hex();
 }
 
@@ -61,6 +72,7 @@ TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& 
             ": was made with another tokenizer, with the hash ", shards->manifest().tokenizer_hash,
             "; wanted ", tokenizer.hash());
       corpus.text_hashes.push_back(sha256_file((Path(path) / kTokenManifest).string()));
+      corpus.shards.push_back(shards);
       parts.push_back(std::move(shards));
     } else {
       const std::string text = read_text(path);
@@ -68,6 +80,8 @@ TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& 
       parts.push_back(std::make_shared<TokenList>(tokenizer.encode(text)));
     }
   }
+  // Another version of the program may tokenise the same text differently.
+  if (corpus.shards.size() < paths.size()) corpus.shards.clear();
   corpus.tokens = parts.size() == 1 ? parts[0] : std::make_shared<JoinedTokens>(std::move(parts));
   check(corpus.windows() > 0, paths.front(), paths.size() > 1 ? " (and the others)" : "", ": ",
         corpus.tokens->size(), " tokens do not fill one window of ", window_tokens);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/corpus/token_shards.h"
 #include "data/corpus/token_source.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -22,13 +23,16 @@ struct TokenCorpus {
   int64_t window_tokens = 0;  // T
   // SHA-256 of each file as read_text() returns it, or of the manifest of token shards.
   std::vector<std::string> text_hashes = {};
+  // If all of it is token shards: each directory's, which remembers hash().
+  std::vector<std::shared_ptr<TokenShards>> shards = {};
 
   int64_t windows() const { return tokens->size() / window_tokens; }
   // Tokens [i T, (i + 1) T); i outside [0, windows()) is an error.
   std::vector<int32_t> window(int64_t i) const;
   // Tokens at the end that are in no window.
   int64_t dropped() const { return tokens->size() % window_tokens; }
-  // SHA-256, in hex, of all tokens as little-endian 32-bit numbers. T is not part of it.
+  // SHA-256, in hex, of all tokens as little-endian 32-bit numbers. T is not part of it. Reads all
+  // tokens, but those of `shards` once: VerifiedFiles remembers the hash until a file changes.
   std::string hash() const;
 };
 

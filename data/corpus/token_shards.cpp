@@ -1,5 +1,5 @@
-// Reading token shards: the manifest, the checks, which files were hashed at an earlier start, and
-// windows from mapped files.
+// Reading token shards: the manifest, the checks, what was hashed at an earlier start, and windows
+// from mapped files.
 #include "data/corpus/token_shards.h"
 
 #include <sys/stat.h>
@@ -128,19 +128,17 @@ std::string describe(const TokenManifest& m, const Tokenizer& tokenizer) {
 }
 
 TokenShards::TokenShards(const Path& dir, Hashing hashing)
-    : dir_(dir), manifest_(read_token_manifest(dir)) {
-  VerifiedFiles verified(dir, hashing);
+    : dir_(dir), manifest_(read_token_manifest(dir)), verified_(dir, hashing) {
   int64_t end = 0;
   for (const TokenShard& shard : manifest_.shards) {
-    verify(dir, shard, manifest_.width, verified);
+    verify(dir, shard, manifest_.width, verified_);
     files_.emplace_back(dir / shard.name);
     check_format(files_.back().size() == uint64_t(shard.count * manifest_.width),
                  (dir / shard.name).string(), ": changed while it was opened");
     ends_.push_back(end += shard.count);
   }
-  verify(dir, manifest_.starts, 8, verified);
-  verified.keep();
-  hashed_ = verified.hashed_bytes();
+  verify(dir, manifest_.starts, 8, verified_);
+  verified_.keep();
 }
 
 template <class T>
@@ -197,8 +195,12 @@ VerifiedFiles::VerifiedFiles(const Path& dir, Hashing hashing) : dir_(dir), hash
       files_[text_at(where, file, "name")] = {.bytes = integer_at(where, file, "bytes"),
                                               .changed = integer_at(where, file, "changed"),
                                               .sha256 = text_at(where, file, "sha256")};
+    for (const Json& corpus : json.value("corpora", Json::array()))
+      corpora_[list_at(where, corpus, "manifests").get<std::vector<std::string>>()] =
+          text_at(where, corpus, "sha256");
   } catch (const std::exception&) {  // only hashing again is lost
     files_.clear();
+    corpora_.clear();
   }
 }
 
@@ -214,7 +216,9 @@ bool VerifiedFiles::has(const std::string& name, const std::string& sha256) {
   State now = state_of(path);
   now.sha256 = sha256;
   const auto known = files_.find(name);
-  if (hashing_ == Hashing::changed && known != files_.end() && known->second == now) return true;
+  const bool same = known != files_.end() && known->second == now;
+  if (hashing_ == Hashing::changed && same) return true;
+  if (!same) new_ |= !std::exchange(corpora_, {}).empty();
   hashed_ += uint64_t(std::max<int64_t>(now.bytes, 0));
   const bool good = sha256_file(path.string()) == sha256;
   State after = state_of(path);
@@ -223,20 +227,37 @@ bool VerifiedFiles::has(const std::string& name, const std::string& sha256) {
     new_ |= files_.erase(name) > 0;
     keep();
   } else if (after == now) {  // one that is being written is hashed again
-    new_ |= known == files_.end() || known->second != now;
+    new_ |= !same;
     files_[name] = now;
   }
   return good;
 }
 
+std::string VerifiedFiles::corpus_hash(const std::vector<std::string>& manifests) const {
+  const auto known = corpora_.find(manifests);
+  return known == corpora_.end() ? "" : known->second;
+}
+
+void VerifiedFiles::keep_corpus(const std::vector<std::string>& manifests,
+                                const std::string& hash) {
+  corpora_[manifests] = hash;
+  new_ = true;
+  keep();
+}
+
 void VerifiedFiles::keep() {
   if (!std::exchange(new_, false)) return;
-  Json json = {{"format", kFormat}, {"version", kVersion}, {"files", Json::array()}};
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"files", Json::array()},
+               {"corpora", Json::array()}};
   for (const auto& [name, file] : files_)
     json["files"].push_back({{"name", name},
                              {"bytes", file.bytes},
                              {"changed", file.changed},
                              {"sha256", file.sha256}});
+  for (const auto& [manifests, hash] : corpora_)
+    json["corpora"].push_back({{"manifests", manifests}, {"sha256", hash}});
   try {
     remove_stale_temporaries(dir_);
     write_file_atomic(dir_ / kVerifiedFiles, json_text(json, 2) + "\n");

@@ -1,5 +1,5 @@
 // Token shards: a corpus that is tokenised once and then memory-mapped; docs/formats.md describes
-// the format. Which files were hashed at an earlier start.
+// the format. What was hashed at an earlier start.
 #pragma once
 
 #include <atomic>
@@ -71,6 +71,11 @@ class VerifiedFiles {
   // Remembers what has() found, replacing the file at once: several processes may do so together.
   void keep();
 
+  // TokenCorpus::hash() of the directories of token shards whose manifests have these SHA-256;
+  // empty: keep_corpus() was not told it since has() read a file that was new or had changed.
+  std::string corpus_hash(const std::vector<std::string>& manifests) const;
+  void keep_corpus(const std::vector<std::string>& manifests, const std::string& hash);
+
   uint64_t hashed_bytes() const { return hashed_; }  // by has()
 
  private:
@@ -84,7 +89,8 @@ class VerifiedFiles {
   std::filesystem::path dir_;
   Hashing hashing_;
   std::map<std::string, State> files_ = {};
-  bool new_ = false;  // files_ differs from what is stored
+  std::map<std::vector<std::string>, std::string> corpora_ = {};  // hashes by manifests
+  bool new_ = false;  // files_ or corpora_ differs from what is stored
   uint64_t hashed_ = 0;
 };
 
@@ -96,7 +102,8 @@ class TokenShards : public TokenSource {
   // (VerifiedFiles).
   explicit TokenShards(const Path& dir, Hashing hashing = Hashing::changed);
   const TokenManifest& manifest() const { return manifest_; }
-  uint64_t hashed_bytes() const { return hashed_; }  // when it was opened
+  uint64_t hashed_bytes() const { return verified_.hashed_bytes(); }  // when it was opened
+  VerifiedFiles& verified() { return verified_; }
   int64_t size() const override { return manifest_.tokens; }
   // A token outside the vocabulary is an error.
   void read(int64_t from, std::span<int32_t> out) const override;
@@ -109,7 +116,7 @@ class TokenShards : public TokenSource {
   TokenManifest manifest_;
   std::vector<MappedFile> files_;
   std::vector<int64_t> ends_;
-  uint64_t hashed_ = 0;
+  VerifiedFiles verified_;
   mutable std::atomic<uint32_t> short_reads_ = 0;
 };
 

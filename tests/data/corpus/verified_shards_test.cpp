@@ -1,14 +1,17 @@
-// Token shards that were verified are not hashed again until they change, whatever is remembered
-// about them and whether or not it can be.
+// Token shards that were verified are not hashed again until they change, nor is a corpus of them,
+// whatever is remembered about them and whether or not it can be.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
+#include "data/corpus/corpus.h"
 #include "data/corpus/token_shards.h"
 #include "data/io/json.h"
+#include "tests/data/bpe_golden.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
 
@@ -23,9 +26,9 @@ constexpr uint64_t kShard = 300, kStarts = 8, kAll = 3 * kShard + kStarts;
 const char* const kSecond = "tokens-00001.u16";
 
 // Three shards of 150 tokens, one document.
-std::string make_shards(const Scratch& scratch) {
+std::string make_shards(const Scratch& scratch, const std::string& tokenizer_hash = "t") {
   std::string dir = scratch / "shards";
-  TokenShardWriter writer(dir, {.tokenizer_hash = "t", .vocab_size = 500}, kShard);
+  TokenShardWriter writer(dir, {.tokenizer_hash = tokenizer_hash, .vocab_size = 500}, kShard);
   writer.begin_document();
   for (int32_t i = 0; i < 450; ++i) writer.add(std::vector<int32_t>{i});
   writer.end_document();
@@ -49,6 +52,23 @@ void write_again(const std::string& path) {
     REQUIRE(::stat(path.c_str(), &now) == 0);
   } while (now.st_ctim.tv_sec == before.st_ctim.tv_sec &&
            now.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+}
+
+// The hash of all tokens of make_shards(), that many times.
+std::string hash_of_tokens(int times) {
+  std::vector<int32_t> tokens(450), all;
+  std::iota(tokens.begin(), tokens.end(), 0);
+  for (int i = 0; i < times; ++i) all.insert(all.end(), tokens.begin(), tokens.end());
+  return TokenCorpus{.tokens = std::make_shared<TokenList>(all), .window_tokens = 2}.hash();
+}
+
+const std::string kForged(64, '0');  // no tokens have this hash
+
+// Changes every remembered hash of a corpus: who gets it has read no token.
+void forge_corpora(const std::string& dir) {
+  Json kept = parse_ordered_json(read_file(dir + "/" + kVerifiedFiles));
+  for (Json& corpus : kept["corpora"]) corpus["sha256"] = kForged;
+  test::write_text(dir + "/" + kVerifiedFiles, json_text(kept));
 }
 
 }  // namespace
@@ -140,15 +160,52 @@ TEST_CASE("verified shards: what cannot be read or written is no error") {
   CHECK(std::distance(fs::directory_iterator(dir), {}) == 6);
 }
 
+TEST_CASE("verified shards: the hash of all tokens is computed once, and again after a change") {
+  Scratch scratch;
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  const std::string dir = make_shards(scratch, tokenizer->hash()), other = scratch / "other";
+  const std::string once = hash_of_tokens(1), twice = hash_of_tokens(2);
+  auto hash = [&](const std::vector<std::string>& paths) {
+    return load_corpus(paths, *tokenizer, 2).hash();
+  };
+  auto remembers = [&](const std::vector<std::string>& paths, const std::string& expected) {
+    CHECK(hash(paths) == expected);
+    for (const std::string& path : paths) forge_corpora(path);
+    CHECK(hash(paths) == kForged);
+  };
+  remembers({dir}, once);
+  write_again(dir + "/" + kSecond);
+  remembers({dir}, once);
+  CHECK(hash({dir, dir}) == twice);  // another corpus
+  fs::copy(dir, other);
+  write_again(other + "/" + kSecond);
+  remembers({dir, other}, twice);
+  for (const std::string& changed : {dir, other}) {
+    write_again(changed + "/tokens-00000.u16");
+    remembers({dir, other}, twice);
+  }
+  const Json manifest = parse_ordered_json(read_file(dir + "/manifest.json"));
+  test::write_text(dir + "/manifest.json", json_text(manifest, 7));
+  remembers({dir}, once);
+  const std::string text = scratch.write("text", "in the beginning");
+  const std::string with_text = hash({dir, text});
+  forge_corpora(dir);
+  CHECK(hash({dir, text}) == with_text);
+  fs::remove(dir + "/" + kVerifiedFiles);
+  fs::create_directory(dir + "/" + kVerifiedFiles);  // nothing can be remembered
+  for (int i = 0; i < 2; ++i) CHECK(hash({dir}) == once);
+}
+
 TEST_CASE("verified shards: several may be opened at once") {
   Scratch scratch;
-  const std::string dir = make_shards(scratch);
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  const std::string dir = make_shards(scratch, tokenizer->hash()), right = hash_of_tokens(1);
   std::atomic<int> failed = 0;
   std::vector<std::thread> ranks;
   for (int i = 0; i < 8; ++i)
     ranks.emplace_back([&] {
       try {
-        if (TokenShards(dir).size() != 450) ++failed;
+        if (load_corpus({dir}, *tokenizer, 2).hash() != right) ++failed;
       } catch (const std::exception&) {
         ++failed;
       }
