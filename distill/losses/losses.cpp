@@ -61,6 +61,8 @@ class LayerLosses : public nn::LayerObserver {
 
   void prepare(nn::Tap& tap) const override {
     if (config_["approx"] != 0) tap.request("scores");
+    // The keys of a mask of blocks take more memory than the layer: only who watches needs them.
+    if (!watch_) tap.request("kept_keys");
   }
 
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {

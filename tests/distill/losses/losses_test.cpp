@@ -171,6 +171,25 @@ TEST_CASE(
   CHECK(peak("dense", 2048) > 3 * peak("dense", 1024));  // the measure distinguishes them
 }
 
+TEST_CASE("losses: a loss of layers does not list the keys of a mask of blocks") {
+  auto peak = [](const char* loss) {
+    Pair pair({.tokens = 1024, .windows = 1}, "blocks", "flash");
+    OnlineTeacher teacher(pair.teacher);
+    const Batch batch = pair.source().batch(0, 1);
+    LossConfig config = task_only();
+    config["task"] = 0;
+    config[loss] = 1;
+    reset_peak();
+    const int64_t before = allocator_stats().live;
+    evaluated(pair, &teacher, {batch}, config);
+    return double(allocator_stats().peak_live - before);
+  };
+  const double without = peak("task"), with = peak("kd");
+  CAPTURE(without);
+  CAPTURE(with);
+  CHECK(with < 1.5 * without);
+}
+
 TEST_CASE("losses: a dump in f32 is as good as an online teacher") {
   Pair pair;
   Scratch scratch;
