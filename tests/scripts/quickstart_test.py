@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/quickstart --classifier on a WordNet of a few hundred glosses. Usage: quickstart_test.py PROGRAM"""
+"""scripts/quickstart with a decoder that learned next to nothing, and --classifier on a WordNet of a few hundred
+glosses. Usage: quickstart_test.py PROGRAM"""
 import json
 import random
 import subprocess
@@ -26,8 +27,41 @@ def write_wordnet(folder):
 
 
 def quickstart(*words):
-    command = [ROOT / "scripts/quickstart", "--classifier", "--brine", PROGRAM, *words]
-    return subprocess.run(command, capture_output=True, text=True)
+    command = [ROOT / "scripts/quickstart", "--brine", PROGRAM, *words]
+    return subprocess.run(command, capture_output=True, text=True, errors="replace")
+
+
+class Decoder(unittest.TestCase):
+    def test_every_step_runs_and_a_needle_that_is_not_found_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            draw = random.Random(1)
+            words = ["".join(draw.choice("abcdefgh") for _ in range(4)) for _ in range(60)]
+            (folder / "text").mkdir()
+            for name in ("train", "valid", "test"):
+                text = "".join(" ".join(draw.choices(words, k=12)) + ".\n" for _ in range(2000))
+                (folder / f"text/{name}.txt").write_text(text)
+            train = folder / "text/train.txt"
+
+            def brine(*flags):
+                done = subprocess.run([PROGRAM, *flags], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+
+            brine("tokenizer", "--train", train, "--vocab-size", "400", "--out", folder / "tokenizer")
+            brine("train", "--config", ROOT / "configs/quickstart-teacher-short.toml", "--tokenizer", folder / "tokenizer", "--train", train, "--steps", "2",
+                  "--model.vocab-size", "400", "--model.max-position-embeddings", "4096", "--threads", "1", "--out", folder / "model")
+            done = quickstart("--model", folder / "model", "--text", folder / "text", folder / "out")
+            self.assertEqual(done.returncode, 1, done.stderr[-2000:])
+            self.assertIn(".9 of the needle", done.stderr)
+            table = (folder / "out/table.md").read_text().splitlines()
+            self.assertEqual(len(table), 8)
+            self.assertIn(table[-1], done.stdout)
+            exact, student = (float(line.split("|")[3]) for line in table[2:4])
+            self.assertLess(abs(student / exact - 1), 0.02)
+            for line in table[2:6]:
+                self.assertRegex(line, r"^\|[^|]+\| [\d,]+ \| \d+\.\d\d \| \d\.\d\d \| [\d.]+ \|")
+            self.assertTrue((folder / "out/student-hf/config.json").exists())
+            self.assertTrue((folder / "out/report.html").exists())
 
 
 class Classifier(unittest.TestCase):
@@ -35,7 +69,7 @@ class Classifier(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             folder = Path(folder)
             write_wordnet(folder)
-            done = quickstart("--data", folder, "--steps", "150", folder / "out")
+            done = quickstart("--classifier", "--data", folder, "--steps", "150", folder / "out")
             self.assertEqual(done.returncode, 0, done.stderr[-2000:])
             rows = [json.loads(line) for line in (folder / "out/rows.jsonl").read_text().splitlines()]
             values = {row["axes"]["attention"].split(",")[-1].strip(): row["values"] for row in rows}
@@ -55,10 +89,10 @@ class Classifier(unittest.TestCase):
 
     def test_a_task_without_its_files_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
-            done = quickstart("--task", "sst2", "--data", folder, f"{folder}/out")
+            done = quickstart("--classifier", "--task", "sst2", "--data", folder, f"{folder}/out")
             self.assertEqual(done.returncode, 1)
             self.assertIn(f"no SST-2 in '{folder}'", done.stderr)
-            self.assertEqual(quickstart("--task", "cola", f"{folder}/other").returncode, 1)
+            self.assertEqual(quickstart("--classifier", "--task", "cola", f"{folder}/other").returncode, 1)
 
 
 if __name__ == "__main__":
