@@ -39,7 +39,9 @@ bool has_memory(const nn::GenerationMemory& memory, bool dry_run) {
     row("the model", human_bytes(used));
     row("the state", human_bytes(double(memory.state)));
     row("a part of a prompt", human_bytes(double(memory.part)));
-    row("memory at peak", human_bytes(used + double(memory.sum())) + " of " +
+    // With freed blocks that wait for their next use; they are given back where memory is short.
+    const double peak = used + double(max_reserved(memory.sum()));
+    row("memory at peak", human_bytes(std::min(peak, used + free)) + " of " +
                               human_bytes(used + free) + " that this process can have");
     std::cout << std::flush;
     return false;
