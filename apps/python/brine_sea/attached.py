@@ -37,7 +37,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .blocks_brine_sea import BlockAttention
 from .compiled import NUMBER, block_attention, new_state, number_of, padding_of
 from .configuration_brine_sea import SECTION, BlockSettings, Shape, settings_of
-from .modeling_brine_sea import Block, SeaStudent, check_key_scales, make_block, sea_mask, store_in
+from .modeling_brine_sea import Block, CacheStore, SeaStudent, check_key_scales, make_block, sea_mask
 from .shards import write_whole
 from .tap import ATTACHMENT, Layer, Tap, causal_of, positions_of, tapped, window_of
 
@@ -134,7 +134,7 @@ def attached_attention(
         block.to(query.device)  # blocks are not submodules, so model.to() does not move them
     store = None
     if cache is not None:
-        store, lengths = store_in(cache, attachment.slot, attachment.slots), cache.__dict__.setdefault(LENGTHS, {})
+        store, lengths = CacheStore(cache, attachment.slot, attachment.slots), cache.__dict__.setdefault(LENGTHS, {})
         seen, lengths[attachment.slot] = lengths.get(attachment.slot, 0), keys
         if seen < keys - count:
             raise ValueError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,9 @@ class Store(Protocol):
 
         Changes nothing if `new` has no rows.
         """
+
+    def coded(self, *given: Any) -> tuple[Tensor, ...] | None:
+        """What QuantizedLayer.copies() gives; None of other caches."""
 
 
 # ---- linear attention (section 1.2)

@@ -92,26 +92,47 @@ def products(x: Tensor, y: Tensor) -> Tensor:
 # ---- copies of keys
 
 
+def packed(codes: Tensor) -> Tensor:
+    """Two codes of 4 bits a byte: channel c and channel half + c, [..., d] -> [..., ceil(d / 2)]."""
+    half = -(-codes.shape[-1] // 2)
+    codes = codes.to(torch.uint8)
+    return codes[..., :half] | F.pad(codes[..., half:], (0, codes.shape[-1] % 2)) << 4
+
+
+def unpacked(pairs: Tensor, d: int) -> Tensor:
+    return torch.cat((pairs & 15, pairs >> 4), -1)[..., :d]
+
+
+def in_steps(keys: Tensor, key_scale: Tensor, kept: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """r / a of keys [B, G, N, block, d] of complete blocks (section 8.2), the mean key and the deviations of channels
+    [B, G, N, d], and the steps a of keys [B, G, N, block], those as numbers of type `kept`; key_scale [., G, 1, 1, d].
+
+    The order of sums is Brine's, so the codes are, too.
+    """
+    mean = (reduce(torch.add, keys.unbind(3)) / keys.shape[3]).to(kept).to(keys.dtype)
+    keys = keys - mean[:, :, :, None]
+    deviation = keys.square().mean(3).sqrt()
+    keys = keys / key_scale
+    steps = (keys.abs().amax(-1) / 7.5).to(kept).to(keys.dtype)
+    return keys / torch.where(steps > 0, steps, 1)[..., None], mean, deviation, steps
+
+
 @dataclass
 class Copies:
-    """Of N complete blocks (section 8.2): odd numbers 2 z + 1 of the codes z as int8 [B, G, N, block d], a row of
-    numbers [B, G, N, 2 d + block]: the mean key, the deviations of channels, and the steps a of keys.
+    """Of N complete blocks (section 8.2): codes z + 8, packed, [B, G, N, block ceil(d / 2)], a row of numbers
+    [B, G, N, 2 d + block]: the mean key, the deviations of channels, and the steps a of keys; and their scales
+    [G or B G, d].
     """
 
     codes: Tensor
     numbers: Tensor
+    key_scale: Tensor
 
     @staticmethod
     def of(keys: Tensor, key_scale: Tensor) -> Copies:
-        """keys [B, G, N, block, d], key_scale [G, d]. The order of sums is Brine's, so the codes are, too."""
-        mean = reduce(torch.add, keys.unbind(3)) / keys.shape[3]
-        keys = keys - mean[:, :, :, None]
-        deviation = keys.square().mean(3).sqrt()
-        keys = keys / key_scale[:, None, None]
-        steps = keys.abs().amax(-1) / 7.5
-        codes = (keys / torch.where(steps > 0, steps, 1)[..., None]).floor_().clamp_(-8, 7)
-        codes = (2 * codes + 1).to(torch.int8)
-        return Copies(codes.flatten(3), torch.cat([mean, deviation, steps], -1))
+        """keys [B, G, N, block, d], key_scale [G, d]."""
+        x, *numbers = in_steps(keys, key_scale[:, None, None], keys.dtype)
+        return Copies(packed(x.floor_().clamp_(-8, 7) + 8).flatten(3), torch.cat(numbers, -1), key_scale)
 
     def moments(self, level: int, d: int) -> Tensor:
         """Means and deviations of the complete super-blocks of 2^level blocks, [B, G, N >> level, 2 d]."""
@@ -194,11 +215,9 @@ class Chooser:
     indices `owner` [F] of their sequences and groups among those of the copies.
     """
 
-    def __init__(
-        self, q: Tensor, current: Tensor, owner: Tensor, known: Copies, key_scale: Tensor, form: BlockSettings
-    ):
+    def __init__(self, q: Tensor, current: Tensor, owner: Tensor, known: Copies, form: BlockSettings):
         self.q, self.current, self.owner, self.known, self.form = q, current, owner, known, form
-        self.key_scale = key_scale[owner % len(key_scale)]
+        self.key_scale = known.key_scale[owner % len(known.key_scale)]
         self.root = q.shape[-1] ** -0.5
         self.budget = SCORED if q.device.type == "cpu" else SCORED_ELSEWHERE
 
@@ -312,7 +331,8 @@ class Chooser:
         each = 1 if single else max(1, self.budget // (table.shape[1] * size * max(rows, d)))
         for a in range(0, len(tiles), each):
             b, width = a + each, max(counts[a : a + each])
-            codes = self.rows_of(self.known.codes, tiles[a:b], table[a:b, :width]).view(-1, width * size, d)
+            pairs = self.rows_of(self.known.codes, tiles[a:b], table[a:b, :width])
+            codes = unpacked(pairs.view(len(pairs), width * size, -1), d).view(torch.int8).mul_(2).sub_(15)  # 2 z + 1
             if single:
                 y = torch._int_mm(codes[0], u[a].T)[None]
             else:  # exact, too: all sums are below 2^24
@@ -334,16 +354,13 @@ def united(table: Tensor, bits: Tensor) -> tuple[Tensor, Tensor]:
     return table.gather(1, order), bits.gather(2, order[:, None].expand(-1, bits.shape[1], -1))
 
 
-def entries_of(choices: Tensor, current: Tensor, form: BlockSettings) -> tuple[Tensor, Tensor]:
+def entries_of(codes: Tensor, current: Tensor, form: BlockSettings) -> tuple[Tensor, Tensor]:
     """What tiles keep (section 8.5): codes block * tile + first row, [n, .], in the order of the rows, -1 after the
     last; numbers [n, 2] of all and of those that row 0 keeps.
 
-    choices [n, tile, chosen] of the rows; current [n], which is the first of the codes.
+    codes [n, .] of what the rows choose, -1 for none; current [n], which is the first of the results.
     """
-    rows = form.tile
-    codes = choices * rows + torch.arange(rows, device=current.device)[:, None]
-    codes = codes.masked_fill(choices < 0, -1).flatten(1)
-    current = current[:, None]
+    rows, current = form.tile, current[:, None]
     sinks = torch.arange(form.sinks, device=current.device).expand(len(current), -1)
     local = current - 1 - torch.arange(form.local, device=current.device)
     fixed = torch.cat([sinks.masked_fill(sinks >= current, -1), local.clamp(min=-1)], 1)
@@ -529,21 +546,20 @@ class Layout:
         ahead = (self.past - self.ordinals[:, 0, 0])[:, None] + torch.arange(self.count, device=bits.device)
         return rows_at(bits, ahead.clamp(max=bits.shape[2] - 1))
 
-    def keys(self, x: Tensor, first: Tensor | int, count: int) -> Tensor:
-        """Those with ordinals from `first` ([B], or the same for all) on, of x [B, ., S, e] in the order of a batch."""
-        if isinstance(first, int) and self.padding is None:
+    def keys(self, x: Tensor, first: int, count: int) -> Tensor:
+        """Those with ordinals from `first` on, of x [B, ., S, e] in the order of a batch."""
+        if self.padding is None:
             return x[:, :, first : first + count]
-        positions = torch.as_tensor(first, device=x.device).view(-1, 1) + torch.arange(count, device=x.device)
-        positions = positions.clamp(0, x.shape[2] - 1).expand(len(x), -1)
-        return rows_at(x, positions if self.padding is None else self.padding.order.gather(1, positions))
+        positions = torch.arange(first, first + count, device=x.device).clamp(0, x.shape[2] - 1).expand(len(x), -1)
+        return rows_at(x, self.padding.order.gather(1, positions))
 
 
 class BlockAttention(nn.Module):
     """The attention of a student with blocks. Its buffer has the name of Brine's files.
 
-    k and backend may be changed between calls. With `calibrates` the next call that has a complete block and none
-    before it sets key_scale by its keys. If `capture` is a dictionary, a call puts "candidates", "chosen" and "kept"
-    into it: bits [B, G, R, N] of the new tokens' rows and blocks, packed.
+    k and backend may be changed between calls. With `calibrates` the next call that has a complete block sets key_scale
+    by its keys. If `capture` is a dictionary, a call puts "candidates", "chosen" and "kept" into it: bits [B, G, R, N]
+    of the new tokens' rows and blocks, packed.
     """
 
     key_scale: Tensor
@@ -581,9 +597,11 @@ class BlockAttention(nn.Module):
             # [B, G, n, tiles, r, d]
             q_tiles = at.by_tiles(q).unflatten(2, at.ordinals.shape[1:]).unflatten(1, (self.shape.groups, -1))
             with torch.no_grad():
-                chosen = self.choose(q_tiles, self.copies(k, at, form, store), at, form)
-                choices = self.with_earlier(chosen, at, form, store, k.shape[2])
-            y = self.attended(q_tiles, k, v, choices, at, form)
+                chosen = self.choose(q_tiles, self.copies(k, v, at, form, store), at, form)
+                codes, counts = self.entries(chosen, at, form, store)
+                if self.capture is not None:
+                    self.observe(chosen, codes, at, form)
+            y = self.attended(q_tiles, k, v, codes, counts, at, form)
             return at.by_tokens(y.flatten(3, 4).flatten(1, 2)).to(given)
 
     def by_library(
@@ -592,10 +610,11 @@ class BlockAttention(nn.Module):
         """forward() of whole sequences; a cache gets what further tokens need."""
         if store is not None or self.calibrates:
             with torch.no_grad():
-                self.copies(k, at, form, store)
+                self.copies(k, v, at, form, store)
         y, chosen = attention_by_library(q, k, v, self.key_scale, form)
         if store is not None:
-            remembered(chosen, 0, store)
+            chosen = F.pad(chosen, (0, 0, 0, at.ordinals[0].numel() - at.count), value=-1)
+            self.entries(chosen.unflatten(2, at.ordinals.shape[1:]), at, form, store)
         return y
 
     def with_k(self, k: int) -> BlockSettings:
@@ -606,28 +625,35 @@ class BlockAttention(nn.Module):
         form.validate(self.shape)
         return form
 
-    def copies(self, k: Tensor, at: Layout, form: BlockSettings, store: Store | None) -> Copies:
-        """The copies of all complete blocks. Only new ones are computed."""
-        size, d = form.block, k.shape[-1]
+    def copies(self, k: Tensor, v: Tensor, at: Layout, form: BlockSettings, store: Store | None) -> Copies:
+        """The copies of all complete blocks. Only new ones are computed; a cache in 8 bits has those of its keys."""
+        size, end, d = form.block, int(at.total.max()) // form.block * (form.chosen > 0), k.shape[-1]
         wide = torch.float32 if k.dtype.itemsize < 4 else k.dtype
-        codes = k.new_empty(*k.shape[:2], 0, size * d, dtype=torch.int8)
+        if self.calibrates and end:
+            with CALIBRATION:  # threads may share a model
+                if self.calibrates:
+                    keys = at.keys(k, 0, end * size).to(wide).unflatten(2, (end, size))
+                    self.key_scale.copy_(calibrated_key_scale(keys, at.total // size))
+                self.calibrates = False
+        scale = self.key_scale.to(wide)
+        if store is not None and end and at.padding is None and (coded := store.coded(k, v, scale, size)) is not None:
+            if int(at.past[0]) >= size:
+                return Copies(*coded)
+            store = None  # all blocks are of this pass, which chooses as without a cache: by its exact keys
+        codes = k.new_empty(*k.shape[:2], 0, size * -(-d // 2), dtype=torch.uint8)
         numbers = k.new_empty(*k.shape[:2], 0, 2 * d + size, dtype=wide)
         if store is not None:
             codes, numbers = store(0, codes), store(2, numbers)
         first = min(int(at.past.min()) // size, codes.shape[2])
-        end = int(at.total.max()) // size
-        if first >= end or not form.chosen:
-            return Copies(codes, numbers)
+        if first >= end:
+            return Copies(codes, numbers, scale)
         keys = at.keys(k, first * size, (end - first) * size).to(wide).unflatten(2, (end - first, size))
-        if self.calibrates and first == 0:
-            with CALIBRATION:  # threads may share a model
-                if self.calibrates:
-                    self.key_scale.copy_(calibrated_key_scale(keys, at.total // size))
-                self.calibrates = False
         budget = (SCORED if k.device.type == "cpu" else SCORED_ELSEWHERE) // keys[:, :, 0].numel()
-        parts = [Copies.of(keys[:, :, a:b], self.key_scale.to(wide)) for a, b in spans(0, end - first, budget)]
-        new = Copies(*(torch.cat(x, 2) for x in zip(*((y.codes, y.numbers) for y in parts), strict=True)))
-        return new if store is None else Copies(store(0, new.codes, first), store(2, new.numbers, first))
+        parts = [Copies.of(keys[:, :, a:b], scale) for a, b in spans(0, end - first, budget)]
+        codes, numbers = (torch.cat(x, 2) for x in zip(*((y.codes, y.numbers) for y in parts), strict=True))
+        if store is not None:
+            codes, numbers = store(0, codes, first), store(2, numbers, first)
+        return Copies(codes, numbers, scale)
 
     def choose(self, q: Tensor, known: Copies, at: Layout, form: BlockSettings) -> Tensor:
         """The blocks that the rows of tokens choose, [B, G, tiles, r, chosen]."""
@@ -639,41 +665,51 @@ class BlockAttention(nn.Module):
             blocks = -(-int(at.total.max()) // form.block)
             seen = torch.zeros(len(current), r, blocks, dtype=torch.bool, device=q.device)
         of_tiles = q.transpose(2, 3).flatten(0, 2).to(known.numbers.dtype)
-        chooser = Chooser(of_tiles, current, owner, known, self.key_scale.to(of_tiles.dtype), form)
-        chosen = chooser.choose(seen).view(batch, groups, tiles, r, -1)
+        chosen = Chooser(of_tiles, current, owner, known, form).choose(seen).view(batch, groups, tiles, r, -1)
         if self.capture is not None and seen is not None:
             self.capture["candidates"] = at.of_tokens(seen.view(batch, groups, tiles, r, -1))
         return chosen.masked_fill(~at.valid.view(at.ordinals.shape)[:, None, ..., None], -1)
 
-    def with_earlier(self, chosen: Tensor, at: Layout, form: BlockSettings, store: Store | None, keys: int) -> Tensor:
-        """The choices of all rows of the tiles, with those of earlier tokens in the first: [B, G, tiles, tile, n].
+    def entries(self, chosen: Tensor, at: Layout, form: BlockSettings, store: Store | None) -> tuple[Tensor, Tensor]:
+        """entries_of() the tiles [B G tiles] of new tokens, whose rows choose [B, G, tiles, r, n].
 
-        A cache has the choices of every token, so that decoding may continue after any crop().
+        A cache has the entries of every tile, so that decoding may continue after any crop(): the number of rows that
+        were seen, then the codes without that of the current block.
         """
-        inside = torch.arange(form.tile, device=chosen.device)
-        first = chosen[:, :, 0]
-        if at.ordinals.shape[2] == 1:
-            first = torch.where((inside == at.ordinals % form.tile)[:, None, 0, :, None], first, -1)
-        if store is not None:
-            known = remembered(at.by_tokens(chosen.flatten(2, 3)), keys - at.count, store)
-            start = at.past // form.tile * form.tile
-            earlier = at.keys(known, start, form.tile).long()
-            is_earlier = (start[:, None] + inside < at.past[:, None])[:, None, :, None]
-            first = F.pad(first, (0, earlier.shape[-1] - first.shape[-1]), value=-1)
-            first = torch.where(is_earlier, earlier, first)
-            chosen = F.pad(chosen, (0, earlier.shape[-1] - chosen.shape[-1]), value=-1)
-        first = first[:, :, None]
-        return torch.cat([first, chosen[:, :, 1:]], 2) if chosen.shape[2] > 1 else first
+        batch, groups, tiles = chosen.shape[:3]
+        rows, first = form.tile, at.past // form.tile
+        current = at.current_blocks(form.block)[:, None].expand(-1, groups, -1).flatten()
+        codes = chosen * rows + (at.ordinals % rows)[:, None, ..., None]
+        codes = codes.masked_fill(chosen < 0, -1).flatten(3)
+        if store is None:
+            return entries_of(codes.flatten(0, 2), current, form)
+        known = store(1, codes[:, :, :0, :1])
+        seen, past = int(known[..., 0].sum(2).max()), int(at.past.max())
+        if seen < past:
+            raise ValueError(f"brine: the cache has keys of {past} tokens, but blocks that {seen} of them chose")
+        if seen:
+            earlier = rows_at(known[..., 1:], first[:, None].clamp(max=known.shape[2] - 1)).long()
+            earlier = earlier.masked_fill(earlier % rows >= (at.past % rows)[:, None, None, None], -1)
+            codes = torch.cat([codes, F.pad(earlier, (0, 0, 0, tiles - 1), value=-1)], 3)
+        table, counts = entries_of(codes.flatten(0, 2), current, form)
+        numbers = first[:, None] + torch.arange(tiles, device=first.device)  # of the tiles
+        end, width = int(numbers.max()) + 1, max(table.shape[1], known.shape[3])
+        kind = torch.int16 if (end + 1) * rows <= 1 << 15 else torch.int32
+        new = F.pad(table, (0, width - table.shape[1]), value=-1).unflatten(0, (batch, groups, tiles)).to(kind)
+        kept = new.new_full((batch, groups, end, width), -1)
+        kept[:, :, : known.shape[2], : known.shape[3]] = known[:, :, :end]
+        kept.scatter_(2, numbers[:, None, :, None].expand_as(new), new)
+        kept[..., 0] = (at.total[:, None] - rows * torch.arange(end, device=first.device)).clamp(0, rows)[:, None]
+        store(1, kept, 0)
+        return table, counts
 
-    def attended(self, q: Tensor, k: Tensor, v: Tensor, choices: Tensor, at: Layout, form: BlockSettings) -> Tensor:
-        """Attention over the kept blocks, [B, G, n, tiles, r, d]."""
+    def attended(
+        self, q: Tensor, k: Tensor, v: Tensor, codes: Tensor, counts: Tensor, at: Layout, form: BlockSettings
+    ) -> Tensor:
+        """Attention over the kept blocks (entries_of()), [B, G, n, tiles, r, d]."""
         batch, groups, n, tiles, r, d = q.shape
         size, keys = form.block, k.shape[2]
         ordinals = at.ordinals[:, None].expand(-1, groups, -1, -1).flatten(0, 2)
-        current = at.current_blocks(size)[:, None].expand(-1, groups, -1).flatten()
-        codes, counts = entries_of(choices.flatten(0, 2), current, form)
-        if self.capture is not None:
-            self.observe(choices, codes, at, form)
         sequence = torch.arange(batch * groups, device=q.device).repeat_interleave(tiles)[:, None]
         blocks = codes.clamp(min=0) // form.tile
         if at.count > 1:
@@ -707,29 +743,14 @@ class BlockAttention(nn.Module):
         y = torch.cat(parts)[order.argsort()]
         return y.view(batch, groups, tiles, n, r, d).transpose(2, 3)
 
-    def observe(self, choices: Tensor, codes: Tensor, at: Layout, form: BlockSettings) -> None:
+    def observe(self, chosen: Tensor, codes: Tensor, at: Layout, form: BlockSettings) -> None:
         """Adds to `capture`."""
         assert self.capture is not None
-        batch, groups, tiles = choices.shape[:3]
+        batch, groups, tiles = chosen.shape[:3]
         blocks = self.capture["candidates"].shape[-1]
         row = at.ordinals % form.tile  # [B, tiles, r]
-        chosen = choices.gather(3, row[:, None, ..., None].expand(-1, groups, -1, -1, choices.shape[-1]))
         codes = codes.view(batch, groups, tiles, 1, -1).expand(-1, -1, -1, row.shape[2], -1)
         seen = (codes >= 0) & (codes % form.tile <= row[:, None, ..., None])
         kept = torch.where(seen, codes // form.tile, -1)
         for name, x in (("chosen", chosen), ("kept", kept)):
             self.capture[name] = at.of_tokens(indices_to_bits(torch.where(x < blocks, x, -1), blocks))
-
-
-def remembered(new: Tensor, earlier: int, store: Store) -> Tensor:
-    """Choices of all tokens [B, G, S, n], new ones [B, G, R, n] added after `earlier`; n is the largest so far."""
-    new = new.int()
-    known = store(1, new[:, :, :0])
-    before = known.shape[2]
-    if before < earlier:
-        raise ValueError(f"brine: the cache has keys of {earlier} tokens, but blocks that {before} of them chose")
-    if before and known.shape[-1] < new.shape[-1]:
-        store(1, F.pad(known, (0, new.shape[-1] - known.shape[-1]), value=-1), 0)
-    if before:
-        new = F.pad(new, (0, max(0, known.shape[-1] - new.shape[-1])), value=-1)
-    return store(1, new, earlier if before > earlier else None)  # more: a cache of a fixed size was cropped

@@ -3,8 +3,8 @@
     model.generate(..., past_key_values=brine_sea.QuantizedCache(model.config))
 
 Keys of complete blocks are two planes of 4 bits relative to the block's mean, of which the high one is the copy that
-blocks are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The keys of the first block are bf16;
-the incomplete last block is not quantized.
+blocks of attach() are chosen by; values are 8 bits with a step a key (docs/method.md 8.9). The keys of the first block
+are bf16; the incomplete last block is not quantized.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,18 +14,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from .blocks_brine_sea import in_steps, packed, unpacked
+
 __all__ = ["QuantizedCache"]
-
-
-def packed(codes: Tensor) -> Tensor:
-    """Two codes of 4 bits a byte: channel c and channel half + c, [..., d] -> [..., ceil(d / 2)]."""
-    half = -(-codes.shape[-1] // 2)
-    second = torch.nn.functional.pad(codes[..., half:], (0, 2 * half - codes.shape[-1]), value=8)
-    return codes[..., :half] | second << 4
-
-
-def unpacked(pairs: Tensor, d: int) -> Tensor:
-    return torch.cat((pairs & 15, pairs >> 4), -1)[..., :d]
 
 
 class QuantizedLayer(DynamicLayer):
@@ -51,23 +42,22 @@ class QuantizedLayer(DynamicLayer):
         return scale.to(like)[:, :, None, None]
 
     def coded(self, keys: Tensor, values: Tensor) -> dict[str, Tensor]:
-        """Of complete blocks [B, G, N, block, d]; steps and means in bf16."""
+        """Of complete blocks [B, G, N, block, d]; steps, means and deviations in bf16."""
         wide = torch.float64 if keys.dtype == torch.float64 else torch.float32
         k, v = keys.to(wide), values.to(wide)
-        means = k.mean(3, keepdim=True).bfloat16()
-        r = (k - means.to(wide)) / self.scale(k)
-        steps = (r.abs().amax(-1, keepdim=True) / 7.5).bfloat16()
-        x = torch.where(steps > 0, r / steps.to(wide), 0)
+        x, *numbers = in_steps(k, self.scale(k), torch.bfloat16)
+        means, deviations, steps = (x.bfloat16() for x in numbers)
         z = x.floor().clamp(-8, 7)
-        y = torch.where(steps > 0, ((x - z) * 16).floor().clamp(0, 15), 8)
-        value_steps = (v.abs().amax(-1, keepdim=True) / 127).bfloat16()
-        c = torch.where(value_steps > 0, v / value_steps.to(wide), 0).round().clamp(-127, 127)
+        y = torch.where(steps[..., None] > 0, ((x - z) * 16).floor().clamp(0, 15), 8)
+        value_steps = (v.abs().amax(-1) / 127).bfloat16()
+        c = v / torch.where(value_steps > 0, value_steps.to(wide), 1)[..., None]
         return {
-            "high": packed((z + 8).to(torch.uint8)),
-            "low": packed(y.to(torch.uint8)),
+            "high": packed(z + 8),
+            "low": packed(y),
             "steps": steps,
             "means": means,
-            "bytes": c.to(torch.int8),
+            "deviations": deviations,
+            "bytes": c.round().clamp(-127, 127).to(torch.int8),
             "value_steps": value_steps,
         }
 
@@ -79,10 +69,10 @@ class QuantizedLayer(DynamicLayer):
         wide = torch.float64 if last_keys.dtype == torch.float64 else torch.float32
         d = last_keys.shape[-1]
         high, low = (unpacked(self.kept[name], d).to(wide) for name in ("high", "low"))
-        steps, means = self.kept["steps"].to(wide), self.kept["means"].to(wide)
+        steps, means = self.kept["steps"].to(wide)[..., None], self.kept["means"].to(wide)[..., None, :]
         k = means + self.scale(means) * steps * (16 * high + low - 127.5) / 16
         k[:, :, 0] = self.kept["first_keys"]
-        v = self.kept["value_steps"].to(wide) * self.kept["bytes"].to(wide)
+        v = self.kept["value_steps"].to(wide)[..., None] * self.kept["bytes"].to(wide)
         return (
             torch.cat((k.flatten(2, 3).to(last_keys.dtype), last_keys), 2),
             torch.cat((v.flatten(2, 3).to(last_values.dtype), last_values), 2),
@@ -108,9 +98,27 @@ class QuantizedLayer(DynamicLayer):
             new = self.coded(*(x[:, :, first:end].unflatten(2, blocks) for x in (keys, values)))
             if first == 0:
                 self.kept["first_keys"] = keys[:, :, : self.block].bfloat16()
-            old = {name: self.kept[name] for name in new if name in self.kept}
-            self.kept |= {name: torch.cat((old[name], x), 2) if old else x for name, x in new.items()}
+            if "deviations" not in self.kept:  # only blocks read them
+                del new["deviations"]
+            self.kept |= {n: torch.cat((self.kept[n], x), 2) if n in self.kept else x for n, x in new.items()}
         self.kept |= {"last_keys": keys[:, :, end:].clone(), "last_values": values[:, :, end:].clone()}
+
+    def copies(self, keys: Tensor, values: Tensor, key_scale: Tensor, block: int) -> tuple[Tensor, ...] | None:
+        """What blocks of `block` keys are chosen by: the parts of Copies (blocks_brine_sea.py) of all complete blocks.
+
+        keys, values: those that update() returned, of which the first call codes all blocks again, by key_scale. None
+        if they are others: some families change keys after their cache.
+        """
+        if "deviations" not in self.kept or self.block != block:
+            known = self.kept.get("first_keys" if self.blocks() else "last_keys", keys[:, :, :0])
+            if not known.numel() or not torch.equal(known, keys[:, :, : known.shape[2]].to(known.dtype)):
+                return None
+            keys, values = keys.to(self.kept["last_keys"].dtype), values.to(self.kept["last_values"].dtype)
+            none = keys.new_empty(*keys.shape[:2], 0, keys.shape[3], dtype=torch.bfloat16)
+            self.block, self.kept = block, {"scale": key_scale.repeat(len(keys), 1, 1), "deviations": none}
+            self.keep(keys, values, 0)
+        numbers = torch.cat([self.kept[name] for name in ("means", "deviations", "steps")], -1).to(key_scale.dtype)
+        return self.kept["high"].flatten(3), numbers, self.scale(numbers).flatten(0, 3)
 
     def blocks(self) -> int:
         return self.kept["high"].shape[2] if "high" in self.kept else 0
@@ -155,10 +163,11 @@ class QuantizedLayer(DynamicLayer):
 
 
 class QuantizedCache(DynamicCache):
-    """Keys and values in 8 bits, for any causal model of transformers and for blocks of attach(): .55 of a cache in
-    bf16, on CPU and GPU tensors. A pass reads a layer's cache as numbers while it runs.
+    """Keys and values in 8 bits, for any causal model of transformers and for blocks of attach(): .53 to .57 of a cache
+    in bf16, on CPU and GPU tensors. A pass reads a layer's cache as numbers while it runs.
 
-    `key_scales`: of every layer's keys [G, d], as of calibrated blocks; None: those of a text's first block.
+    `block`: keys of a block, those of blocks of attach() where there are any. `key_scales`: of every layer's keys
+    [G, d]; None: those of attached blocks, without them of a text's first block.
     """
 
     def __init__(self, config: Any, block: int = 32, key_scales: Sequence[Tensor] | None = None) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache, StaticLayer
 
-from .modeling_brine_sea import store_in
+from .modeling_brine_sea import CacheStore
 
 NUMBER = "brine_sea_number"
 HIDDEN = -5000.0  # masks that are added to scores have at most as much where they hide a key
@@ -127,7 +127,7 @@ def run(
                 f"brine: the cache has keys of {total - count} tokens, of which a block has seen {known.seen};"
                 " fill a new cache after attach()"
             )
-        known.seen, store = total, store_in(known.parts, 0, 1)
+        known.seen, store = total, CacheStore(known.parts, 0, 1)
     if visible is not None:
         if visible.shape[-1] < total:
             raise ValueError(f"brine: attention_mask has {visible.shape[-1]} columns, the tokens are {total}")

@@ -12,6 +12,7 @@ DynamicCache, which also keeps what the estimator needs of every token. Padding 
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, cast
 
@@ -20,9 +21,9 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig, PreTrainedModel
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
-from .attention_brine_sea import SeaAttention, Store
+from .attention_brine_sea import SeaAttention
 from .blocks_brine_sea import BlockAttention
 from .columns_brine_sea import hash_of
 from .configuration_brine_sea import (
@@ -65,23 +66,37 @@ def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos[:, None] - rotate_half(x) * sin[:, None]
 
 
-def store_in(cache: Any, layer: int, layers: int) -> Store:
+class Rows(DynamicLayer):
+    """Rows of blocks and of tiles, not of tokens: a call says after which its own are added."""
+
+    def crop(self, *_given: Any) -> None:
+        pass
+
+
+@dataclass
+class CacheStore:
     """Layers after those of the model have the estimator's tensors: the cache reorders and cuts them with the rest."""
 
-    def store(slot: int, new: Tensor, kept: int | None = None) -> Tensor:
-        index = layers * (1 + slot) + layer
-        while len(cache.layers) <= index:
-            cache.layers.append(transformers.cache_utils.DynamicLayer())
-        cached = cache.layers[index]
+    cache: Any
+    layer: int
+    layers: int
+
+    def coded(self, *given: Any) -> tuple[Tensor, ...] | None:
+        layers = self.cache.layers[self.layer :]
+        return layers[0].copies(*given) if layers and hasattr(layers[0], "copies") else None
+
+    def __call__(self, slot: int, new: Tensor, kept: int | None = None) -> Tensor:
+        index, layers = self.layers * (1 + slot) + self.layer, self.cache.layers
+        while len(layers) <= index:
+            layers.append(DynamicLayer() if len(layers) < self.layers else Rows())
+        cached = layers[index]
         if cached.get_seq_length() == 0 or kept == 0:
             if not new.shape[2]:
                 return new
-            cached = cache.layers[index] = transformers.cache_utils.DynamicLayer()
+            cached = layers[index] = DynamicLayer() if kept is None else Rows()
         elif kept is not None:
             cached.keys, cached.values = cached.keys[:, :, :kept], cached.values[:, :, :kept]
         return cast(Tensor, cached.update(new, new[..., :0])[0]) if new.shape[2] else cached.keys
-
-    return store
 
 
 def make_block(shape: Shape, settings: Settings) -> Block:
@@ -147,7 +162,7 @@ def sea_forward(
         content = unrotated(query, cos, sin), unrotated(key[:, :, keys - count :], cos, sin)
     store = None
     if sea_cache is not None:
-        store = store_in(sea_cache, cast(int, module.layer_idx), cast(int, module.config.num_hidden_layers))  # type: ignore[union-attr]
+        store = CacheStore(sea_cache, cast(int, module.layer_idx), cast(int, module.config.num_hidden_layers))  # type: ignore[union-attr]
     visible = None if attention_mask is None else attention_mask[:, :keys].bool()
     return sea(query, key, value, visible, content, store).transpose(1, 2), None
 

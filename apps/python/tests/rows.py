@@ -62,9 +62,8 @@ class Cache:
         self.tensors[slot] = new
         return new
 
-    def cut(self, tokens):
-        """As a DynamicCache does: as many rows are removed of every tensor, of sums over blocks, too."""
-        self.tensors = {slot: x[:, :, :-tokens] for slot, x in self.tensors.items()}
+    def coded(self, *_given):
+        return None
 
 
 def in_pieces(made, inputs, visible, ends, cache=None, content=None, after=lambda: None):
