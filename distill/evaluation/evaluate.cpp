@@ -200,6 +200,27 @@ double keys_of_all(const nn::ModelShape& shape, int64_t T) {
   return shape.causal ? 0.5 * double(T + 1) : double(T);
 }
 
+double keys_of_window(int64_t k, int64_t T, int64_t block) {
+  double sum = 0;
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t seen = t / block + 1, kept = std::min(seen, (k + block - 1) / block);
+    sum += double((kept - 1) * block + t % block + 1);
+  }
+  return sum / double(T);
+}
+
+int64_t k_of_window(double read, std::span<const int64_t> lengths, int64_t block) {
+  const auto mean = [&](int64_t k) {
+    double sum = 0;
+    for (int64_t T : lengths) sum += keys_of_window(k, T, block);
+    return sum / double(lengths.size());
+  };
+  const int64_t longest = std::ranges::max(lengths);
+  int64_t k = block;
+  while (k < longest && mean(k) < read) k += block;
+  return k > block && read - mean(k - block) < mean(k) - read ? k - block : k;
+}
+
 double keys_read(nn::Model& model, const Tensor& ids, const nn::RuntimeOptions& options) {
   if (nn::is_full_attention(model.attention_name())) return keys_of_all(model.shape(), ids.dim(1));
   if (!model.attention_traits().sparse) return 0;

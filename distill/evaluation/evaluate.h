@@ -80,6 +80,12 @@ class KeysRead : public nn::LayerObserver, public BatchMeasure {
 
 // Of full attention over windows of T tokens.
 double keys_of_all(const nn::ModelShape& shape, int64_t T);
+// Of a window of k keys in blocks over T causal rows: a row reads those of the blocks that it sees
+// a key of.
+double keys_of_window(int64_t k, int64_t T, int64_t block = 1);
+// The k in whole blocks of a window that reads `read` keys, as nearly as blocks allow, in the mean
+// over texts of these lengths.
+int64_t k_of_window(double read, std::span<const int64_t> lengths, int64_t block = 1);
 // Of a pass over ids [1, T]; 0 for a method that is neither full nor a mask.
 double keys_read(nn::Model& model, const Tensor& ids, const nn::RuntimeOptions& options = {});
 

@@ -118,26 +118,6 @@ constexpr Floor kTopKeys = {"teacher, top keys", "top", recall::kTopKeys},
                 kWindows[] = {{"sinks + most recent", "recent", recall::kSinksRecent, 1},
                               {"teacher, most recent", "recent", recall::kRecent, 0}};
 
-// Keys that a causal row reads: of its k, in blocks, those of the blocks that it sees a key of; the
-// mean over T rows.
-double mean_read(int64_t k, int64_t T, int64_t block = 1) {
-  double sum = 0;
-  for (int64_t t = 0; t < T; ++t) {
-    const int64_t seen = t / block + 1, kept = std::min(seen, (k + block - 1) / block);
-    sum += double((kept - 1) * block + t % block + 1);
-  }
-  return sum / double(T);
-}
-
-// The k in whole blocks whose rows read as many keys, as nearly as blocks allow.
-int64_t k_of_mean(double read, int64_t T, int64_t block = 1) {
-  int64_t k = block;
-  while (k < T && mean_read(k, T, block) < read) k += block;
-  const bool less =
-      k > block && read - mean_read(k - block, T, block) < mean_read(k, T, block) - read;
-  return less ? k - block : k;
-}
-
 // What a mask of chosen blocks has.
 constexpr const char* kBlockKeys[] = {"block", "tile", "sinks", "local"};
 
@@ -203,7 +183,8 @@ struct Table {
 
   void measure_floor(const Floor& floor, const std::string& name, int64_t k,
                      const data::Json& settings, const Recall& all) {
-    if (!floor.method) return row(name, k, {}, all.mean(floor.way), mean_read(k, windows.window()));
+    if (!floor.method)
+      return row(name, k, {}, all.mean(floor.way), keys_of_window(k, windows.window()));
     use_attention(teacher, floor.method, settings);
     const double perplexity = evaluate(*teacher.model, windows, call_of(request, k)).value();
     const double read = keys_read(*teacher.model, windows.in_order(0, 1).ids, {.k = k});
@@ -213,7 +194,7 @@ struct Table {
   // Those next to a student with k keys, whose masks are `all`.
   void measure_floors(int64_t k, const Recall& all) {
     const int64_t step = student.model->attention_traits().k_step, T = windows.window();
-    const int64_t as_many = step > 1 ? k_of_mean(all.keys_read(), T) : k;
+    const int64_t as_many = step > 1 ? k_of_window(all.keys_read(), {&T, 1}) : k;
     if (std::ranges::all_of(kBlockKeys, [&](auto* key) { return student_settings.contains(key); }))
       measure_best_blocks(k);
     measure_floor(kTopKeys, kTopKeys.name, as_many, data::Json::object(), all);
@@ -223,7 +204,7 @@ struct Table {
     }
     const int64_t block = step > 1 ? step : recall::kSinks;
     const int64_t of_window =
-        step > 1 ? k_of_mean(all.keys_read(), T, block) : (k + block - 1) / block * block;
+        step > 1 ? k_of_window(all.keys_read(), {&T, 1}, block) : (k + block - 1) / block * block;
     for (const Floor& window : kWindows) {
       const int64_t sinks = std::min(window.sinks, of_window / block - 1);
       measure_floor(window, window.sinks ? join("teacher, ", block, " ", window.name) : window.name,

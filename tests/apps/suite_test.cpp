@@ -1,5 +1,6 @@
 // brine eval --suite by the program: its object, its table, and what it refuses.
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -93,6 +94,32 @@ TEST_CASE("suites: blocks that are compared are calibrated on the first prompt")
     if (row["method"] == "dense") continue;
     CHECK(double(row["keys_read"]) > 40);
     CHECK(double(row["keys_read"]) < 120);
+  }
+}
+
+TEST_CASE("suites: by default blocks stand beside methods that read as many keys") {
+  const World& w = suite_world();
+  w.must(
+      "distill --attention blocks --teacher base --data text.txt --out kept --attention.block 4 "
+      "--attention.tile 4 --k 64");
+  const Json out =
+      Json::parse(w.must("eval --suite ruler --tasks copy --lengths 400,600 --samples 1 "
+                         "--no-generate --json --model kept --teacher base --k 64 128")
+                      .out);
+  std::map<std::string, std::vector<double>> read;
+  for (const Json& row : out["tasks"])
+    if (row["task"] == "all") read[row["method"]].push_back(row["keys_read"]);
+  REQUIRE(read.size() == 4);
+  const std::vector<double> kept = read["student"];
+  REQUIRE(kept.size() == 2);
+  for (const char* method : {"top", "recent:block=4:sinks=1"}) {
+    INFO(method);
+    REQUIRE(read[method].size() == 2);
+    for (size_t i = 0; i < 2; ++i) {
+      CHECK(read[method][i] > kept[i] - 3);
+      CHECK(read[method][i] < kept[i] + 3);
+      CHECK(read[method][i] > double(i ? 80 : 50));
+    }
   }
 }
 

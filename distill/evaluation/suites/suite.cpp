@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "data/io/file_io.h"
@@ -67,6 +68,7 @@ void use_contender(nn::LoadedModel& m, const Contender& contender) {
 namespace {
 
 const char* const kDense = "dense";
+const char* const kStudent = "student";
 const std::string kAll = "all";  // the row of all tasks
 
 // "a,b" is a and b.
@@ -106,11 +108,23 @@ struct SuiteRun {
     return Tensor::from(prompt.ids, {1, int64_t(prompt.ids.size())});
   }
 
-  // Every k of the attention that the model has now; of a contender that names a k, this one.
-  void add(const std::string& name, nn::LoadedModel& m, bool names_k = false) {
+  // The k with which causal rows, in blocks, read as many keys as the student at each of its k.
+  std::vector<int64_t> ks_of_as_many(int64_t block) const {
+    std::vector<int64_t> lengths, out;
+    for (const PromptBlock& b : blocks) lengths.push_back(int64_t(b.prompts.front().ids.size()));
+    for (const MethodScores& row : rows) {
+      if (row.method != kStudent) continue;
+      const double sum = std::accumulate(row.keys_read.begin(), row.keys_read.end(), 0.0);
+      out.push_back(k_of_window(sum / double(row.keys_read.size()), lengths, block));
+    }
+    return out;
+  }
+
+  // The attention that the model has now, at every one of these k; without any, at its default.
+  void add(const std::string& name, nn::LoadedModel& m, const std::vector<int64_t>& at) {
     calibrate_on(m, ids_of(blocks.front().prompts.front()), messages);
     const bool sparse = m.model->attention_traits().sparse;
-    for (int64_t k : sparse && !names_k && !ks.empty() ? ks : std::vector<int64_t>{0}) {
+    for (int64_t k : sparse && !at.empty() ? at : std::vector<int64_t>{0}) {
       const auto start = std::chrono::steady_clock::now();
       nn::RuntimeOptions options = call.options;
       options.k = k;
@@ -225,7 +239,10 @@ std::vector<Contender> contenders_of(const SuiteCall& call, int64_t step, int64_
       asked.empty() ? default_contenders(step, min_k, call.reading.has_value())
                     : split_at_commas(asked);
   out.reserve(words.size());
-  for (const std::string& text : words) out.push_back(parse_contender(text));
+  for (const std::string& text : words) {
+    out.push_back(parse_contender(text));
+    out.back().as_many = asked.empty() && step > 1 && !nn::is_full_attention(out.back().method);
+  }
   return out;
 }
 
@@ -276,7 +293,7 @@ void SuiteGrid::describe(data::Schema& s) {
   s.field("samples", samples, "Suite: prompts of a task, length and depth", {.min = 1});
   s.field(
       "compare", compare,
-      "Suite: methods to compare, METHOD:KEY=VALUE; none: dense, top keys, sinks and recent keys");
+      "Suite: methods to compare, METHOD:KEY=VALUE; none: dense, top keys, a window with sinks");
   s.field("generate", generate, "Suite: also score greedy decoding, not only token by token");
   s.field("answer_tokens", answer_tokens, "Suite: tokens to generate; 0 = as RULER", {.min = 0});
   s.field("write_prompts", write_prompts,
@@ -295,8 +312,9 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
                            const Messages& messages) {
   SuiteCall call = given;
   call.grid.tasks = split_at_commas(given.grid.tasks);
+  const int64_t step = m.model->attention_traits().k_step;
   const std::vector<Contender> contenders = contenders_of(
-      call, m.model->attention_traits().k_step,
+      call, step,
       call.k.empty() ? m.config.method().mask().k.value_or(1 << 20) : std::ranges::min(call.k));
   check_k(call, m, contenders);
   check_sizes(call.grid, m);
@@ -319,11 +337,15 @@ SuiteResult evaluate_suite(const std::string& name, nn::LoadedModel& m,
                   .prompts = run.prompts()};
   if (m.model->attention_traits().query_skip) out.query_skip = call.options.query_skip;
   const bool is_dense = nn::is_full_attention(m.config.attention) && call.teacher.empty();
-  if (!is_dense || !has_dense(contenders)) run.add("student", m);
+  if (!is_dense || !has_dense(contenders)) run.add(kStudent, m, run.ks);
   if (!call.teacher.empty() && !contenders.empty()) become_base(m, call);
   for (const Contender& contender : contenders) {
     use_contender(m, contender);
-    run.add(contender.name, m, contender.names("k"));
+    const int64_t block = m.model->attention_traits().k_step;
+    run.add(contender.name, m,
+            contender.as_many      ? run.ks_of_as_many(block)
+            : contender.names("k") ? std::vector<int64_t>{}
+                                   : run.ks);
   }
   out.rows = cells_of(run);
   out.tasks = tasks_of(run);

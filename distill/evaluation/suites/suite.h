@@ -1,6 +1,6 @@
 // A suite of tasks whose answers are in their prompts, over a grid of lengths and depths: a student
-// next to other attention methods on the base's weights, at equal numbers of kept keys unless they
-// name a k.
+// next to other attention methods on the base's weights: at the same k, by default beside a mask of
+// blocks at as many keys read, unless they name a k.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +28,7 @@ struct Contender {
   std::string name;    // as written
   std::string method;  // as registered
   std::vector<std::pair<std::string, std::string>> settings = {};
+  bool as_many = false;  // reads as many keys as the student, instead of having its k
 
   bool names(const std::string& key) const {
     return std::ranges::any_of(settings, [&](const auto& pair) { return pair.first == key; });
