@@ -105,7 +105,8 @@ def unpacked(pairs: Tensor, d: int) -> Tensor:
 
 def in_steps(keys: Tensor, key_scale: Tensor, kept: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """r / a of keys [B, G, N, block, d] of complete blocks (section 8.2), the mean key and the deviations of channels
-    [B, G, N, d], and the steps a of keys [B, G, N, block], those as numbers of type `kept`; key_scale [., G, 1, 1, d].
+    [B, G, N, d], and the steps a of keys [B, G, N, block], means and steps as numbers of type `kept`; key_scale
+    [., G, 1, 1, d].
 
     The order of sums is Brine's, so the codes are, too.
     """
@@ -683,10 +684,11 @@ class BlockAttention(nn.Module):
         codes = codes.masked_fill(chosen < 0, -1).flatten(3)
         if store is None:
             return entries_of(codes.flatten(0, 2), current, form)
-        known = store(1, codes[:, :, :0, :1])
-        seen, past = int(known[..., 0].sum(2).max()), int(at.past.max())
+        past, none = int(at.past.max()), codes[:, :, :0, :1]
+        known = store(1, none) if past else none  # a cache that was reset may have those of another batch
+        seen = int(known[..., 0].sum(2).max())
         if seen < past:
-            raise ValueError(f"brine: the cache has keys of {past} tokens, but blocks that {seen} of them chose")
+            raise ValueError(f"brine: of {past} tokens in the cache blocks have seen {seen}; fill a new cache")
         if seen:
             earlier = rows_at(known[..., 1:], first[:, None].clamp(max=known.shape[2] - 1)).long()
             earlier = earlier.masked_fill(earlier % rows >= (at.past % rows)[:, None, None, None], -1)

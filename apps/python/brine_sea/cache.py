@@ -163,8 +163,8 @@ class QuantizedLayer(DynamicLayer):
 
 
 class QuantizedCache(DynamicCache):
-    """Keys and values in 8 bits, for any causal model of transformers and for blocks of attach(): .53 to .57 of a cache
-    in bf16, on CPU and GPU tensors. A pass reads a layer's cache as numbers while it runs.
+    """Keys and values in 8 bits, for any causal model of transformers, with or without blocks: .53 to .60 of a cache in
+    bf16, on CPU and GPU tensors. A pass reads a layer's cache as numbers while it runs.
 
     `block`: keys of a block, those of blocks of attach() where there are any. `key_scales`: of every layer's keys
     [G, d]; None: those of attached blocks, without them of a text's first block.

@@ -67,10 +67,18 @@ def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Rows(DynamicLayer):
-    """Rows of blocks and of tiles, not of tokens: a call says after which its own are added."""
+    """Rows of blocks and of tiles, not of tokens: a call says after which its own are added. Those of tiles are
+    integers, of which the first is a number of tokens (BlockAttention.entries()): a crop takes from it."""
 
-    def crop(self, *_given: Any) -> None:
-        pass
+    def crop(self, tokens_to_remove: int) -> None:
+        if self.keys is None or self.keys.dtype not in (torch.int16, torch.int32):
+            return
+        seen = self.keys[..., 0].long()
+        total, before = seen.sum(2, keepdim=True), seen.cumsum(2) - seen
+        # Until transformers 5.15 a positive number is that of the tokens that stay.
+        left = total.clamp(max=tokens_to_remove) if tokens_to_remove > 0 else total + tokens_to_remove
+        self.keys = self.keys.clone()
+        self.keys[..., 0] = (left - before).clamp(min=0).minimum(seen)
 
 
 @dataclass

@@ -405,7 +405,7 @@ def test_refuses_nan(refused):
 @torch.no_grad()
 def test_a_cache_without_choices_is_refused(refused):
     made, (q, k, v) = random_block(), inputs_of(20)
-    refused("keys of 19 tokens, but blocks that 0 of them chose", made, q[:, :, 19:], k, v, None, None, Cache())
+    refused("of 19 tokens in the cache blocks have seen 0", made, q[:, :, 19:], k, v, None, None, Cache())
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicLayer
 
 import brine_sea
 from brine_sea.cache import QuantizedLayer
@@ -164,6 +165,31 @@ def test_blocks_go_on_after_crops(make, near):
         start = cache.get_seq_length()
         got = model(ids[:, start:end], past_key_values=cache).logits
         assert (got - wanted[:, start:end]).abs().max() < near * wanted.abs().max()
+
+
+@pytest.mark.parametrize("make", [lambda config: DynamicCache(), lambda config: brine_sea.QuantizedCache(config)])
+@torch.no_grad()
+def test_tokens_that_blocks_have_not_seen_are_refused_after_a_crop(make, refused):
+    model = llama(BLOCKS)
+    ids = torch.randint(0, 97, (2, 120), generator=torch.Generator().manual_seed(5))
+    cache = make(model.config)
+    model(ids[:, :100], past_key_values=cache)
+    cache.crop(-50)
+    for layer in cache.layers[: model.config.num_hidden_layers]:  # tokens of another attention
+        layer.update(*(torch.randn(2, 2, 30, 12) for _ in range(2)))
+    refused("of 80 tokens in the cache", model, ids[:, :1], past_key_values=cache)
+
+
+@torch.no_grad()
+def test_a_cache_that_was_reset_takes_another_batch():
+    model, cache = llama(BLOCKS), DynamicCache()
+    ids = torch.randint(0, 97, (3, 40), generator=torch.Generator().manual_seed(6))
+    model(ids, past_key_values=cache)
+    for layer in cache.layers:  # as reset() before transformers 5.15, whose rows stay
+        if type(layer) is DynamicLayer:
+            layer.reset()
+    wanted = model(ids[:2]).logits
+    assert (model(ids[:2], past_key_values=cache).logits - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
 def test_a_crop_leaves_the_codes_before_it(refused):
