@@ -123,6 +123,17 @@ TEST_CASE("suites: by default blocks stand beside methods that read as many keys
   }
 }
 
+TEST_CASE("suites: a default window has a block beside its first, however short the prompts") {
+  const World& w = suite_world();
+  w.must(
+      "distill --attention blocks --teacher base --data text.txt --out wide --attention.block 128 "
+      "--attention.tile 32 --k 512");
+  const std::string text =
+      w.must("eval --suite ruler --tasks copy --lengths 100 --samples 1 --no-generate --model wide")
+          .out;
+  CHECK(contains(text, "recent:block=128:sinks=1"));
+}
+
 TEST_CASE("suites: prompts that are read through a cache say so, by methods that have one") {
   auto scored = [](const std::string& cache) {
     return Json::parse(

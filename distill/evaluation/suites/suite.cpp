@@ -115,7 +115,8 @@ struct SuiteRun {
     for (const MethodScores& row : rows) {
       if (row.method != kStudent) continue;
       const double sum = std::accumulate(row.keys_read.begin(), row.keys_read.end(), 0.0);
-      out.push_back(k_of_window(sum / double(row.keys_read.size()), lengths, block));
+      const int64_t k = k_of_window(sum / double(row.keys_read.size()), lengths, block);
+      out.push_back(std::max(k, 2 * block));  // a block beside the first
     }
     return out;
   }
